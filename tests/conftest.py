@@ -228,7 +228,7 @@ def train_here() -> Callable[..., RunLog]:
 
     def train(*words: str) -> RunLog:
         chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
-        log = RunLog(images_per_step=chosen.batch_global, towers=chosen.num_devices)
+        log = RunLog(images_per_step=chosen.batch_global, towers=chosen.devices.num_devices)
         session.execute(chosen, log, Display(), Alone())
         return log
 

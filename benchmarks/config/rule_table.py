@@ -52,7 +52,7 @@ _ABOUT_TOWERS = (
     "agg_small_grads_max_bytes compact_gradient_transfer local_sgd_steps fc_model_parallel"
 )
 _ASYNCHRONOUS = "nocross_replica_sync"
-_INPUT = " ".join(f"~{flag.name}" for flag in INPUT_FLAGS)
+_INPUT = " ".join(f"~{flag.name}" for flag in INPUT_FLAGS).replace("~image_crop", "image_crop=central")
 # These also act on batches that are made on the host, not read.
 _HOST_BATCHES = ("~datasets_prefetch_buffer_size", "~datasets_use_prefetch", "~datasets_num_private_threads")
 
@@ -305,12 +305,12 @@ _OF_IMAGES: tuple[Rule, ...] = (
         "@small_images",
         "it is about photos",
     ),
-    Excludes("~image_crop", "@mnist", "digits are not cropped"),
+    Excludes("image_crop=central", "@mnist", "digits are not cropped"),
     Excludes(
         "datasets_use_caching", "datasets_repeat_cached_sample", "one keeps all records and the other a single one"
     ),
     Excludes("datasets_prefetch_buffer_size", "nodatasets_use_prefetch", "nothing is prefetched"),
-    Needs("distort_color_in_yiq nodistort_color_in_yiq", "distortions", "it is how colours are distorted"),
+    Needs("nodistort_color_in_yiq", "distortions", "it is how colours are distorted"),
     Excludes("distortions", "image_crop=central eval", "distortions are for training"),
     Excludes(
         "distortions",

@@ -210,7 +210,7 @@ def cells(name: str, gpus: int = 1) -> list[Cell]:
 def test_every_configuration_of_a_suite_can_be_run(name: str, devices: set[str]) -> None:
     found = cells(name)
     assert [cell.why_not for cell in found if not cell.runs] == []
-    assert {cell.config.device for cell in found if cell.config} == devices
+    assert {cell.config.devices.device for cell in found if cell.config} == devices
 
 
 def test_a_night_without_its_gpu_is_not_measured_on_the_cpu() -> None:

@@ -35,7 +35,7 @@ def test_every_command_that_is_listed_can_be_run_on_one_gpu(
         verb = "run" if rest[0].startswith("--") else rest.pop(0)
         values = flag.parse(rest, flags_of(VERBS[verb])).values
         if verb == "run":
-            assert config.resolve(values, lambda: 1).device == "gpu"
+            assert config.resolve(values, lambda: 1).devices.device == "gpu"
             runs += 1
     assert runs == sum(step.is_run for step in gpu_first.steps()) >= 16
     assert not list(tmp_path.iterdir())

@@ -114,7 +114,7 @@ def record_of(run: FakeRun, *, step_seconds: float = 0.1) -> Record:
         model={},
         placement={},
         measurement=measurement,
-        derived=derive(measurement, chosen.num_devices),
+        derived=derive(measurement, chosen.devices.num_devices),
         status=Status.OK,
     )
 

@@ -43,16 +43,19 @@ class Built:
 def build(*words: str) -> Built:
     """Builds what a run with these flags builds on a host with eight GPUs."""
     chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: GPUS, environ={})
-    assert chosen.device == "gpu"
+    assert chosen.devices.device == "gpu"
     planned = devices.plan(
         "gpu",
-        chosen.num_devices,
-        virtual_gpus=chosen.virtual_gpus,
-        shared_on=chosen.shared_on,
-        cluster=chosen.cluster,
-        manager=chosen.variable_update,
+        chosen.devices.num_devices,
+        virtual_gpus=chosen.devices.virtual_gpus,
+        shared_on=chosen.variables.shared_on,
+        cluster=chosen.processes.cluster,
+        manager=chosen.variables.variable_update,
     )
-    with tf.Graph().as_default() as made, tf.device(chosen.cluster.own.device if chosen.cluster else None):
+    with (
+        tf.Graph().as_default() as made,
+        tf.device(chosen.processes.cluster.own.device if chosen.processes.cluster else None),
+    ):
         built = graph.build(chosen, planned)
         built.drift(), built.finite(), built.penalty()
     fetches = [one for loop in built.step.loops for one in (loop.loss, loop.operation, *loop.observed.values())]

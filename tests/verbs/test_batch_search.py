@@ -126,12 +126,12 @@ class Trials:
         self.cells.append(cell)
         self.directories.add(runner.output_dir)
         self.now += 1000.0
-        images = cell.config.batch_per_device
+        images = cell.config.workload.batch_per_device
         if images > self.most:
             return fake_run(status=self.otherwise[0], reason=self.otherwise[1])
         made = fake_run()
         peak = (500 + images) * MEGABYTE
-        losses = [1.0] if cell.config.check_precision and images <= self.most_checked else []
+        losses = [1.0] if cell.config.computing.check_precision and images <= self.most_checked else []
         seen = dataclasses.replace(made.measurement, peak_host_memory_bytes=peak, fp32_losses=losses)
         return dataclasses.replace(made, measurement=seen)
 
@@ -157,12 +157,12 @@ def _resolve(*arguments: str, gpus: int = 0) -> Config:
 
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
     resolved = _resolve("--num_batches=7", "--optimizer=adam", "--check_precision", "--precision=bf16")
-    assert resolved.batch_per_device == 96
-    assert resolved.num_batches == 7, "the run itself is as long as it is told"
+    assert resolved.workload.batch_per_device == 96
+    assert resolved.length.num_batches == 7, "the run itself is as long as it is told"
     assert resolved.notices[-1].startswith(
         "--batch_size=auto: 96 images per device. 104 do not fit: oom. Out of memory"
     )
-    assert [cell.config.batch_per_device for cell in trials.cells] == [32, 64, 128, 96, 112, 104]
+    assert [cell.config.workload.batch_per_device for cell in trials.cells] == [32, 64, 128, 96, 112, 104]
     for cell in trials.cells:
         assert {"--num_batches=2", "--optimizer=adam", "--precision=bf16"} <= set(cell.arguments)
         assert "--check_precision=true" in cell.arguments, "training again in fp32 must fit, too"
@@ -173,7 +173,7 @@ def test_auto_is_remembered(trials: Trials) -> None:
     _resolve()
     count = len(trials.cells)
     again = _resolve("--num_batches=5")
-    assert len(trials.cells) == count and again.batch_per_device == 96
+    assert len(trials.cells) == count and again.workload.batch_per_device == 96
     assert "Found on 20" in again.notices[-1] and str(answers.FILE.path()) in again.notices[-1]
     _resolve("--optimizer=adam")
     assert len(trials.cells) == 2 * count, "slots take memory, too"
@@ -200,7 +200,7 @@ def test_what_is_remembered_must_still_find_room(
 def test_a_batch_whose_check_does_not_fit_does_not_fit(trials: Trials) -> None:
     trials.most_checked = 50
     resolved = _resolve("--check_precision", "--precision=bf16")
-    assert resolved.batch_per_device == 48 and "training again in fp32" in resolved.notices[-1]
+    assert resolved.workload.batch_per_device == 48 and "training again in fp32" in resolved.notices[-1]
 
 
 def test_the_search_is_no_part_of_the_runs_own_time(trials: Trials) -> None:
@@ -233,7 +233,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_search(trials:
 
 def test_on_gpus_a_tenth_is_left_free(trials: Trials) -> None:
     resolved = _resolve("--device=gpu", gpus=1)
-    assert resolved.batch_per_device == 80 and "96 fit, and 10% is left free" in resolved.notices[-1]
+    assert resolved.workload.batch_per_device == 80 and "96 fit, and 10% is left free" in resolved.notices[-1]
 
 
 def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,19 +242,19 @@ def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pyt
     for entry in held["entries"].values():
         entry["answer"]["largest"] = "many"
     answers.FILE.path().write_text(json.dumps(held))
-    assert _resolve().batch_per_device == 96
+    assert _resolve().workload.batch_per_device == 96
     assert "'many'" in capsys.readouterr().err
 
 
 def test_a_process_that_was_killed_did_not_fit(trials: Trials) -> None:
     trials.otherwise = (Status.CRASH, "Ended by signal 9 (Killed); the host's memory may not have sufficed.")
-    assert _resolve().batch_per_device == 96
+    assert _resolve().workload.batch_per_device == 96
 
 
 def test_a_crash_where_less_went_well_did_not_fit(trials: Trials) -> None:
     trials.otherwise = (Status.CRASH, "InternalError: no algorithm worked")
     resolved = _resolve()
-    assert resolved.batch_per_device == 96
+    assert resolved.workload.batch_per_device == 96
     assert "104 do not fit: crash. InternalError: no algorithm worked" in resolved.notices[-1]
 
 
@@ -278,7 +278,7 @@ def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:
 def test_the_host_keeps_a_fifth_of_its_memory(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linux, "available_bytes", lambda: 1000 * MEGABYTE)
     trials.most = 10**6
-    assert _resolve().batch_per_device == (800 - 500) // 8 * 8
+    assert _resolve().workload.batch_per_device == (800 - 500) // 8 * 8
 
 
 def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,7 +309,7 @@ def test_elsewhere_auto_gets_a_sentence(trials: Trials, words: list[str], senten
 
 def test_in_a_grid_auto_is_a_cell_that_cannot_be() -> None:
     auto, eight = grid.cells([{"batch_size": ["auto", "8"], "device": ["cpu"]}], lambda: 0)
-    assert "found by trying" in auto.why_not and eight.config.batch_per_device == 8
+    assert "found by trying" in auto.why_not and eight.config.workload.batch_per_device == 8
 
 
 def test_the_container_counts_if_it_leaves_less(tmp_path: Path) -> None:

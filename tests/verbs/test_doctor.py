@@ -420,7 +420,11 @@ def test_what_is_known_is_said_when_it_is_stopped(
 )
 def test_devices(tmp_path: Path, arguments: Sequence[str], gpus: int, device: str, count: int, at_once: int) -> None:
     plan = planned(tmp_path, *arguments, gpus=gpus)
-    assert (plan.chosen.device, plan.chosen.num_devices, plan.setting.at_once) == (device, count, at_once)
+    assert (plan.chosen.devices.device, plan.chosen.devices.num_devices, plan.setting.at_once) == (
+        device,
+        count,
+        at_once,
+    )
     assert plan.setting.virtual_gpus == count / at_once if device == "gpu" else plan.setting.virtual_gpus == 1
     assert "gpus" not in plan.common, "what is visible is decided by the environment of this process"
 
@@ -444,8 +448,12 @@ def test_defaults(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
     _, plan = doctor_verb.resolve(values, lambda: 0)
     assert plan is not None
-    assert (plan.chosen.model, plan.setting.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 300)
-    assert plan.chosen.output_dir == "out/doctor"
+    assert (plan.chosen.workload.model, plan.setting.manager, plan.time_limit_seconds) == (
+        "resnet50",
+        "parameter_server",
+        300,
+    )
+    assert plan.chosen.output.output_dir == "out/doctor"
 
 
 OF_THE_LADDER = [
@@ -475,8 +483,8 @@ def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--noladder")[1] is None
     values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
     chosen, plan = doctor_verb.resolve(values, lambda: 0)
-    assert plan is None and chosen.cluster is not None
-    assert chosen.output_dir == "out/doctor"
+    assert plan is None and chosen.processes.cluster is not None
+    assert chosen.output.output_dir == "out/doctor"
 
 
 def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
@@ -487,7 +495,7 @@ def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
         values = flag.parse([*words, logs], doctor_verb.DOCTOR_FLAGS).values
         return doctor_verb.resolve(run_flags.unset(values), lambda: 0)[0]
 
-    assert resolve("--local_cluster=ps:1,worker:2").output_dir == str(tmp_path)
+    assert resolve("--local_cluster=ps:1,worker:2").output.output_dir == str(tmp_path)
     by_hand = ["--worker_hosts=a:1,b:1", "--job_name=worker", "--task_index=0"]
     with pytest.raises(UsageError, match="gets the logs of the tasks that --local_cluster or --hosts starts"):
         resolve(*by_hand)

@@ -193,8 +193,8 @@ def test_a_function_of_a_module_is_found_from_the_working_directory(own: Path, m
     own.rename(package / "nets.py")
     monkeypatch.chdir(own.parent)
     resolved = _resolve("--model=package_of_mine.nets:digits")
-    assert (resolved.model, resolved.num_classes) == ("package_of_mine.nets:digits", 10)
-    assert specs.find(resolved.model).data_name == "mnist"
+    assert (resolved.workload.model, resolved.workload.num_classes) == ("package_of_mine.nets:digits", 10)
+    assert specs.find(resolved.workload.model).data_name == "mnist"
 
 
 def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Pa
 @pytest.mark.usefixtures("in_this_process")
 def test_operations_that_cannot_be_counted_leave_the_record_without_their_number(own: Path) -> None:
     resolved = _resolve(f"--model={own}:recurrent")
-    spec = specs.find(resolved.model)
+    spec = specs.find(resolved.workload.model)
     assert (
         spec.facts(spec.usual_outputs)["gflop_per_image"] is None and spec.parameters == 4 * (28 + 4 + 1) * 4 + 5 * 10
     )
@@ -215,7 +215,7 @@ def test_operations_that_cannot_be_counted_leave_the_record_without_their_number
 @pytest.mark.usefixtures("in_this_process")
 def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> None:
     usual, small = _resolve(f"--model={own}:build"), _resolve(f"--model={own}:build", "--data_name=cifar10")
-    assert (usual.num_classes, small.num_classes) == (1001, 10)
+    assert (usual.workload.num_classes, small.workload.num_classes) == (1001, 10)
     assert specs.find(f"{own}:build").has_batch_norm and not specs.find(f"{own}:build").has_conv1x1
     with pytest.raises(UsageError, match="builds it for NHWC only"):
         _resolve(f"--model={own}:digits", "--data_format=NCHW")
@@ -232,14 +232,14 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path) -> None:
     def digest() -> str | None:
         sys.modules.pop("own_width", None)
         sys.modules.pop(from_keras.module_name(own), None)
-        return _resolve(f"--model={own}:digits").model_digest
+        return _resolve(f"--model={own}:digits").workload.model_digest
 
     first = digest()
     assert first and digest() == first
     (own.parent / "own_width.py").write_text("WIDTH = 5\n")
     assert digest() not in (None, first)
     resolved = _resolve(f"--model={own}:digits")
-    assert resolved.key_fields()["model_digest"] == resolved.model_digest
+    assert resolved.key_fields()["model_digest"] == resolved.workload.model_digest
     assert _resolve("--model=mlp").key_fields()["model_digest"] is None
 
 
@@ -265,11 +265,11 @@ def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: s
 @pytest.mark.usefixtures("in_this_process")
 def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Path) -> None:
     photos = _resolve(f"--model={own}:five", "--data_dir=x")
-    assert (photos.data_name, photos.num_classes) == ("imagenet", 5)
+    assert (photos.data.data_name, photos.workload.num_classes) == ("imagenet", 5)
     seven = _resolve(f"--model={own}:build", "--num_classes=7")
-    assert seven.num_classes == 7 and specs.find(f"{own}:build").facts(7)["parameters"]
+    assert seven.workload.num_classes == 7 and specs.find(f"{own}:build").facts(7)["parameters"]
     grey = _resolve(f"--model={own}:grey")
-    assert (grey.data_name, grey.num_classes) == ("synthetic", 4)
+    assert (grey.data.data_name, grey.workload.num_classes) == ("synthetic", 4)
     for given in ("--data_dir=x", "--data_name=mnist"):
         with pytest.raises(UsageError, match=rf"{given}: the images of .*, 20x20 pixels with 1 .* fit no data set"):
             _resolve(f"--model={own}:grey", given)

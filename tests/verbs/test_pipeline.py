@@ -69,7 +69,7 @@ def test_sixteen_bits_train_in_a_pipeline(train_here: TrainHere, given: list[str
 
 
 def test_micro_batches_are_as_many_as_divide_the_batch() -> None:
-    made = {size: _resolve(*TWO_STAGES, f"--batch_size={size}").pipeline for size in (1, 2, 6, 8)}
+    made = {size: _resolve(*TWO_STAGES, f"--batch_size={size}").variables.pipeline for size in (1, 2, 6, 8)}
     assert {size: pipeline and pipeline.micro_batches for size, pipeline in made.items()} == {1: 2, 2: 4, 6: 4, 8: 8}
 
 

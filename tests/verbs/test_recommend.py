@@ -47,7 +47,7 @@ class Runs:
     def run_together(
         self, runners: Sequence[isolated_run.CellRunner], cells: Sequence[Cell], number: int
     ) -> list[Record]:
-        assert all(cell.config and cell.config.time_limit_seconds is None for cell in cells), (
+        assert all(cell.config and cell.config.length.time_limit_seconds is None for cell in cells), (
             "or they do not interleave"
         )
         self.pairs += 1
@@ -66,7 +66,7 @@ class Runs:
         for word, (status, reason) in self.failures.items():
             if word in cell.arguments:
                 return fake_run(status=status, reason=reason)
-        made = fake_run(step_seconds=[chosen.batch_global / self.rate(chosen)] * chosen.num_batches)
+        made = fake_run(step_seconds=[chosen.batch_global / self.rate(chosen)] * chosen.length.num_batches)
         measurement = dataclasses.replace(made.measurement, images_per_step=chosen.batch_global)
         return dataclasses.replace(made, measurement=measurement)
 
@@ -83,11 +83,11 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
 
 def _rate(chosen: Config) -> float:
     """Known rates, the best with NCHW, XLA, a batch of 128 and replicated."""
-    rate = {"NHWC": 100.0, "NCHW": 120.0}[chosen.data_format] * {"off": 1.0, "jit": 1.3}[chosen.xla]
-    rate *= {16: 0.8, 32: 1.0, 64: 1.1, 128: 1.2}.get(chosen.batch_per_device, 0.5)
-    rate *= {"parameter_server": 1.0, "replicated": 1.1, "collective_all_reduce": 0.9}[chosen.variable_update]
-    rate *= {None: 1.0, "pscpu": 1.0, "xring": 1.2}.get(chosen.modifiers.all_reduce_spec, 0.7)
-    return rate * (1.1 if chosen.modifiers.gradient_repacking == 8 else 1.0) * chosen.num_devices
+    rate = {"NHWC": 100.0, "NCHW": 120.0}[chosen.workload.data_format] * {"off": 1.0, "jit": 1.3}[chosen.computing.xla]
+    rate *= {16: 0.8, 32: 1.0, 64: 1.1, 128: 1.2}.get(chosen.workload.batch_per_device, 0.5)
+    rate *= {"parameter_server": 1.0, "replicated": 1.1, "collective_all_reduce": 0.9}[chosen.variables.variable_update]
+    rate *= {None: 1.0, "pscpu": 1.0, "xring": 1.2}.get(chosen.variables.modifiers.all_reduce_spec, 0.7)
+    return rate * (1.1 if chosen.variables.modifiers.gradient_repacking == 8 else 1.0) * chosen.devices.num_devices
 
 
 def _recommend(*arguments: str) -> ExitStatus:
@@ -112,8 +112,12 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
     assert _recommend(*ON_CPU, "--optimizer=adam", "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     best = _best(answer)
-    assert (best.data_format, best.xla, best.batch_per_device) == ("NCHW", "jit", 128)
-    assert (best.variable_update, best.optimizer, best.precision) == ("replicated", "adam", "fp32")
+    assert (best.workload.data_format, best.computing.xla, best.workload.batch_per_device) == ("NCHW", "jit", 128)
+    assert (best.variables.variable_update, best.training.optimizer, best.computing.precision) == (
+        "replicated",
+        "adam",
+        "fp32",
+    )
     assert answer["best"]["images_per_sec"] == pytest.approx(1.2 * 1.3 * 1.2 * 1.1 * 100)
     assert [table["title"] for table in answer["tables"]] == [
         "layout and compilation",
@@ -146,10 +150,10 @@ def test_kernels_are_chosen_first(
     best: str | None,
 ) -> None:
     monkeypatch.setattr(computing, "other_onednn_mode", lambda environ: other)
-    runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.onednn == (other or "on") else 1)
+    runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.devices.onednn == (other or "on") else 1)
     _recommend(*(flag for flag in ON_CPU if "onednn" not in flag), "--output_format=json")
     answer = _answer(capsys)
-    assert _best(answer).onednn == best
+    assert _best(answer).devices.onednn == best
     assert answer["tables"][0]["title"] == "kernels of the CPU" and len(answer["tables"][0]["rows"]) == (
         2 if other else 3
     )
@@ -178,7 +182,7 @@ def test_threads_are_chosen_last(
     monkeypatch.setattr(hardware, "usable_cores", lambda: cores)
 
     def threads(chosen: Config) -> tuple[int, int]:
-        return chosen.num_intra_threads, chosen.num_inter_threads
+        return chosen.devices.num_intra_threads, chosen.devices.num_inter_threads
 
     least = min(tried)
     runs.rate = lambda chosen: _rate(chosen) * (1.5 if threads(chosen) == least else 1)
@@ -207,12 +211,12 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
 
 def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
     _recommend(*ON_CPU, "--time_limit_seconds=100")
-    alone = [cell for cell in runs.cells if cell.config.time_limit_seconds is not None]
+    alone = [cell for cell in runs.cells if cell.config.length.time_limit_seconds is not None]
     assert len(alone) == len(runs.cells) - 2 * runs.pairs, "interleaved runs are killed instead"
     for cell in alone:
         (limit,) = (float(word.split("=")[1]) for word in cell.arguments if word.startswith("--time_limit_seconds="))
         assert 1 <= limit <= 97
-        assert cell.config.time_limit_seconds == pytest.approx(limit, abs=0.1)
+        assert cell.config.length.time_limit_seconds == pytest.approx(limit, abs=0.1)
 
 
 def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,13 +238,13 @@ def test_precision_is_varied_only_if_any_is_fine(
     runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(computing, "has_instructions", lambda precision, cpuinfo: precision != "tf32")
-    runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.precision == "bf16" else 1)
+    runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.computing.precision == "bf16" else 1)
     _recommend(*ON_CPU)
     assert _varied(runs, "precision") == set()
     capsys.readouterr()
     _recommend(*ON_CPU, "--any_precision", "--output_format=json")
     answer = _answer(capsys)
-    assert _best(answer).precision == "bf16"
+    assert _best(answer).computing.precision == "bf16"
     assert any("bf16 changes the arithmetic" in note for note in answer["notes"])
     reasons = {row["reason"] for row in answer["tables"][0]["rows"] if "--precision=tf32" in row["arguments"]}
     assert reasons and all("this CPU has neither" in reason for reason in reasons)
@@ -252,9 +256,13 @@ def test_several_devices_choose_how_gradients_travel(runs: Runs, capsys: pytest.
     _recommend(*ON_CPU, "--num_gpus=2", "--output_format=json")
     answer = _answer(capsys)
     best = _best(answer)
-    assert (best.num_devices, best.variable_update, best.modifiers.all_reduce_spec) == (2, "replicated", "xring")
-    assert best.modifiers.gradient_repacking == 8
-    assert (best.data_format, best.xla, best.batch_per_device) == ("NCHW", "jit", 128)
+    assert (best.devices.num_devices, best.variables.variable_update, best.variables.modifiers.all_reduce_spec) == (
+        2,
+        "replicated",
+        "xring",
+    )
+    assert best.variables.modifiers.gradient_repacking == 8
+    assert (best.workload.data_format, best.computing.xla, best.workload.batch_per_device) == ("NCHW", "jit", 128)
     assert [table["devices"] for table in answer["tables"]] == [1, 1, 2, 2]
     managers = answer["tables"][2]["rows"]
     (nccl,) = (row for row in managers if "--all_reduce_spec=nccl" in row["arguments"])
@@ -263,13 +271,13 @@ def test_several_devices_choose_how_gradients_travel(runs: Runs, capsys: pytest.
 
 
 def test_what_reduces_nothing_is_not_repacked(runs: Runs) -> None:
-    runs.rate = lambda chosen: 200.0 if chosen.variable_update == "parameter_server" else 100.0
+    runs.rate = lambda chosen: 200.0 if chosen.variables.variable_update == "parameter_server" else 100.0
     _recommend(*ON_CPU, "--num_gpus=2", "--xla=off", "--batch_size=8")
     assert _varied(runs, "gradient_repacking") == set()
 
 
 def test_other_managers_are_taken_as_they_are(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.rate = lambda chosen: 100.0 + chosen.batch_per_device
+    runs.rate = lambda chosen: 100.0 + chosen.workload.batch_per_device
     _recommend(*ON_CPU, "--num_gpus=2", "--variable_update=local_sgd", "--output_format=json")
     answer = _answer(capsys)
     assert _varied(runs, "variable_update") == {"--variable_update=local_sgd"}
@@ -280,7 +288,7 @@ def test_what_fails_is_a_row_with_its_reason(runs: Runs, capsys: pytest.CaptureF
     runs.failures["--batch_size=128"] = (Status.OUT_OF_MEMORY, "Out of memory: it asked\nfor much")
     _recommend(*ON_CPU, "--output_format=json")
     answer = _answer(capsys)
-    assert _best(answer).batch_per_device == 64
+    assert _best(answer).workload.batch_per_device == 64
     (row,) = (row for row in answer["tables"][1]["rows"] if row["arguments"] == ["--batch_size=128"])
     assert row["reason"] == "oom: Out of memory: it asked for much" and row["images_per_sec"] is None
 
@@ -372,8 +380,8 @@ def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFi
     _recommend(*ON_CPU, "--output_format=json")
     answer = _answer(capsys)
     best = _best(answer)
-    assert (best.data_format, best.xla, best.batch_per_device) == ("NHWC", "off", 32)
-    assert best.variable_update == "parameter_server"
+    assert (best.workload.data_format, best.computing.xla, best.workload.batch_per_device) == ("NHWC", "off", 32)
+    assert best.variables.variable_update == "parameter_server"
     taken = [row["arguments"] for table in answer["tables"] for row in table["rows"] if row["is_taken"]]
     assert len(taken) == len(answer["tables"]) and ["--batch_size=32"] in taken
     assert not any(row["is_close"] and row["is_taken"] for table in answer["tables"] for row in table["rows"])
@@ -387,15 +395,15 @@ def clock(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _slow_steps(chosen: Config) -> float:
     """Takes four seconds a step and device, as devices that share cores do."""
-    return 20 + 4.0 * chosen.num_devices * (chosen.num_batches + chosen.num_warmup_batches + 1)
+    return 20 + 4.0 * chosen.devices.num_devices * (chosen.length.num_batches + chosen.length.num_warmup_batches + 1)
 
 
 def test_finalists_interleave_their_steps_where_memory_suffices(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs.rate = lambda chosen: {"parameter_server": 100.0}.get(chosen.variable_update, 104.0)
+    runs.rate = lambda chosen: {"parameter_server": 100.0}.get(chosen.variables.variable_update, 104.0)
     fixed = (*ON_CPU, "--xla=off", "--data_format=NHWC", "--batch_size=8")
     _recommend(*fixed)
     assert runs.pairs >= 2 and len(runs.cells) <= 2 * runs.pairs + 2
-    assert all(cell.config.num_warmup_batches == 1 for cell in runs.cells)
+    assert all(cell.config.length.num_warmup_batches == 1 for cell in runs.cells)
     runs.cells, runs.pairs = [], 0
     monkeypatch.setattr(search, "_SHARE_OF_MEMORY", -1.0)
     _recommend(*fixed, "--fresh")
@@ -405,12 +413,12 @@ def test_finalists_interleave_their_steps_where_memory_suffices(runs: Runs, monk
 @pytest.mark.usefixtures("clock")
 def test_there_is_always_time_for_all_devices(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.takes = _slow_steps
-    runs.rate = lambda chosen: chosen.batch_per_device / 4
+    runs.rate = lambda chosen: chosen.workload.batch_per_device / 4
     arguments = ("--model=resnet50", "--device=cpu", "--num_gpus=2", "--time_limit_seconds=600")
     assert _recommend(*arguments, "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
-    assert _best(answer).num_devices == 2 and not answer["untested_on"]
-    assert any(cell.config.num_devices == 2 for cell in runs.cells) and runs.now <= 600
+    assert _best(answer).devices.num_devices == 2 and not answer["untested_on"]
+    assert any(cell.config.devices.num_devices == 2 for cell in runs.cells) and runs.now <= 600
 
 
 @pytest.mark.usefixtures("clock")
@@ -420,7 +428,7 @@ def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pyte
     assert _recommend(*arguments) == ExitStatus.OK
     out = capsys.readouterr().out
     (command,) = (line for line in out.splitlines() if line.startswith("python run_bench.py"))
-    assert _best({"command": command}).num_devices == 2 and len(runs.cells) == 1
+    assert _best({"command": command}).devices.num_devices == 2 and len(runs.cells) == 1
     assert "images/s on one device" in out and "It was not tested on all 2 devices" in out
     assert not answers.FILE.path().exists(), "half an answer is not kept"
 
@@ -436,12 +444,12 @@ def test_what_failed_on_all_devices_is_no_answer(runs: Runs, capsys: pytest.Capt
 def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs.takes = lambda chosen: 900.0 if chosen.xla == "jit" else 10.0
+    runs.takes = lambda chosen: 900.0 if chosen.computing.xla == "jit" else 10.0
     assert _recommend(*ON_CPU, "--data_format=NHWC", "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     (row,) = (row for row in answer["tables"][0]["rows"] if "--xla=jit" in row["arguments"])
     assert row["reason"] == "stopped: not done after 60 s"
-    assert _best(answer).batch_per_device == 128, "there was time for the other stages"
+    assert _best(answer).workload.batch_per_device == 128, "there was time for the other stages"
 
 
 def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
@@ -450,15 +458,15 @@ def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
         return recommend_verb.resolve(values, lambda: gpus)
 
     found = plan("--device=auto", "--num_gpus=2", "--data_format=auto", gpus=0)
-    assert (found.usual.device, found.usual.num_devices) == ("cpu", 2)
+    assert (found.usual.devices.device, found.usual.devices.num_devices) == ("cpu", 2)
     assert found.fixed == {"model": "trivial", "device": "auto", "num_gpus": "2"}
     split = plan("--device=gpu", "--num_gpus=2", "--virtual_gpus=auto", gpus=1)
-    assert split.usual.virtual_gpus == 2
+    assert split.usual.devices.virtual_gpus == 2
 
 
 def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.stops_after = 3
-    runs.rate = lambda chosen: _rate(chosen) * (2 if chosen.xla == "jit" else 1)
+    runs.rate = lambda chosen: _rate(chosen) * (2 if chosen.computing.xla == "jit" else 1)
     assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.INTERRUPTED
     answer = _answer(capsys)
     assert not answer["is_complete"] and answer["best"]["images_per_sec"] == pytest.approx(260)
@@ -562,7 +570,7 @@ def test_what_is_packed_by_default_is_compared_with_other_ways_to_pack() -> None
     cells = stages.cells(
         packings, {"device": "gpu", "num_gpus": "2"}, nccl, config.resolve(values, lambda: 2), lambda: 2
     )
-    modifiers = [cell.config.modifiers for _, cell in cells]
+    modifiers = [cell.config.variables.modifiers for _, cell in cells]
     assert [(one.gradient_repacking, bool(one.agg_small_grads_max_bytes)) for one in modifiers] == [
         (0, True),
         (0, False),

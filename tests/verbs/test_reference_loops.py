@@ -226,9 +226,9 @@ def test_memory_that_such_a_loop_cannot_pin_is_refused() -> None:
 
 def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
     loop = ("--device=gpu", "--variable_update=keras_fit")
-    assert _resolve(*loop, gpus=1).data_format == "NCHW"
-    assert _resolve(*loop, "--keras_application", gpus=1).data_format == "NHWC"
-    assert _resolve(*loop, "--keras_application", "--data_format=NCHW", gpus=1).data_format == "NCHW"
+    assert _resolve(*loop, gpus=1).workload.data_format == "NCHW"
+    assert _resolve(*loop, "--keras_application", gpus=1).workload.data_format == "NHWC"
+    assert _resolve(*loop, "--keras_application", "--data_format=NCHW", gpus=1).workload.data_format == "NCHW"
 
 
 def test_help_names_them_and_explain_refuses_them(run_bench: Callable[..., Finished]) -> None:

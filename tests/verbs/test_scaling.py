@@ -31,10 +31,10 @@ class Runs:
 
     def __call__(self, run: FakeRun) -> Record | Failure:
         self.started.append(run)
-        number = run.config.num_workers * run.config.num_devices
+        number = run.config.processes.num_workers * run.config.devices.num_devices
         if number in self.ends:
             return self.ends[number]
-        repeat = sum(one.config.num_workers == run.config.num_workers for one in self.started)
+        repeat = sum(one.config.processes.num_workers == run.config.processes.num_workers for one in self.started)
         made = record_of(run, step_seconds=0.1 * (1 + 0.1 * (number - 1)) * (1 + 0.005 * (repeat % 3)))
         return dataclasses.replace(made, environment={"cpu_cores_usable": self.cores})
 

@@ -47,7 +47,7 @@ class Runs:
         self.started: list[int] = []
 
     def __call__(self, run: FakeRun) -> Record | Failure:
-        batch = run.config.batch_per_device
+        batch = run.config.workload.batch_per_device
         self.started.append(batch)
         if batch in self.signals:
             interrupt(self.signals[batch])
@@ -563,7 +563,11 @@ def test_a_suite_is_several_grids(tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = [f"--suite={tmp_path / 'suite.toml'}", "--device=cpu", "--batch_size=4"]
     cells = grid.wanted(flag.parse(words, grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values, lambda: 0)
-    found = [(c.config.model, c.config.num_devices, c.config.modifiers.staged_vars) for c in cells if c.config]
+    found = [
+        (c.config.workload.model, c.config.devices.num_devices, c.config.variables.modifiers.staged_vars)
+        for c in cells
+        if c.config
+    ]
     assert found == [
         ("trivial", 1, False),
         ("trivial", 2, False),

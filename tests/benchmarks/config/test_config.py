@@ -32,15 +32,20 @@ def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch)
 
 def test_defaults_on_a_cpu() -> None:
     made = resolve()
-    assert (made.model, made.device, made.num_devices, made.data_format) == ("resnet50", "cpu", 1, "NHWC")
-    assert (made.batch_per_device, made.num_batches, made.num_warmup_batches) == (8, 100, 3)
-    assert (made.data_name, made.shared_on) == ("synthetic", "cpu")
+    assert (made.workload.model, made.devices.device, made.devices.num_devices, made.workload.data_format) == (
+        "resnet50",
+        "cpu",
+        1,
+        "NHWC",
+    )
+    assert (made.workload.batch_per_device, made.length.num_batches, made.length.num_warmup_batches) == (8, 100, 3)
+    assert (made.data.data_name, made.variables.shared_on) == ("synthetic", "cpu")
 
 
 def test_defaults_on_a_gpu() -> None:
     made = resolve(gpus=4)
-    assert (made.device, made.num_devices, made.data_format) == ("gpu", 1, "NCHW")
-    assert (made.batch_per_device, made.num_warmup_batches, made.shared_on) == (64, 10, "gpu")
+    assert (made.devices.device, made.devices.num_devices, made.workload.data_format) == ("gpu", 1, "NCHW")
+    assert (made.workload.batch_per_device, made.length.num_warmup_batches, made.variables.shared_on) == (64, 10, "gpu")
 
 
 def test_it_is_json() -> None:
@@ -51,12 +56,12 @@ def test_it_is_json() -> None:
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_a_cpu_that_is_asked_for_has_any_number_of_devices(gpus: int) -> None:
     made = resolve("--device=CPU", "--num_gpus=5", gpus=gpus)
-    assert (made.device, made.num_devices, made.batch_global) == ("cpu", 5, 40)
+    assert (made.devices.device, made.devices.num_devices, made.batch_global) == ("cpu", 5, 40)
 
 
 def test_auto_takes_the_cpu_only_without_gpus() -> None:
-    assert resolve("--device=auto", "--num_gpus=2").device == "cpu"
-    assert resolve("--device=auto", "--num_gpus=2", gpus=2).device == "gpu"
+    assert resolve("--device=auto", "--num_gpus=2").devices.device == "cpu"
+    assert resolve("--device=auto", "--num_gpus=2", gpus=2).devices.device == "gpu"
 
 
 def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,15 +69,15 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
     split = ("--num_gpus=2", "--virtual_gpus=2", "--variable_update=collective_all_reduce")
     two = (*split, "--local_cluster=worker:2")
     made = resolve(*two, gpus=1)
-    assert made.gpu_memory_fraction == 0.45
+    assert made.devices.gpu_memory_fraction == 0.45
     assert made.notices == ("2 workers share GPUs, so each takes at most 0.45 of their memory: --gpu_memory_frac.",)
     started = resolve(*two, "--job_name=worker", "--task_index=1", "--worker_hosts=a:1,a:2", gpus=1)
-    assert started.gpu_memory_fraction == 0.45
-    assert resolve(*two, "--gpu_memory_frac=0.3", gpus=1).gpu_memory_fraction == 0.3
+    assert started.devices.gpu_memory_fraction == 0.45
+    assert resolve(*two, "--gpu_memory_frac=0.3", gpus=1).devices.gpu_memory_fraction == 0.3
     with pytest.raises(UsageError, match=r"^--gpu_memory_frac=0.6: 2 workers share GPUs, .* at most 0.45"):
         resolve(*two, "--gpu_memory_frac=0.6", gpus=1)
     by_hand = (*split[2:], "--num_gpus=1", "--worker_hosts=a:1,a:2,a:3", "--job_name=worker", "--task_index=0")
-    assert resolve(*by_hand, gpus=4).gpu_memory_fraction == 0.3
+    assert resolve(*by_hand, gpus=4).devices.gpu_memory_fraction == 0.3
     for own in (
         resolve(*split, gpus=1),
         resolve(*two[2:], "--num_gpus=2", gpus=4),  # each gets two whole ones
@@ -81,16 +86,16 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
         resolve(*by_hand[:2], "--worker_hosts=a:1,b:1", *by_hand[3:], gpus=4),
         resolve(*two[2:], "--num_gpus=2", "--device=cpu"),
     ):
-        assert own.gpu_memory_fraction is None and not own.notices
+        assert own.devices.gpu_memory_fraction is None and not own.notices
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert resolve(*by_hand, gpus=1).gpu_memory_fraction is None
+    assert resolve(*by_hand, gpus=1).devices.gpu_memory_fraction is None
 
 
 def test_gpus_may_be_split() -> None:
-    assert resolve("--num_gpus=4", "--virtual_gpus=2", gpus=2).virtual_gpus == 2
-    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=1).virtual_gpus == 2
-    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=8).virtual_gpus == 1
-    assert resolve("--num_gpus=2", "--virtual_gpus=auto", "--device=auto").device == "cpu"
+    assert resolve("--num_gpus=4", "--virtual_gpus=2", gpus=2).devices.virtual_gpus == 2
+    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=1).devices.virtual_gpus == 2
+    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=8).devices.virtual_gpus == 1
+    assert resolve("--num_gpus=2", "--virtual_gpus=auto", "--device=auto").devices.device == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -190,9 +195,9 @@ def test_the_users_variables_win_over_defaults_of_gpus(monkeypatch: pytest.Monke
     monkeypatch.setenv("TF_GPU_THREAD_MODE", "global")
     monkeypatch.setenv("TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "False")
     made = resolve("--data_dir=x", gpus=1)
-    assert (made.gpu_thread_mode, made.batchnorm_persistent) == ("global", False)
+    assert (made.devices.gpu_thread_mode, made.computing.batchnorm_persistent) == ("global", False)
     made = resolve("--data_dir=x", "--gpu_thread_mode=gpu_shared", "--batchnorm_persistent", gpus=1)
-    assert (made.gpu_thread_mode, made.batchnorm_persistent) == ("gpu_shared", True)
+    assert (made.devices.gpu_thread_mode, made.computing.batchnorm_persistent) == ("gpu_shared", True)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +271,7 @@ def test_the_layout_is_that_of_the_fastest_kernels(
     """Where the driver reports nothing, GPUs are those of today."""
     monkeypatch.setitem(sys.modules, "pynvml", Driver(*capabilities))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert resolve(*flags_given, gpus=2).data_format == layout
+    assert resolve(*flags_given, gpus=2).workload.data_format == layout
 
 
 def test_the_commands_of_the_2017_guide_are_understood() -> None:
@@ -275,14 +280,14 @@ def test_the_commands_of_the_2017_guide_are_understood() -> None:
         "--local_parameter_device=cpu", *common, "--batch_size=32", "--model=vgg16",
         "--variable_update=parameter_server", "--nodistortions", gpus=8,
     )  # fmt: skip
-    assert (parameter_server.shared_on, parameter_server.batch_per_device) == ("cpu", 32)
+    assert (parameter_server.variables.shared_on, parameter_server.workload.batch_per_device) == ("cpu", 32)
     nccl = resolve(
         "--local_parameter_device=gpu", *common, "--batch_size=64", "--model=vgg16",
         "--variable_update=replicated", "--use_nccl=True", gpus=8,
     )  # fmt: skip
-    assert nccl.shared_on == "gpu"
+    assert nccl.variables.shared_on == "gpu"
     assert len(nccl.notices) == 1 and "--all_reduce_spec=nccl" in nccl.notices[0]
-    assert nccl.modifiers.all_reduce_spec == "nccl"
+    assert nccl.variables.modifiers.all_reduce_spec == "nccl"
     without = resolve(*common, "--model=resnet50", "--variable_update=replicated", "--use_nccl=False", gpus=8)
     assert without.notices == ()
 
@@ -294,7 +299,7 @@ def test_use_nccl_elsewhere_is_said_to_have_no_effect() -> None:
 
 def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
     made = resolve("--data_name=imagenet")
-    assert made.data_name == "synthetic"
+    assert made.data.data_name == "synthetic"
     assert "synthetic" in made.notices[0]
 
 
@@ -325,7 +330,7 @@ def test_the_key_holds_what_can_move_the_number(change: str, moves: bool) -> Non
 
 def test_real_input_is_pipelined_unless_told_otherwise() -> None:
     usual, direct = resolve("--data_dir=here"), resolve("--data_dir=here", "--nopipelined_input")
-    assert usual.pipelined_input and not direct.pipelined_input
+    assert usual.data.pipelined_input and not direct.data.pipelined_input
     assert usual.key_fields() != direct.key_fields()
 
 
@@ -350,7 +355,9 @@ def test_batch_normalisation_to_be_separate_must_be_there() -> None:
 
 
 def test_learning_rate_follows_the_optimizer_unless_given() -> None:
-    assert resolve("--optimizer=momentum").learning_rate == pytest.approx(resolve().learning_rate / 10)
+    assert resolve("--optimizer=momentum").training.learning_rate == pytest.approx(
+        resolve().training.learning_rate / 10
+    )
     given: dict[str, Any] = resolve("--optimizer=momentum", "--init_learning_rate=0.5").to_dict()
     assert given["learning_rate"] == 0.5
 
@@ -379,8 +386,8 @@ def test_learning_rate_follows_the_optimizer_unless_given() -> None:
 )
 def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: dict) -> None:
     made = resolve("--device=cpu", "--num_gpus=2", *arguments)
-    assert made.variable_update == manager
-    assert made.modifiers == Modifiers(**modifiers)
+    assert made.variables.variable_update == manager
+    assert made.variables.modifiers == Modifiers(**modifiers)
 
 
 COLLECTIVE, NCCL = ["--variable_update=collective_all_reduce"], ["--variable_update=nccl"]
@@ -429,33 +436,33 @@ def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words:
 
 def test_gradients_in_bfloat16_travel_around_rings() -> None:
     for more in ((), ("--all_reduce_spec=collective",), ("--precision=fp16",)):
-        assert not resolve(*COLLECTIVE, "--num_gpus=2", *BFLOAT16, *more, gpus=2).modifiers.uses_nccl
-    assert resolve(*NCCL, "--num_gpus=2", "--precision=bf16", gpus=2).modifiers.wire_dtype == "float32"
+        assert not resolve(*COLLECTIVE, "--num_gpus=2", *BFLOAT16, *more, gpus=2).variables.modifiers.uses_nccl
+    assert resolve(*NCCL, "--num_gpus=2", "--precision=bf16", gpus=2).variables.modifiers.wire_dtype == "float32"
 
 
 def test_nccl_is_the_default_where_each_tower_has_a_gpu_of_its_own_and_gradients() -> None:
     ring = resolve(*COLLECTIVE, "--num_gpus=2", "--all_reduce_spec=collective", gpus=2)
-    assert ring.modifiers == Modifiers() and ring.variable_update == "collective_all_reduce"
+    assert ring.variables.modifiers == Modifiers() and ring.variables.variable_update == "collective_all_reduce"
     made = resolve(*COLLECTIVE, "--num_gpus=2", "--agg_small_grads_max_group=5", gpus=2)
-    assert made.modifiers.uses_nccl and made.modifiers.agg_small_grads_max_group == 5
+    assert made.variables.modifiers.uses_nccl and made.variables.modifiers.agg_small_grads_max_group == 5
     for more in (("--forward_only",), ("--num_gpus=4", "--virtual_gpus=2")):
-        assert resolve(*COLLECTIVE, "--num_gpus=2", *more, gpus=2).modifiers.all_reduce_spec is None
+        assert resolve(*COLLECTIVE, "--num_gpus=2", *more, gpus=2).variables.modifiers.all_reduce_spec is None
 
 
 def test_workers_that_share_gpus_reduce_around_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     workers = ("--worker_hosts=localhost:7001,localhost:7002", "--job_name=worker", "--task_index=0")
-    assert resolve(*COLLECTIVE, *workers, "--device=gpu", gpus=1).modifiers.all_reduce_spec is None
-    assert resolve(*COLLECTIVE, *workers, "--gpus=0", gpus=2).modifiers.uses_nccl
+    assert resolve(*COLLECTIVE, *workers, "--device=gpu", gpus=1).variables.modifiers.all_reduce_spec is None
+    assert resolve(*COLLECTIVE, *workers, "--gpus=0", gpus=2).variables.modifiers.uses_nccl
     with pytest.raises(UsageError, match=r"^--all_reduce_spec=nccl: NCCL needs a whole GPU .* workers share GPUs"):
         resolve(*COLLECTIVE, *workers, "--device=gpu", "--all_reduce_spec=nccl", gpus=1)
 
 
 def test_the_models_data_set_is_read_unless_another_is_named() -> None:
-    assert resolve("--data_dir=x").data_name == "imagenet"
-    assert resolve("--data_dir=x", "--model=mlp").data_name == "mnist"
-    assert resolve("--data_dir=x", "--model=resnet20").num_classes == 10
-    assert resolve("--model=mlp").data_name == "synthetic"
+    assert resolve("--data_dir=x").data.data_name == "imagenet"
+    assert resolve("--data_dir=x", "--model=mlp").data.data_name == "mnist"
+    assert resolve("--data_dir=x", "--model=resnet20").workload.num_classes == 10
+    assert resolve("--model=mlp").data.data_name == "synthetic"
 
 
 def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
@@ -466,19 +473,21 @@ def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
         "--datasets_parallel_calls=-1",
         "--datasets_prefetch_buffer_size=5", "--datasets_num_private_threads=6", "--datasets_autotune_cpu_budget=4",
         "--datasets_sloppy_parallel_interleave",
-    ).input  # fmt: skip
+    ).data.input  # fmt: skip
     usual = InputOptions()
     unchanged = {f.name for f in dataclasses.fields(usual) if getattr(chosen, f.name) == getattr(usual, f.name)}
     assert unchanged == {"crop", "decode_scaling", "cache", "on_bad_record"}
-    assert resolve("--data_dir=x", "--decode_scaling").input == dataclasses.replace(usual, decode_scaling=True)
-    assert resolve("--data_dir=x", "--nodatasets_use_prefetch").input == dataclasses.replace(usual, prefetch_batches=0)
-    assert resolve("--data_dir=x", "--datasets_use_caching").input == dataclasses.replace(usual, cache="records")
-    assert resolve("--data_dir=x", "--forward_only").input == dataclasses.replace(usual, crop="central")
+    assert resolve("--data_dir=x", "--decode_scaling").data.input == dataclasses.replace(usual, decode_scaling=True)
+    assert resolve("--data_dir=x", "--nodatasets_use_prefetch").data.input == dataclasses.replace(
+        usual, prefetch_batches=0
+    )
+    assert resolve("--data_dir=x", "--datasets_use_caching").data.input == dataclasses.replace(usual, cache="records")
+    assert resolve("--data_dir=x", "--forward_only").data.input == dataclasses.replace(usual, crop="central")
 
 
 def test_flags_that_change_nothing_are_accepted_with_synthetic_images() -> None:
     made = resolve("--nodistortions", "--resize_method=bilinear", "--datasets_use_prefetch", "--on_bad_record=fail")
-    assert made.input is None
+    assert made.data.input is None
 
 
 def test_the_type_in_which_gradients_travel_is_in_the_key() -> None:
@@ -504,7 +513,7 @@ def test_local_sgd_is_measured_in_whole_rounds_after_its_first_averaging(
     flags: Sequence[str], measured: int | None, warmup: int, notices: Sequence[str]
 ) -> None:
     found = resolve("--device=cpu", "--num_gpus=2", "--variable_update=local_sgd", *flags)
-    assert (found.num_batches, found.num_warmup_batches) == (measured, warmup)
+    assert (found.length.num_batches, found.length.num_warmup_batches) == (measured, warmup)
     said = [notice for notice in found.notices if "becomes" in notice]
     assert [notice.partition(":")[0] for notice in said] == notices
 
@@ -523,7 +532,7 @@ def test_pauses_are_in_the_key_of_runs_that_read_images(flags: Sequence[str], pa
     plain = ("--device=cpu", "--model=trivial_cifar10")
     reading = (*plain, "--data_dir=cifar")
     found = resolve(*reading, *flags)
-    assert found.pauses == pauses
+    assert found.data.pauses == pauses
     assert (key_of(found.key_fields()) == key_of(resolve(*reading).key_fields())) is (pauses is None)
     if "--eval_during_training_every_n_steps=2" not in flags:
         assert key_of(resolve(*plain, *flags).key_fields()) == key_of(resolve(*plain).key_fields())

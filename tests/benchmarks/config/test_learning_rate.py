@@ -52,7 +52,7 @@ def resolve(*words: str) -> Config:
     ],
 )
 def test_rate_follows_the_flags(words: list[str], rates: dict[float, float]) -> None:
-    schedule = resolve(*words).schedule
+    schedule = resolve(*words).training.schedule
     assert schedule
     assert [schedule.rate(epochs) for epochs in rates] == pytest.approx(list(rates.values()))
 
@@ -60,7 +60,7 @@ def test_rate_follows_the_flags(words: list[str], rates: dict[float, float]) -> 
 def test_steps_that_make_up_an_epoch_reach_its_boundary() -> None:
     """0.1 * 3 is above 0.3 and 0.7 / 0.1 below 7 in floating point."""
     decay = ("--num_epochs_per_decay=0.1", "--learning_rate_decay_factor=0.5", "--init_learning_rate=1")
-    schedule = resolve(*decay).schedule
+    schedule = resolve(*decay).training.schedule
     assert schedule
     assert [schedule.rate(step * 0.1) for step in range(10)] == [0.5**step for step in range(10)]
 
@@ -68,7 +68,7 @@ def test_steps_that_make_up_an_epoch_reach_its_boundary() -> None:
 @pytest.mark.parametrize("words", [[], ["--init_learning_rate=0.5"], ["--piecewise_learning_rate_schedule=0.5"]])
 def test_a_constant_rate_is_no_schedule(words: list[str]) -> None:
     chosen = resolve(*words, "--num_epochs_per_decay=0", "--learning_rate_decay_factor=0")
-    assert chosen.schedule is None
+    assert chosen.training.schedule is None
 
 
 @pytest.mark.parametrize(

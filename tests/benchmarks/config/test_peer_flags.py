@@ -145,7 +145,7 @@ def test_a_sweep_takes_each_as_one_value() -> None:
     cells = grid.cells([grid.of_flags(values)], lambda: 0)
     assert len(cells) == 2
     for cell in cells:
-        assert cell.config and cell.config.onednn == "on"
+        assert cell.config and cell.config.devices.onednn == "on"
         assert [notice.split()[0] for notice in cell.config.notices] == ["--kmp_affinity", "--use_tf_layers"]
     refused = grid.cells([{"checkpoint_interval": [5], "device": ["cpu"]}], lambda: 0)
     assert refused[0].why_not.startswith("--checkpoint_interval: ")

@@ -48,4 +48,4 @@ def test_a_line_is_understood_or_refused_with_what_to_use(line: dict[str, str]) 
         assert refused and refused in str(error), error
         return
     assert not refused
-    assert chosen.model == model_of(words)
+    assert chosen.workload.model == model_of(words)

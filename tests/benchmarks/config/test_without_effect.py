@@ -127,7 +127,7 @@ def test_a_flag_without_effect_does_not_change_the_key(run: str, idle: str) -> N
 )
 def test_the_device_of_parameters_counts_where_something_is_shared(words: tuple[str, ...], shared_on: str) -> None:
     made = resolve("--device=cpu", "--num_gpus=4", "--local_parameter_device=gpu", *words)
-    assert made.shared_on == shared_on
+    assert made.variables.shared_on == shared_on
     assert any("--local_parameter_device" in notice for notice in made.notices) == (shared_on == "cpu")
 
 
@@ -163,7 +163,7 @@ def test_flags_of_a_way_to_start_a_cluster_need_it(word: str, needed: str) -> No
     with pytest.raises(UsageError, match=f"{word[4:9]}.* acts only with {needed}: add that, or leave it out"):
         resolve(word)
     on_hosts = resolve("--server_port=4000", "--hosts=a,b", "--ssh", "--variable_update=collective_all_reduce")
-    assert on_hosts.cluster and on_hosts.cluster.workers == ("a:4001", "b:4001")
+    assert on_hosts.processes.cluster and on_hosts.processes.cluster.workers == ("a:4001", "b:4001")
 
 
 def test_limits_of_gpu_memory_are_for_gpus_and_exclude_each_other() -> None:

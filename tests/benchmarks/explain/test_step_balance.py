@@ -99,7 +99,7 @@ def test_the_rate_of_the_links_is_that_of_the_nearest_all_reduce() -> None:
     psgpu = _reduction("psgpu", 50_000_000, 0.1, num_devices=2)
     wanted = _reduction("psgpu", 50_000_000, 0.1, num_devices=4)
     others = [_reduction("xring", 100_000_000, 0.1, num_devices=4), _reduction("psgpu", 4096, 0.1, num_devices=4)]
-    assert ON_GPUS.modifiers.all_reduce_spec == "psgpu"
+    assert ON_GPUS.variables.modifiers.all_reduce_spec == "psgpu"
     link = _balance(Rates(records=[wanted, psgpu, *others])).link_bytes_per_sec
     assert link and link.value == pytest.approx(2 * 3 / 4 * 50e6 / 0.1)
     assert link.source == f"allreduce {wanted.identity.run_id}, psgpu, 4 devices, {wanted.config['message']}"

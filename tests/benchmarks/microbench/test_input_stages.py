@@ -47,14 +47,14 @@ class Values(TypedDict):
 
 
 def _values(chosen: config.Config) -> Values:
-    assert chosen.input is not None and chosen.data_dir is not None
-    source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
+    assert chosen.data.input is not None and chosen.data.data_dir is not None
+    source = host_pipeline.find(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
     return {
         "source": source,
         "spec": graph.input_spec(chosen),
-        "options": chosen.input,
-        "num_devices": chosen.num_devices,
-        "session_config": devices.session_config("cpu", chosen.num_devices),
+        "options": chosen.data.input,
+        "num_devices": chosen.devices.num_devices,
+        "session_config": devices.session_config("cpu", chosen.devices.num_devices),
     }
 
 

@@ -55,9 +55,9 @@ def test_a_worker_that_serves_computes_as_the_run_does(
     ]
     parsed = flag.parse([*task, "--device=gpu", *words], run_flags.RUN_FLAGS)
     chosen = config.resolve(parsed.values, lambda: 1)
-    assert chosen.cluster is not None
+    assert chosen.processes.cluster is not None
     with pytest.raises(JoinedError):
-        cluster_run.take_part(chosen, chosen.cluster, Watchdog(), None)
+        cluster_run.take_part(chosen, chosen.processes.cluster, Watchdog(), None)
     assert tf.config.experimental.tensor_float_32_execution_enabled() == tf32
     assert deterministic == is_deterministic
 

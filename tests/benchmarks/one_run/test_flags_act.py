@@ -29,7 +29,10 @@ COMMON = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2")
 def _program(chosen: Config) -> tuple[bytes, bytes, str]:
     """Returns all that TensorFlow is given: the graph, the session's configuration, and the environment."""
     with tf.Graph().as_default() as built_in:
-        graph.build(chosen, devices.plan("cpu", chosen.num_devices, virtual_gpus=1, shared_on=chosen.shared_on))
+        graph.build(
+            chosen,
+            devices.plan("cpu", chosen.devices.num_devices, virtual_gpus=1, shared_on=chosen.variables.shared_on),
+        )
         nodes = built_in.as_graph_def().SerializeToString(deterministic=True)
     return nodes, graph.session_config(chosen).SerializeToString(deterministic=True), repr(chosen.runtime)
 
@@ -45,7 +48,7 @@ def test_a_flag_that_changes_the_key_changes_what_runs(run: tuple[str, ...]) -> 
         for value in other_values(one):
             try:
                 chosen = resolve(*COMMON, *run, f"--{one.name}={value}")
-                if chosen.cluster or chosen.key_fields() == base.key_fields():
+                if chosen.processes.cluster or chosen.key_fields() == base.key_fields():
                     continue
                 if _program(chosen) == expected:
                     idle.append(f"--{one.name}={value}")

@@ -100,7 +100,7 @@ def test_convolutions_run_in_the_layout_of_the_record(model: str, precision: str
         f"--model={model}", f"--precision={precision}", f"--data_format={layout}", "--batch_size=8"
     )
     optimised = gpu_graphs.optimised(built)
-    assert set(gpu_graphs.layouts(optimised)) == {built.config.data_format} == {layout}
+    assert set(gpu_graphs.layouts(optimised)) == {built.config.workload.data_format} == {layout}
     assert gpu_graphs.transposes(optimised) == 0
 
 

@@ -28,7 +28,7 @@ def resolve(*words: str) -> Config:
 def printed(chosen: Config, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[float], RunLog]:
     """Takes a run, and returns its heading, the losses of its lines, and its log."""
     log = empty_log(chosen)
-    display = TextDisplay(display_every=1, images_per_step=2, loss_type=chosen.loss_type_to_report)
+    display = TextDisplay(display_every=1, images_per_step=2, loss_type=chosen.output.loss_type_to_report)
     session.execute(chosen, log, display, Alone())
     out = capsys.readouterr().out
     heading = re.search("^Step\t.*", out, re.MULTILINE)
@@ -39,8 +39,10 @@ def printed(chosen: Config, capsys: pytest.CaptureFixture[str]) -> tuple[list[st
 def initial_penalty(chosen: Config) -> float:
     """Returns weight_decay / 2 times the squares of the kernels before the first step, by NumPy."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as started:
-        spec = specs.find(chosen.model)
-        model = building.build(spec, data_format="NHWC", num_classes=chosen.num_classes, seed=chosen.seed)
+        spec = specs.find(chosen.workload.model)
+        model = building.build(
+            spec, data_format="NHWC", num_classes=chosen.workload.num_classes, seed=chosen.training.seed
+        )
         kernels = started.run([variable.initial_value() for variable in model.variables if variable.decayed])
     assert kernels
     return DECAY / 2 * sum(float(np.sum(np.square(kernel, dtype=np.float64))) for kernel in kernels)
@@ -111,12 +113,12 @@ def test_what_no_step_needs_is_built_when_it_is_called() -> None:
 )
 def test_some_runs_report_the_base_loss(words: tuple[str, ...], because: str) -> None:
     words = (*words, "--model=resnet50") if "keras_fit" in words[0] else words
-    assert resolve(*words).loss_type_to_report == "base_loss"
+    assert resolve(*words).output.loss_type_to_report == "base_loss"
     asked = resolve(*words, "--loss_type_to_report=total_loss")
-    assert asked.loss_type_to_report == "base_loss"
+    assert asked.output.loss_type_to_report == "base_loss"
     assert f"--loss_type_to_report=total_loss: {because}, so lines have base_loss." in asked.notices
 
 
 def test_a_client_of_all_workers_reports_the_total_loss() -> None:
     chosen = resolve("--local_cluster=worker:2", "--variable_update=distributed_all_reduce")
-    assert chosen.loss_type_to_report == "total_loss"
+    assert chosen.output.loss_type_to_report == "total_loss"

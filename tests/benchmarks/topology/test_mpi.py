@@ -185,13 +185,13 @@ def test_each_worker_of_a_host_has_gpus_of_its_own() -> None:
         return config.resolve(values, lambda: gpus, {**open_mpi(rank, 2), **environ})
 
     second = chosen(1, "--num_gpus=2")
-    assert second.visible_gpus == (2, 3)
+    assert second.devices.visible_gpus == (2, 3)
     assert "--cluster=mpi: this worker has --gpus=2,3, since others are on its host." in second.notices
-    assert chosen(0, "--num_gpus=2").visible_gpus == (0, 1)
-    assert chosen(1, "--gpus=3").visible_gpus == (3,)
-    assert chosen(1, CUDA_VISIBLE_DEVICES="1").visible_gpus is None
-    assert chosen(1, "--device=cpu").visible_gpus is None
-    assert chosen(1, gpus=0).device == "cpu"
-    assert chosen(1, "--hosts=a,b", **open_mpi(1, 2, 1)).visible_gpus is None, "it is alone on its host"
+    assert chosen(0, "--num_gpus=2").devices.visible_gpus == (0, 1)
+    assert chosen(1, "--gpus=3").devices.visible_gpus == (3,)
+    assert chosen(1, CUDA_VISIBLE_DEVICES="1").devices.visible_gpus is None
+    assert chosen(1, "--device=cpu").devices.visible_gpus is None
+    assert chosen(1, gpus=0).devices.device == "cpu"
+    assert chosen(1, "--hosts=a,b", **open_mpi(1, 2, 1)).devices.visible_gpus is None, "it is alone on its host"
     with pytest.raises(UsageError, match="--gpus=2,3 names GPU 3; this machine has 3 NVIDIA GPUs"):
         chosen(1, "--num_gpus=2", gpus=3)

@@ -124,14 +124,14 @@ def _chosen(given: list[str], towers: int) -> config.Config:
 def _built(chosen: config.Config, whole: building.Model, towers: int) -> training_step.Step:
     """Builds a step in the default graph, on devices of which none is the host."""
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
-    shared = (devices.HOST,) if chosen.shared_on == "cpu" else names
+    shared = (devices.HOST,) if chosen.variables.shared_on == "cpu" else names
     plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
-    model = splitting.split(whole) if chosen.modifiers.fc_model_parallel else whole
+    model = splitting.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
     manager = factory.make(
-        chosen.variable_update,
+        chosen.variables.variable_update,
         plan.place,
         shared_devices=plan.shared,
-        modifiers=chosen.modifiers,
+        modifiers=chosen.variables.modifiers,
         divided=model.divided,
     )
     inputs = []
@@ -151,9 +151,13 @@ def _built(chosen: config.Config, whole: building.Model, towers: int) -> trainin
 def _by_formula(chosen: config.Config, whole: building.Model, towers: int) -> Traffic:
     return traffic.model_traffic(
         traffic.manager_on_real_devices(
-            chosen.variable_update, chosen.modifiers, device="cpu", towers=towers, shared_on=chosen.shared_on
+            chosen.variables.variable_update,
+            chosen.variables.modifiers,
+            device="cpu",
+            towers=towers,
+            shared_on=chosen.variables.shared_on,
         ),
         whole,
         BATCH,
-        divided_over=towers if chosen.modifiers.fc_model_parallel else 0,
+        divided_over=towers if chosen.variables.modifiers.fc_model_parallel else 0,
     )

@@ -143,7 +143,9 @@ def _resolve(*words: str, gpus: int = 8) -> config.Config:
 
 def _manager(chosen: config.Config) -> VariableManager:
     place = chosen.place
-    return factory.make(chosen.variable_update, place, shared_devices=place.towers, modifiers=chosen.modifiers)
+    return factory.make(
+        chosen.variables.variable_update, place, shared_devices=place.towers, modifiers=chosen.variables.modifiers
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,6 +178,6 @@ def test_by_default_a_step_of_resnet50_has_tens_of_collectives_instead_of_one_pe
     chosen = _resolve("--num_gpus=8", "--variable_update=collective_all_reduce")
     counts = [
         set(map(len, _order(chosen.place, "nccl", modifiers, allreduce.of_model("resnet50").shapes).values()))
-        for modifiers in (Modifiers(), chosen.modifiers)
+        for modifiers in (Modifiers(), chosen.variables.modifiers)
     ]
     assert counts == [{161}, {24}]
