@@ -194,7 +194,14 @@ def resolve(
     chosen = device_options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
     data_name, of_data = input_options.data_name(given, spec)
     data_format = _layout(given, spec, chosen)
-    given, without_effect = _apply_rules(given, _facts(given, spec, cluster, chosen, data_name, data_format), chosen)
+    now = rules.Situation(
+        given=given,
+        facts=_facts(given, spec, cluster, chosen, data_name, data_format),
+        flags=FLAGS,
+        texts={name: fact.text.format(model=spec.name, data_name=data_name) for name, fact in FACTS.items()},
+    )
+    usual = {**DEFAULTS, "local_parameter_device": chosen.device, "force_gpu_compatible": False}
+    given, without_effect = rules.apply((*WITHOUT_EFFECT, *REFUSALS), now, usual)
     devices, of_devices = device_options.decide(
         chosen, given, cluster, environ, read=given["data_dir"] is not None, from_host=data_name != SYNTHETIC
     )
@@ -308,16 +315,3 @@ def _facts(
         ),
     }
     return frozenset(name for name in FACTS if holds[name])
-
-
-def _apply_rules(
-    given: Mapping[str, Any], facts: frozenset[str], devices: Devices
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the flag values that have an effect, and a notice on each that has none.
-
-    Raises:
-        UsageError: flags contradict each other.
-    """
-    usual = {**DEFAULTS, "local_parameter_device": devices.device, "force_gpu_compatible": False}
-    now = rules.Situation(given=given, facts=facts, flags=FLAGS, texts=FACTS)
-    return rules.apply((*WITHOUT_EFFECT, *REFUSALS), now, usual)

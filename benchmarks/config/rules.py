@@ -30,7 +30,7 @@ class Fact:
     """What rules may ask for besides flags.
 
     Attributes:
-        text: in a sentence.
+        text: in a sentence, with `{model}` and `{data_name}` for these.
         example: words of a command line with which it holds.
     """
 
@@ -46,13 +46,13 @@ class Situation:
         given: flag values by name; None: not given.
         facts: names of the facts that hold.
         flags: all flags of a run by name.
-        texts: of all facts.
+        texts: of all facts, as sentences name them.
     """
 
     given: Mapping[str, Any]
     facts: frozenset[str]
     flags: Mapping[str, Flag]
-    texts: Mapping[str, Fact]
+    texts: Mapping[str, str]
 
     def holds(self, term: str) -> bool:
         """Returns whether a term is true here."""
@@ -64,14 +64,14 @@ class Situation:
         own, usual = self.given[name], self.flags[name].usual
         if values:
             own = usual if own is None else own
-            return (str(own).lower() in values) == (sign == "=")
+            return (spelled(own).lower() in values) == (sign == "=")
         return own not in (None, usual) if sign == "~" else bool(own) == (sign != "!")
 
     def spelled(self, term: str) -> str:
         """Returns a term as a user writes or understands it, such as `--optimizer=adam` or `several processes`."""
         name, sign, _ = _parts(term)
         if sign == "@":
-            return self.texts[term].text
+            return self.texts[term]
         if name not in self.flags:
             return f"--{name}"
         own = self.given[name]
@@ -158,7 +158,7 @@ class NoEffect(Rule):
 
 
 def _wanted(term: str, now: Situation) -> str:
-    return now.texts[term].text if term.startswith("@") else f"--{term}"
+    return now.texts[term] if term.startswith("@") else f"--{term}"
 
 
 def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

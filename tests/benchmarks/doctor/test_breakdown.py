@@ -373,7 +373,7 @@ def test_commands_name_virtual_gpus(split: int) -> None:
     for verb, words in commands:
         values = flag.parse(words.split(), ADVISED[verb]).values
         given = collections.defaultdict(str, {**values, "num_gpus": int(values["num_gpus"])})
-        assert device_options.resolve(given, lambda: 2)["virtual_gpus"] == split, words
+        assert device_options.choose(given, lambda: 2).virtual_gpus == split, words
 
 
 @pytest.mark.parametrize("setting", [GPUS, CPU, dataclasses.replace(GPUS, photos=False, data_dir="here")])

@@ -90,17 +90,24 @@ def _cells(*words: str) -> list[grid.Cell]:
 
 
 def test_the_preset_has_the_guides_models_and_batches() -> None:
-    runs = {(c.config.workload.model, c.config.workload.batch_per_device, c.config.devices.num_devices) for c in _cells("--device=gpu")}
+    runs = {
+        (c.config.workload.model, c.config.workload.batch_per_device, c.config.devices.num_devices)
+        for c in _cells("--device=gpu")
+    }
     batches = {"alexnet": 512, "inception3": 64, "resnet50": 64, "resnet152": 64, "vgg16": 64}
     assert runs == {(model, batch, gpus) for model, batch in batches.items() for gpus in (1, 2, 4, 8)}
     published_runs = {(MODELS[row["model"]], int(row["batch_per_device"]), int(row["devices"])) for row in GUIDE}
     assert runs <= published_runs
-    small = {(c.config.workload.model, c.config.workload.batch_per_device) for c in _cells("--device=gpu", "--batch_size=32")}
+    small = {
+        (c.config.workload.model, c.config.workload.batch_per_device) for c in _cells("--device=gpu", "--batch_size=32")
+    }
     assert small - {run[:2] for run in published_runs} == {("alexnet", 32)}
 
 
 def test_on_a_cpu_the_preset_has_batches_that_fit_there() -> None:
-    found = {c.config.workload.model: c.config.workload.batch_per_device for c in _cells("--device=cpu", "--num_gpus=1")}
+    found = {
+        c.config.workload.model: c.config.workload.batch_per_device for c in _cells("--device=cpu", "--num_gpus=1")
+    }
     assert found.keys() == {*MODELS.values()} and max(found.values()) == 32
 
 
