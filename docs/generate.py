@@ -404,7 +404,7 @@ def _results() -> str:
 
 
 def _rate(row: summary.Row) -> str:
-    return f"{row.images_per_sec:.2f} ({row.low:.2f} to {row.high:.2f})"
+    return row.measured.text()
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
