@@ -47,7 +47,7 @@ def rate_interval(step_seconds: Sequence[float], images_per_step: int, *, confid
     unknown for fewer than MIN_STEPS_FOR_INTERVAL steps.
     """
     seconds = np.asarray(step_seconds)
-    value = len(seconds) * images_per_step / float(seconds.sum())
+    value = len(seconds) * images_per_step / float(seconds.sum())  # NumPy's sum, like that of the mean
     if len(seconds) < MIN_STEPS_FOR_INTERVAL:
         return Interval(value)
     mean = float(seconds.mean())
