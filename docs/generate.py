@@ -368,7 +368,7 @@ def _measured_models() -> str:
     rows = summary.summarize(loading.load(ROOT / "docs" / "images" / "models.jsonl").records)
     by_model = {row.config["model"]: row for row in rows}
     cells = (
-        (f"`{name}`", row.config["batch_per_device"], _rate(row), f"{1000 * (row.tflops or 0):.3g}")
+        (f"`{name}`", row.config["batch_per_device"], row.measured.text(), f"{1000 * (row.tflops or 0):.3g}")
         for name, row in ((name, by_model[name]) for name in specs.names() if name in by_model)
     )
     header = ("model", "batch", "images/s (95 %)", "GFLOP/s")
@@ -392,8 +392,8 @@ def _results() -> str:
         (
             single.config["model"],
             f"`{summary.manager_of(single.config)}`",
-            _rate(single),
-            _rate(double),
+            single.measured.text(),
+            double.measured.text(),
             headline.speed_up(double),
         )
         for single, double in zip(one, two, strict=True)
@@ -401,10 +401,6 @@ def _results() -> str:
     machine = f"{_machine(first)} Each worker is a process with one thread; a parameter server is one more process."
     header = ("model", "manager", "1 worker, images/s (95 %)", "2 workers, images/s (95 %)", "speed-up")
     return f"{_table(header, cells)}\n\n{machine}"
-
-
-def _rate(row: summary.Row) -> str:
-    return f"{row.images_per_sec:.2f} ({row.low:.2f} to {row.high:.2f})"
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

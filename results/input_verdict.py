@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.repeats import repeats_interval, slower_than_best
+from results.intervals import Interval, of_repeats, slower_than_best
 
 # A smaller share of waiting is not reported.
 LEAST_REPORTED_WAIT = 0.05
@@ -54,19 +54,16 @@ class StageCost:
 
     Attributes:
         name: of the stage.
-        images_per_sec: of the pipeline up to it.
+        images_per_sec: of the pipeline up to it; its bounds come from the spread between rounds.
         seconds_per_image: what it adds.
         share: of the total time.
-        low, high: 95 % interval of `images_per_sec` from the spread between rounds; None without rounds.
         is_clear: whether the rounds separate it from the slowest stage before; True without rounds.
     """
 
     name: str
-    images_per_sec: float
+    images_per_sec: Interval
     seconds_per_image: float
     share: float
-    low: float | None = None
-    high: float | None = None
     is_clear: bool = True
 
 
@@ -79,19 +76,18 @@ def costs(stages: Mapping[str, float], rounds: Mapping[str, Sequence[float]] | N
     """
     rounds = rounds or {}
     added: dict[str, float] = {}
-    spans: dict[str, tuple[float | None, float | None]] = {}
+    rates: dict[str, Interval] = {}
     clear = {}
     slowest = ""
     for name, rate in stages.items():
         added[name] = max(0.0, 1 / rate - (1 / stages[slowest] if slowest else 0.0))
-        spans[name] = repeats_interval(rounds[name]) if len(rounds.get(name, ())) > 1 else (None, None)
+        rates[name] = Interval(rate)
+        if len(rounds.get(name, ())) > 1:
+            rates[name] = dataclasses.replace(of_repeats(rounds[name]), value=rate)
         clear[name] = not slowest or name not in rounds or _is_slower(rounds[name], rounds[slowest])
         slowest = name if not slowest or rate < stages[slowest] else slowest
     whole = sum(added.values())
-    return [
-        StageCost(name, rate, added[name], added[name] / whole, *spans[name], clear[name])
-        for name, rate in stages.items()
-    ]
+    return [StageCost(name, rates[name], added[name], added[name] / whole, clear[name]) for name in stages]
 
 
 def _is_slower(rates: Sequence[float], others: Sequence[float]) -> bool:

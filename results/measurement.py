@@ -239,13 +239,13 @@ def _loss_difference(measurement: Measurement) -> float | None:
 def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, Any]:
     if images is None:
         return {}
-    images_per_sec = statistics.rate(seconds, images)
-    low, high = statistics.rate_interval(seconds, images)
+    rate = statistics.rate_interval(seconds, images)
+    low, high = rate.bounds
     return {
-        "images_per_sec": images_per_sec,
+        "images_per_sec": rate.value,
         "images_per_sec_low": low,
         "images_per_sec_high": high,
-        "images_per_sec_per_device": images_per_sec / num_devices,
+        "images_per_sec_per_device": rate.value / num_devices,
         "images_per_sec_jitter": statistics.rate_jitter(seconds, images),
     }
 

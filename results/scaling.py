@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from results.intervals import Interval, t_quantile
+
 # Farther away than this many times the largest measured number, nothing is predicted.
 FARTHEST = 4
 _FEWEST_FOR_KAPPA = 3
@@ -39,19 +41,6 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
-    """A number with a 95 % interval; all may be infinite."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Estimate:
-        """Returns the estimate in another unit."""
-        return Estimate(factor * self.value, factor * self.low, factor * self.high)
-
-
-@dataclasses.dataclass(frozen=True)
 class Fit:
     """A fitted law.
 
@@ -70,41 +59,41 @@ class Fit:
     samples: np.ndarray
 
     @property
-    def sigma(self) -> Estimate:
+    def sigma(self) -> Interval:
         """Returns the contention: the share of a step that devices cannot do at the same time."""
         return self._estimate(lambda one, contention, coherence: contention / one)
 
     @property
-    def kappa(self) -> Estimate:
+    def kappa(self) -> Interval:
         """Returns the coherence: what each pair of devices costs, as a share of a step."""
         return self._estimate(lambda one, contention, coherence: coherence / one)
 
-    def rate(self, number: float) -> Estimate:
+    def rate(self, number: float) -> Interval:
         """Returns the rate with that many devices."""
         return self._estimate(lambda *terms: number / _seconds(number, *terms))
 
-    def efficiency(self, number: float) -> Estimate:
+    def efficiency(self, number: float) -> Interval:
         """Returns the rate per device over that of one device."""
         return self._estimate(lambda *terms: terms[0] / _seconds(number, *terms))
 
     @property
-    def half_efficient(self) -> Estimate:
+    def half_efficient(self) -> Interval:
         """Returns the number of devices at which the efficiency is 50 %; infinite if it never is."""
         return self._estimate(_half_efficient)
 
     @property
-    def fastest(self) -> Estimate:
+    def fastest(self) -> Interval:
         """Returns the number of devices beyond which the rate falls; infinite if it never does."""
         return self._estimate(_fastest)
 
-    def _estimate(self, of: Callable[..., np.ndarray]) -> Estimate:
+    def _estimate(self, of: Callable[..., np.ndarray]) -> Interval:
         with np.errstate(divide="ignore", invalid="ignore"):
             value = float(of(*self.terms))
             drawn = np.asarray(of(*self.samples.T))
         drawn = drawn[~np.isnan(drawn)]
         low = float(np.quantile(drawn, _TAIL, method="lower"))
         high = float(np.quantile(drawn, 1 - _TAIL, method="higher"))
-        return Estimate(value, min(low, value), max(high, value))
+        return Interval(value, min(low, value), max(high, value))
 
 
 def _seconds(number: float, one: np.ndarray, contention: np.ndarray, coherence: np.ndarray) -> np.ndarray:
@@ -198,9 +187,9 @@ def _non_negative(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return found
 
 
-def ratio(over: float, spread: float, degrees: int | None) -> Estimate:
+def ratio(over: float, spread: float, degrees: int | None) -> Interval:
     """Returns a measured rate, or a ratio of rates, with the interval that the spread of its logarithm gives."""
     from scipy import special  # imported late: it is slower to import than this module
 
-    half = float(special.ndtri(1 - _TAIL) if degrees is None else special.stdtrit(degrees, 1 - _TAIL)) * spread
-    return Estimate(over, over * math.exp(-half), over * math.exp(half))
+    half = (float(special.ndtri(1 - _TAIL)) if degrees is None else t_quantile(1 - _TAIL, degrees)) * spread
+    return Interval(over, over * math.exp(-half), over * math.exp(half))

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results import repeats
+from results import intervals, statistics
+from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
-from results.repeats import Outcome
 from results.text import ODD_VALUE, counted, one_line
 
 # The fields in which a run may differ from the one-device run for its speed-up.
@@ -38,25 +38,20 @@ class Row:
     Attributes:
         records: in the order of their runs; at least one.
         images_per_sec: of the valid repeats, each all its images over all its measured time, of several the geometric
-            mean; None if none is valid.
-        low: lower bound of the 95 % interval: of a single repeat its own, of several from the spread between them.
-        high: upper bound of the 95 % interval.
-        among_processes: the bounds, of a single repeat widened by what equal processes differ by: what the repeats of
-            the rows show together, or an assumption (see `results.repeats`).
-        speed_up: over the one-device row `base`; None if there is none.
-        speed_up_interval: its 95 % interval, from `among_processes` of both.
+            mean; None if none is valid. The interval of a single repeat is its own, that of several comes from the
+            spread between them.
+        among_processes: the same, of a single repeat widened by what equal processes differ by: what the repeats of
+            the rows show together, or an assumption (see `results.intervals`).
+        speed_up: over the one-device row `base`, from `among_processes` of both; None if there is none.
         base: the run id of the first record of the one-device row.
         also: hardware, software and fields of the configuration in which the row differs from others; may be empty.
         keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
     """
 
     records: Sequence[Record]
-    images_per_sec: float | None
-    low: float | None
-    high: float | None
-    among_processes: tuple[float | None, float | None] = (None, None)
-    speed_up: float | None = None
-    speed_up_interval: tuple[float | None, float | None] = (None, None)
+    images_per_sec: Interval | None = None
+    among_processes: Interval = Interval(math.nan)
+    speed_up: Interval | None = None
     base: str | None = None
     also: str = ""
     keys: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -77,21 +72,26 @@ class Row:
         return number if isinstance(number, int) and number > 0 else 1
 
     @property
-    def rate(self) -> float:
+    def measured(self) -> Interval:
         """Returns images per second; raises a `ValueError` if no repeat is valid."""
         if self.images_per_sec is None:
             raise ValueError("A row without a valid repeat has no rate.")
         return self.images_per_sec
 
     @property
+    def rate(self) -> float:
+        """Returns images per second without the interval; raises a `ValueError` if no repeat is valid."""
+        return self.measured.value
+
+    @property
     def per_device(self) -> float | None:
         """Returns images per second and device."""
-        return None if self.images_per_sec is None else self.images_per_sec / self.devices
+        return None if self.images_per_sec is None else self.rate / self.devices
 
     @property
     def efficiency(self) -> float | None:
         """Returns the speed-up over the number of devices."""
-        return None if self.speed_up is None else self.speed_up / self.devices
+        return None if self.speed_up is None else self.speed_up.value / self.devices
 
     @property
     def tflops(self) -> float | None:
@@ -100,7 +100,7 @@ class Row:
         if self.images_per_sec is None or not per_image:
             return None
         passes = 1 if self.config.get("forward_only") else 3
-        return passes * float(per_image) * self.images_per_sec / 1000
+        return passes * float(per_image) * self.rate / 1000
 
     @property
     def mfu(self) -> float | None:
@@ -210,40 +210,40 @@ def summarize(records: Iterable[Record]) -> list[Row]:
 def _row(records: Sequence[Record]) -> Row:
     valid = [record for record in records if record.status is Status.OK]
     if not valid:
-        return Row(records=records, images_per_sec=None, low=None, high=None)
-    runs = [_outcome(record) for record in valid]
+        return Row(records=records)
     try:
-        rate = repeats.rate(runs)
+        rates = list(map(_rate, valid))
+        rate = intervals.geometric_mean(rates)
     except ODD_VALUE:  # a record has no images, no steps or no time
-        rate = math.nan
+        return Row(records=records)
     if not 0 < rate < math.inf:
-        return Row(records=records, images_per_sec=None, low=None, high=None)
-    low, high = valid[0].derived.images_per_sec_low, valid[0].derived.images_per_sec_high
+        return Row(records=records)
+    derived = valid[0].derived
+    found = Interval.of(rate, derived.images_per_sec_low, derived.images_per_sec_high)
     if len(valid) > 1:
-        low, high = repeats.repeats_interval([repeats.rate([run]) for run in runs])
-    if not (low and high and 0 < low <= rate * _ROUNDED and rate <= high * _ROUNDED < math.inf):  # stored: anything
-        low, high = None, None
-    return Row(records=records, images_per_sec=rate, low=low, high=high)
+        found = intervals.of_repeats(rates)
+    if not (0 < found.low <= rate * _ROUNDED and rate <= found.high * _ROUNDED < math.inf):  # stored: anything
+        found = Interval(rate)
+    return Row(records=records, images_per_sec=found)
 
 
-def _outcome(record: Record) -> Outcome:
-    measured = record.measurement
-    return Outcome(seconds=0.0, images_per_step=measured.images_per_step or 0, step_seconds=measured.step_seconds)
+def _rate(record: Record) -> float:
+    return statistics.rate(record.measurement.step_seconds, record.measurement.images_per_step or 0)
 
 
 def between_runs(rows: Iterable[Row]) -> float:
     """Returns by which share equal processes differ, as far as the repeats of rows with a rate show it together."""
-    return repeats.between_runs([_outcome(record) for record in row.valid] for row in rows)
+    return intervals.between_runs(list(map(_rate, row.valid)) for row in rows)
 
 
 def _among_processes(rows: Sequence[Row]) -> list[Row]:
     between = between_runs(row for row in rows if row.images_per_sec is not None)
     found = []
     for row in rows:
-        low, high = row.low, row.high
-        if len(row.valid) == 1 and low and high:
-            low, high = repeats.widened(row.rate, low, high, between)
-        found.append(dataclasses.replace(row, among_processes=(low, high)))
+        if row.images_per_sec is not None:
+            rate = row.images_per_sec.widened(between) if len(row.valid) == 1 else row.images_per_sec
+            row = dataclasses.replace(row, among_processes=rate)
+        found.append(row)
     return found
 
 
@@ -332,14 +332,10 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     same = on_one_device.all_of(row, SCALED)
     any_manager = on_one_device.all_of(row, SCALED + MANAGER)
     base = row if row in same else max(same or any_manager, key=likeness, default=None)
-    if base is None or row.images_per_sec is None or not base.images_per_sec:
+    if base is None or row.images_per_sec is None:
         return row
-    speed_up = row.images_per_sec / base.images_per_sec
-    row = dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
-    if base.records is row.records:
-        return row
-    between = repeats.ratio_interval(speed_up, row.among_processes, base.among_processes)
-    return dataclasses.replace(row, speed_up_interval=between)
+    speed_up = Interval(1.0) if base.records is row.records else row.among_processes.over(base.among_processes)
+    return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
 
 
 def synthetic_ratio(record: Record, results: Path) -> float | None:

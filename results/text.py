@@ -50,11 +50,6 @@ def csv_cell(value: str) -> str:
     return f"'{line}" if line.lstrip().startswith(_FORMULA) else line
 
 
-def interval(low: float | None, high: float | None) -> str:
-    """Returns an interval; empty if a bound is unknown."""
-    return "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
-
-
 def first_few(phrases: Sequence[str], separator: str = "; ") -> str:
     """Returns the first three phrases, and how many more there are."""
     more = [f"and {len(phrases) - _FEW} more"] if len(phrases) > _FEW else []

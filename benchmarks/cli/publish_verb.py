@@ -22,7 +22,7 @@ from results.exchange.public_record import Stripping, Vocabulary
 from results.exchange.publication_check import Checked
 from results.report.anomalies import title
 from results.store import JSONL_NAME
-from results.text import counted, interval
+from results.text import counted
 
 # Names that many machines and users have tell nothing about one of them.
 _USUAL_NAMES = frozenset({"root", "user", "admin", "ubuntu", "runner", "localhost", "/root", "/", ""})
@@ -119,7 +119,7 @@ def _print(checked: Checked) -> None:
         warn(sentence)
     for row in checked.rows if not checked.refusals else ():
         runs = counted(len(row.records), "run")
-        say(f"{title(row)}: {row.rate:.2f} images/s ({interval(row.low, row.high)}), {runs}: whole and comparable.")
+        say(f"{title(row)}: {row.rate:.2f} images/s ({row.measured.range()}), {runs}: whole and comparable.")
 
 
 def _vocabulary() -> Vocabulary:

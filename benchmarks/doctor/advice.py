@@ -12,7 +12,6 @@ from benchmarks.doctor.breakdown import (
     Part,
     Setting,
     Significance,
-    Span,
 )
 
 # If runs differ by this share of a step by chance, no part gets advice.
@@ -84,8 +83,8 @@ def row(found: Breakdown, part: Part, what: str) -> str:
     together = f" with {', '.join(cost.parts[:-1])}" if len(cost.parts) > 1 else ""
     in_words = "" if cost.significance is Significance.COSTS else f"  {cost.significance}"
     return (
-        f"{start}  {_in_figures(rate):>{_RATE}}  {_figures(1000 * cost.up_to.value):>{_STEP}}  "
-        f"{_in_figures(cost.added, 1000)}{in_words}{together}"
+        f"{start}  {rate.text(_figures):>{_RATE}}  {_figures(1000 * cost.up_to.value):>{_STEP}}  "
+        f"{cost.added.scaled(1000).text(_figures)}{in_words}{together}"
     )
 
 
@@ -98,7 +97,7 @@ def shares(found: Breakdown, setting: Setting) -> list[str]:
     for cost in found.costs:
         remark = {
             Significance.COSTS: "",
-            Significance.NOISE: f": no measurable cost; noise could hide {max(0.0, cost.added.high or 0.0) / step:.0%}",
+            Significance.NOISE: f": no measurable cost; noise could hide {max(0.0, cost.added.high) / step:.0%}",
             Significance.UNSURE: ": too few steps to tell it from noise",
             Significance.SAVES: ": seems to save time" if cost.parts[-1] in NEVER_SAVE else ": saves time",
         }[cost.significance]
@@ -159,12 +158,6 @@ def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
     gain = found.gain(cost, avoidable)
     more = f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
     return f"{start} {avoided}, {more}. {advice}"
-
-
-def _in_figures(span: Span, factor: float = 1.0) -> str:
-    if span.low is None or span.high is None:
-        return _figures(factor * span.value)
-    return f"{_figures(factor * span.value)} ({_figures(factor * span.low)} to {_figures(factor * span.high)})"
 
 
 def _figures(number: float) -> str:

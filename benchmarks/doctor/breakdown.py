@@ -11,7 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from results import repeats
+from results import intervals
+from results.intervals import Interval
+from results.record import strict
 
 # A smaller share of a step is never called significant.
 _LEAST_DIFFERENCE = 0.02
@@ -87,34 +89,6 @@ class Significance(enum.StrEnum):
     UNSURE = "too few steps"
 
 
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """A number with its 95 % interval; the bounds are None if too little was measured."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def minus(self, other: Span) -> Span:
-        """Returns the difference of two independent numbers.
-
-        The distance to each bound is the root of the sum of squares of the two that make it. Source: Zou and Donner
-        2008, "Construction of confidence limits about effect measures".
-        """
-        value = self.value - other.value
-        if self.low is None or self.high is None or other.low is None or other.high is None:
-            return Span(value)
-        below = math.hypot(self.value - self.low, other.high - other.value)
-        above = math.hypot(self.high - self.value, other.value - other.low)
-        return Span(value, value - below, value + above)
-
-    def seconds_of(self, images: float) -> Span:
-        """Returns the time that so many images take at this rate."""
-        if self.low is None or self.high is None:
-            return Span(images / self.value)
-        return Span(images / self.value, images / self.high, images / self.low)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
     """The result of one run; a stage that neither failed nor has a rate does not apply.
@@ -128,7 +102,7 @@ class Stage:
     """
 
     part: Part
-    images_per_sec: Span | None = None
+    images_per_sec: Interval | None = None
     rates: Sequence[float] = ()
     images: float = 1.0
     failed: bool = False
@@ -150,18 +124,17 @@ class Between:
         """Returns what the stages of the model show together; that of the fixed cost has another kind of step."""
         repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
         degrees = sum(len(rates) - 1 for rates in repeated)
-        spread = repeats.spread_of_rates(repeated) if degrees >= _LEAST_DEGREES else None
-        return cls(repeats.ASSUMED_SPREAD, 0) if spread is None else cls(spread, degrees)
+        spread = intervals.spread(repeated) if degrees >= _LEAST_DEGREES else None
+        return cls(intervals.ASSUMED_SPREAD, 0) if spread is None else cls(spread, degrees)
 
-    def of(self, stage: Stage) -> Span | None:
+    def of(self, stage: Stage) -> Interval | None:
         """Returns the rate of a stage with a 95 % interval that holds for other processes, too."""
         found, processes = stage.images_per_sec, max(1, len(stage.rates))
-        if found is None or processes == 1 and (found.low is None or found.high is None):
+        if found is None or processes == 1 and not found.is_known:
             return found
-        steps = math.log(found.high / found.low) / 2 if found.low and found.high else 0.0
-        quantile = repeats.t_quantile(0.975, self.degrees) if self.degrees else 2.0
-        factor = math.exp(math.hypot(steps, quantile * self.spread / math.sqrt(processes)))
-        return Span(found.value, found.value / factor, found.value * factor)
+        quantile = intervals.t_quantile(0.975, self.degrees) if self.degrees else 2.0
+        factor = math.exp(math.hypot(found.bounded.log_half_width, quantile * self.spread / math.sqrt(processes)))
+        return Interval(found.value, found.value / factor, found.value * factor)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,9 +145,9 @@ class Cost:
     """
 
     parts: tuple[Part, ...]
-    below: Span
-    added: Span
-    up_to: Span
+    below: Interval
+    added: Interval
+    up_to: Interval
 
     @property
     def name(self) -> str:
@@ -184,12 +157,11 @@ class Cost:
     @property
     def significance(self) -> Significance:
         """Returns whether the cost can be told from noise."""
-        if self.added.low is None or self.added.high is None:
+        if not self.added.is_known:
             return Significance.UNSURE
         small = abs(self.added.value) < _LEAST_DIFFERENCE * self.up_to.value and Part.FIXED not in self.parts
-        if small or self.added.low <= 0 <= self.added.high:
-            return Significance.NOISE
-        return Significance.COSTS if self.added.value > 0 else Significance.SAVES
+        side = 0 if small else self.added.side_of(0)
+        return {1: Significance.COSTS, 0: Significance.NOISE, -1: Significance.SAVES}[side]
 
 
 class Breakdown:
@@ -207,10 +179,10 @@ class Breakdown:
         self.costs: list[Cost] = []
         self.unknown: list[Part] = []
         self.between = Between.shown_by(stages)
-        below = Span(0.0, 0.0, 0.0)
+        below = Interval(0.0, 0.0, 0.0)
         for stage in stages:
             if rate := self.rate_of(stage):
-                up_to = rate.seconds_of(stage.images)
+                up_to = rate.inverse(stage.images)
                 parts, added = (*self.unknown, stage.part), up_to.minus(below)
                 self.costs.append(Cost(parts=parts, below=below, added=added, up_to=up_to))
                 below, self.unknown = up_to, []
@@ -218,7 +190,7 @@ class Breakdown:
                 self.unknown.append(stage.part)
         self.step = below if self.costs and self.costs[-1].parts != (Part.FIXED,) else None
 
-    def rate_of(self, stage: Stage) -> Span | None:
+    def rate_of(self, stage: Stage) -> Interval | None:
         """Returns images per second of a stage with an interval that holds for other processes, too."""
         return self.between.of(stage)
 
@@ -238,9 +210,8 @@ class Breakdown:
         costs, but what remains is never less than what is below. Infinite if that is nothing.
         """
         assert self.step is not None, "a breakdown with a cost has a step"
-        most = max(0.0, cost.added.value if cost.added.high is None else cost.added.high)
-        below = cost.below.value if cost.below.low is None else cost.below.low
-        left = below + max(0.0, self.step.value - cost.up_to.value) + (1 - avoidable) * most
+        most = max(0.0, cost.added.bounded.high)
+        left = cost.below.bounded.low + max(0.0, self.step.value - cost.up_to.value) + (1 - avoidable) * most
         return avoidable * most / left if left > 0 else math.inf
 
     @property
@@ -275,4 +246,5 @@ class Breakdown:
                     "share": self.share(cost) if self.step else None,
                 }
             stages.append(known)
-        return {"step_seconds": dataclasses.asdict(self.step) if self.step else None, "rungs": stages}
+        step = dataclasses.asdict(self.step) if self.step else None
+        return dict(strict({"step_seconds": step, "rungs": stages}))

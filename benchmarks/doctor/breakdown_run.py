@@ -17,7 +17,7 @@ from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, say
 from benchmarks.doctor import advice
-from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Span, Stage
+from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Stage
 from benchmarks.errors import ExitStatus
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC
 from benchmarks.microbench import device_peak
@@ -31,8 +31,8 @@ from benchmarks.topology import device_options
 from benchmarks.training import computing
 from models import specs
 from models.model_spec import ModelSpec
-from results import repeats
 from results.gate.rounds import rate, why_failed
+from results.intervals import Interval, geometric_mean
 from results.measurement import Measurement
 from results.record import Record, Status
 from results.statistics import MIN_STEPS_FOR_INTERVAL
@@ -249,8 +249,8 @@ class _StageRunner:
             self._ran[one.part] = one, record
             found, derived, images = rate(record), record.derived, self._plan.setting.images_of(one.part)
             if found is not None:
-                span = Span(found, derived.images_per_sec_low, derived.images_per_sec_high)
-                stage = Stage(part=one.part, images_per_sec=span, images=images)
+                interval = Interval.of(found, derived.images_per_sec_low, derived.images_per_sec_high)
+                stage = Stage(part=one.part, images_per_sec=interval, images=images)
             elif record.status is Status.SKIPPED:
                 stage = Stage(part=one.part, reason=record.reason)
             else:
@@ -282,8 +282,8 @@ class _StageRunner:
             planned, first = self._ran[self.done[number].part]
             rates = [each for each in map(rate, (first, self._run(planned, left))) if each is not None]
             if len(rates) > 1:
-                span = Span(repeats.geometric_mean(rates))
-                self.done[number] = dataclasses.replace(self.done[number], images_per_sec=span, rates=rates)
+                middle = Interval(geometric_mean(rates))
+                self.done[number] = dataclasses.replace(self.done[number], images_per_sec=middle, rates=rates)
         found = Breakdown(self.done)
         if found.between.degrees:
             self._show(f"\n{counted(found.between.degrees, 'stage')} ran twice; with both runs of each:")

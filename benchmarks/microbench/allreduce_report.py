@@ -14,10 +14,10 @@ from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.record_files import keep
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
+from results.intervals import slower_than_best
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Kind, Record, Status
-from results.repeats import slower_than_best
 from results.store import Store
 from results.text import counted, first_few, table
 from variable_mgr import expected

@@ -236,11 +236,10 @@ def _show(measurement: Measurement, bare_per_sec: Sequence[float], options: Mapp
     say("{:15} {:>9} {:>15} {:>9} {:>19} {:>6}".format("pipeline up to", *header))
     found = costs(stages, rounds)
     for cost in found:
-        span = "" if cost.low is None or cost.high is None else f"{cost.low:.0f} to {cost.high:.0f}"
         adds, share = f"{1000 * cores * cost.seconds_per_image:.2f}", f"{cost.share:.0%}"
         adds, share = (adds, share) if cost.is_clear else ("noise", "")
-        rate = cost.images_per_sec
-        say(f"{cost.name:15} {rate:9.0f} {span:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
+        rate, interval = cost.images_per_sec.value, cost.images_per_sec.range("{:.0f}".format)
+        say(f"{cost.name:15} {rate:9.0f} {interval:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
     if bare is not None:
         say(f"{'bare decode':15} {bare:9.0f} {'':15} {bare / cores:9.0f}")
         ratios = [one / other for one, other in zip(rounds["batch"], bare_per_sec, strict=True)]

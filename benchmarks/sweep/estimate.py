@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Hashable, Sequence
@@ -11,7 +12,7 @@ from benchmarks.config.config import Config
 from benchmarks.system.hardware import usable_cores
 from models import specs
 from results.record import Record, Status, key_of
-from results.repeats import Outcome
+from results.statistics import rate
 
 T = TypeVar("T", bound=Hashable)
 
@@ -45,6 +46,25 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
     steps = (steps or config.length.num_batches or 100) + config.length.num_warmup_batches + 2
     seconds = start + steps * step
     return min(seconds, config.length.time_limit_seconds) if config.length.time_limit_seconds else seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of one run, which took `seconds` from the start of the process to its end.
+
+    If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices.
+    """
+
+    seconds: float
+    images_per_step: int = 0
+    step_seconds: Sequence[float] = ()
+    reason: str = ""
+    cut_off: bool = False
+
+    @property
+    def images_per_sec(self) -> float:
+        """Returns the rate of a valid run."""
+        return rate(self.step_seconds, self.images_per_step)
 
 
 class Durations(Generic[T]):

@@ -13,16 +13,18 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from benchmarks.sweep.estimate import Durations
-from results.repeats import (
+from benchmarks.sweep.estimate import Durations, Outcome
+from results.intervals import (
     ENOUGH_REPEATS,
-    Outcome,
+    LEAST_SPREAD,
+    Interval,
     between_runs,
-    clearly_slower,
-    interval,
-    is_clearly_faster,
-    rate,
+    geometric_mean,
+    is_faster,
+    of_repeats,
+    slower_than_best,
 )
+from results.statistics import rate_interval
 
 T = TypeVar("T", bound=Hashable)
 
@@ -44,7 +46,7 @@ class Row:
     Attributes:
         arguments: the flags in which it differs from the other candidates.
         images_per_sec: over all devices; None if it has no rate.
-        low: of the 95 % interval, up to `high`, see `results.repeats.interval`; both None if there are too few steps.
+        low: of the 95 % interval, up to `high`, see `interval_of`; both None if there are too few steps.
         steps: measured steps behind the rate, in `runs` runs.
         reason: why it has no rate, or why a later run failed.
         is_taken: whether it is the choice: the default (the first candidate), unless another is clearly faster.
@@ -63,6 +65,33 @@ class Row:
     is_taken: bool = False
     is_close: bool = False
     is_repeated: bool = True
+
+    @property
+    def measured(self) -> Interval:
+        """Returns images per second, if it has a rate."""
+        assert self.images_per_sec is not None, "it has a rate"
+        return Interval.of(self.images_per_sec, self.low, self.high)
+
+
+def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD) -> Interval:
+    """Returns the geometric mean of the rates of valid runs; its bounds are unknown with too few steps.
+
+    With three runs or more, they come from the spread between runs. With fewer, they come from the spread between
+    steps, widened by `between` (see `between_runs`), since the steps of one process do not show how processes differ.
+    """
+    if len(runs) >= ENOUGH_REPEATS:
+        return of_repeats(_rates(runs))
+    widths = [rate_interval(run.step_seconds, run.images_per_step).log_half_width for run in runs]
+    middle, factor = _rate(runs), math.exp(math.hypot(*widths) / len(runs))
+    return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(runs)))
+
+
+def _rates(runs: Sequence[Outcome]) -> list[float]:
+    return [run.images_per_sec for run in runs]
+
+
+def _rate(runs: Sequence[Outcome]) -> float:
+    return geometric_mean(_rates(runs))
 
 
 class Search(Generic[T]):
@@ -134,8 +163,8 @@ class Search(Generic[T]):
         """Returns the fastest two, and the default unless it is clearly slower, since the winner must beat it."""
         default, best = self._candidates[0], list(remaining[:_FINALISTS])
         if best and best[0] == default and self._is_valid(default):
-            least = _HOPELESS * rate(self._outcomes[default])
-            return [one for one in best if not self._is_valid(one) or rate(self._outcomes[one]) >= least]
+            least = _HOPELESS * _rate(self._outcomes[default])
+            return [one for one in best if not self._is_valid(one) or _rate(self._outcomes[one]) >= least]
         if default in best or not self._is_valid(default) or not best:
             return best
         found = {one: self._row(one) for one in (best[0], default)}
@@ -193,7 +222,7 @@ class Search(Generic[T]):
             finalists = [one for one in finalists if self._is_valid(one)]
             if not finalists or any(len(self._repeats(one)) <= number for one in finalists):
                 return
-            slower = clearly_slower([self._repeats(one) for one in finalists])
+            slower = slower_than_best([_rates(self._repeats(one)) for one in finalists])
             finalists = [one for index, one in enumerate(finalists) if index not in slower]
 
     def _is_valid(self, candidate: T) -> bool:
@@ -213,13 +242,14 @@ class Search(Generic[T]):
     def _rank(self, candidate: T) -> tuple[bool, int, float]:
         """Sorts valid candidates first, then by the number of runs, then by rate."""
         runs = self._counted(candidate)
-        return not self._is_valid(candidate), -len(self._outcomes[candidate]), -rate(runs) if runs else 0.0
+        return not self._is_valid(candidate), -len(self._outcomes[candidate]), -_rate(runs) if runs else 0.0
 
     def _row(self, candidate: T) -> Row:
         runs = self._counted(candidate)
-        low, high = interval(runs, between_runs(self._outcomes.values())) if runs else (None, None)
+        found = interval_of(runs, between_runs(map(_rates, self._outcomes.values()))) if runs else None
+        low, high = found.bounds if found else (None, None)
         return Row(
-            images_per_sec=rate(runs) if runs else None,
+            images_per_sec=found.value if found else None,
             low=low,
             high=high,
             steps=sum(len(run.step_seconds) for run in runs),
@@ -230,6 +260,5 @@ class Search(Generic[T]):
 
     def _is_faster(self, one: T, other: T, found: Mapping[T, Row]) -> bool:
         """Returns whether a valid candidate is clearly faster than another."""
-        pairs = zip(self._repeats(one), self._repeats(other), strict=False)
-        blocks = [(rate([run]), rate([rival])) for run, rival in pairs]
-        return is_clearly_faster(found[one].low, found[other].high, blocks)
+        blocks = [_rates(self._repeats(each)) for each in (one, other)]
+        return is_faster(found[one].measured, found[other].measured, blocks)

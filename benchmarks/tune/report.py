@@ -92,10 +92,9 @@ def _table_lines(table: Table) -> Iterator[str]:
     for number, row in enumerate(table.rows, start=1):
         rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
         rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
+        interval = row.measured.range() if rate else ""
         steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
-        cells.append(
-            [rank, rate, text.interval(row.low, row.high), steps, " ".join(row.arguments) or "as given", row.reason]
-        )
+        cells.append([rank, rate, interval, steps, " ".join(row.arguments) or "as given", row.reason])
     yield from text.table(cells)
     if any(row.is_taken for row in table.rows):
         yield "> taken" + ("; ~ within its noise" if any(row.is_close for row in table.rows) else "")
@@ -108,7 +107,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
     if best is None:
         yield "" if not answer.is_complete else "Nothing could be measured: the tables give the reasons."
         return
-    interval = f" ({span})" if (span := text.interval(best.low, best.high)) else ""
+    interval = f" ({span})" if (span := best.measured.range()) else ""
     where = " on one device" if answer.untested_on else ""
     yield f"Best: {best.images_per_sec:.2f} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
     yield from ("", command(answer.arguments), "")

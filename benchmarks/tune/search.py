@@ -14,7 +14,7 @@ from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
 from benchmarks.one_run import time_slices
 from benchmarks.process import subprocesses
-from benchmarks.sweep.estimate import Durations, estimate_seconds
+from benchmarks.sweep.estimate import Durations, Outcome, estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.system import linux
@@ -23,7 +23,6 @@ from benchmarks.tune.report import Answer, Table
 from benchmarks.tune.stages import Stage, Texts, cells
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
-from results.repeats import Outcome, rate
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
@@ -172,7 +171,7 @@ class Finder:
         self._ran += 1
         if outcome.step_seconds:
             self._longest_seconds = max(self._longest_seconds, outcome.seconds)
-            result = f"{rate([outcome]):.2f} images/s in {len(outcome.step_seconds)} steps"
+            result = f"{outcome.images_per_sec:.2f} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
             self._failed_on_all |= (
@@ -198,7 +197,7 @@ class Finder:
         first, second = (_outcome(record, begun) for record in run_together([runner, runner], cells, self._ran))
         progress.end()
         self._ran += 2
-        rates = [f"{rate([outcome]):.2f}" if outcome.step_seconds else outcome.reason for outcome in (first, second)]
+        rates = [f"{one.images_per_sec:.2f}" if one.step_seconds else one.reason for one in (first, second)]
         left = in_words(max(0.0, self._end - time.monotonic()))
         warn(f"  {tried}, with interleaved steps: {' and '.join(rates)} images/s   ({left} left)")
         seconds = first.seconds / 2

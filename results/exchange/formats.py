@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from results import store
 from results.exchange import mllog, step_times
+from results.intervals import Interval
 from results.record import Kind, Record, strict
 from results.report import markdown_page
 from results.report.anomalies import anomalies, title, warnings_of
@@ -110,12 +111,8 @@ def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
     found: dict[str, Any] = {}
     for name, row in zip(_names(rows), rows, strict=True):
         images = row.valid[0].measurement.images_per_step or 0
-        per_step = _NANOSECONDS * images  # a higher rate is a shorter step
-        bounds = (row.low, row.high) if row.low and row.high else (None, None)
-        found[name] = {
-            "throughput": _metric(row.rate, *bounds),
-            "latency": _metric(per_step / row.rate, *(b and per_step / b for b in reversed(bounds))),
-        }
+        latency = row.measured.inverse(_NANOSECONDS * images)
+        found[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
     return json.dumps(strict(found), allow_nan=False, indent=1) + "\n"
 
 
@@ -173,9 +170,13 @@ def _names(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{name} ({identity.config_key} {identity.software_key})" if count[name] > 1 else name
 
 
-def _metric(value: float, low: float | None, high: float | None) -> dict[str, float]:
-    bounds = {"lower_value": low, "upper_value": high}
-    return {"value": value, **{name: bound for name, bound in bounds.items() if bound is not None}}
+def _metric(of: Interval) -> dict[str, float]:
+    bounds = {"lower_value": of.low, "upper_value": of.high} if of.is_known else {}
+    return {"value": of.value, **bounds}
+
+
+def _rate(row: Row) -> Interval:
+    return row.images_per_sec or Interval(math.nan)
 
 
 def _step_seconds(row: Row) -> float | None:
@@ -187,9 +188,9 @@ def _ended(row: Row) -> float | None:
 
 
 _GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
-    ("images_per_second", "Rate over all devices, of all valid runs.", lambda row: row.images_per_sec),
-    ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: row.low),
-    ("upper_images_per_second", "Upper bound of its 95 % interval.", lambda row: row.high),
+    ("images_per_second", "Rate over all devices, of all valid runs.", lambda row: _rate(row).value),
+    ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: _rate(row).low),
+    ("upper_images_per_second", "Upper bound of its 95 % interval.", lambda row: _rate(row).high),
     ("step_seconds", "Mean time of a measured step.", _step_seconds),
     ("last_run_timestamp_seconds", "When the last run ended, in seconds since 1970.", _ended),
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from results.gate.comparability import hardware_in_words, software_in_words
+from results.intervals import Interval
 from results.summary import Row, manager_of
 from results.text import csv_cell, one_line
 
@@ -41,6 +42,11 @@ class Figure:
     xla: bool | None = None
     date: str = ""
     source: str = ""
+
+    @property
+    def measured(self) -> Interval:
+        """Returns images per second over all devices."""
+        return Interval.of(self.images_per_sec, self.images_per_sec_low, self.images_per_sec_high)
 
     @property
     def is_repeated(self) -> bool:
@@ -178,8 +184,8 @@ def _of_row(row: Row) -> Figure:
     stated: dict[str, Any] = {}
     if isinstance(config.get("batch_per_device"), int) and row.count("batch_per_device") == config["batch_per_device"]:
         stated["batch_per_device"] = config["batch_per_device"]
-    if row.low is not None and row.high is not None and 0 < row.low <= row.high < math.inf:
-        stated |= {"images_per_sec_low": row.low, "images_per_sec_high": row.high}
+    if row.measured.low <= row.measured.high:
+        stated |= {"images_per_sec_low": row.measured.low, "images_per_sec_high": row.measured.high}
     texts: dict[str, Any] = {
         "machine": first.environment.get("machine") or hardware_in_words(first),
         "model": config.get("model"),

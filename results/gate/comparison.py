@@ -13,6 +13,7 @@ from results.gate.decision import judge, judge_apart
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.noise import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup
+from results.intervals import Interval
 from results.record import Record
 
 # With fewer rounds, the noise is hardly known.
@@ -107,7 +108,7 @@ def _judged(base: RunGroup, candidate: RunGroup, paired: Sequence[tuple[float, f
 def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: Decision) -> Finding:
     mine, other = (geometric_mean(side.rates) if side.rates else None for side in (base, candidate))
     if decision.change is None and mine is not None and other is not None:
-        decision = dataclasses.replace(decision, change=other / mine - 1)
+        decision = dataclasses.replace(decision, change=Interval(other / mine - 1))
     sides = ((mine, len(base.rates)), (other, len(candidate.rates)))
     return decision.finding(base.title, base.config_key, threshold, *sides)
 

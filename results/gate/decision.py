@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from statistics import fmean  # exact sums, so the order of rounds does not matter
 
 from results.gate.findings import Decision, Verdict
+from results.intervals import Interval, t_quantile, variance
 
 _BOUND_CONFIDENCE = 0.99
 _INTERVAL_CONFIDENCE = 0.95
@@ -55,7 +56,7 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
         raise ValueError(f"Of {rounds} rounds, {fresh} cannot be fresh.")
     if rounds < 2:
         return _too_few(log_ratios)
-    spread = math.sqrt(_variance(log_ratios))
+    spread = math.sqrt(variance(log_ratios))
     sample = _Sample(
         mean=fmean(log_ratios),
         error=spread / math.sqrt(rounds),
@@ -87,8 +88,8 @@ def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, 
     if rounds < 2:
         return _too_few([fmean(candidate_logs) - fmean(base_logs)] if rounds else [])
     halves = zip(_halves(base_logs), _halves(candidate_logs), strict=True)
-    variances = [(_variance(logs), len(logs)) for logs in (base_logs, candidate_logs)]
-    shares = [(variance / count, count) for variance, count in variances]
+    variances = [(variance(logs), len(logs)) for logs in (base_logs, candidate_logs)]
+    shares = [(of_side / count, count) for of_side, count in variances]
     squared_error = sum(share for share, _ in shares)
     # Welch and Satterthwaite; without any spread, any number of degrees gives bounds of no width.
     scale = sum(share**2 / (count - 1) for share, count in shares)
@@ -97,7 +98,7 @@ def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, 
         error=math.sqrt(squared_error),
         degrees=squared_error**2 / scale if scale > 0 else rounds - 1,
         repeats=[fmean(candidate) - fmean(base) for base, candidate in halves],
-        repeat_error=math.sqrt(sum(variance / (count // 2) for variance, count in variances)),
+        repeat_error=math.sqrt(sum(of_side / (count // 2) for of_side, count in variances)),
         repeats_name="the earlier and the later half of them",
         rounds=rounds,
     )
@@ -117,7 +118,7 @@ def log_threshold(threshold: float) -> float:
 
 def _decide(sample: _Sample, threshold: float) -> Decision:
     limit = log_threshold(threshold)
-    bound = student(sample.degrees, _BOUND_CONFIDENCE) * sample.error
+    bound = t_quantile(_BOUND_CONFIDENCE, sample.degrees) * sample.error
     size, downwards = abs(sample.mean), sample.mean < 0
     is_change = size >= limit - _ROUNDING and size > bound
     is_repeated = bool(sample.repeats) and all((-m if downwards else m) >= limit - _ROUNDING for m in sample.repeats)
@@ -125,17 +126,15 @@ def _decide(sample: _Sample, threshold: float) -> Decision:
         verdict = Verdict.REGRESSED if downwards else Verdict.IMPROVED
     else:
         verdict = Verdict.UNCHANGED if not is_change and size + bound < limit else Verdict.INCONCLUSIVE
-    half = student(sample.degrees, (1 + _INTERVAL_CONFIDENCE) / 2) * sample.error
+    half = t_quantile((1 + _INTERVAL_CONFIDENCE) / 2, sample.degrees) * sample.error
     smallest = _smallest_drop(sample, limit)
-    interval = (_expm1(sample.mean - half), _expm1(sample.mean + half))
+    change = Interval(*map(_expm1, (sample.mean, sample.mean - half, sample.mean + half)))
     return Decision(
         verdict=verdict,
-        reason=_reason(sample, verdict, is_change, interval, smallest, threshold),
+        reason=_reason(sample, verdict, is_change, change, smallest, threshold),
         rounds=sample.rounds,
         is_suspect=is_change and not is_repeated,
-        change=_expm1(sample.mean),
-        change_low=interval[0],
-        change_high=interval[1],
+        change=change,
         smallest_drop=smallest,
     )
 
@@ -143,21 +142,16 @@ def _decide(sample: _Sample, threshold: float) -> Decision:
 def _smallest_drop(sample: _Sample, limit: float) -> float:
     """Returns the drop that meets each condition often enough, if the noise is as large as the sample's."""
     missed = (1 - _POWER) / max(1, len(sample.repeats))
-    seen_again = limit + student(sample.degrees, 1 - missed) * sample.repeat_error
+    seen_again = limit + t_quantile(1 - missed, sample.degrees) * sample.repeat_error
     beyond_bound = _detectable(sample.degrees) * sample.error
     return -math.expm1(-max(seen_again, beyond_bound))
 
 
 def _reason(
-    sample: _Sample,
-    verdict: Verdict,
-    is_change: bool,
-    interval: tuple[float, float],
-    smallest_drop: float,
-    threshold: float,
+    sample: _Sample, verdict: Verdict, is_change: bool, change: Interval, smallest_drop: float, threshold: float
 ) -> str:
-    low, high = map(in_words, interval)
-    seen = f"It is {in_words(_expm1(sample.mean))} over {sample.rounds} rounds (95 % interval: {low} to {high})"
+    interval = change.range(in_words)
+    seen = f"It is {in_words(change.value)} over {sample.rounds} rounds (95 % interval: {interval})"
     repeats = " and ".join(in_words(_expm1(mean)) for mean in sample.repeats)
     limit = f"{100 * threshold:.3g} %"
     if verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
@@ -177,8 +171,8 @@ def _reason(
 def _too_few(log_ratios: Sequence[float]) -> Decision:
     if not log_ratios:
         return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no rounds of both sides to compare.")
-    change = _expm1(log_ratios[0])
-    reason = f"It is {in_words(change)} in one round, which may be noise. Run at least 5 rounds."
+    change = Interval(_expm1(log_ratios[0]))
+    reason = f"It is {in_words(change.value)} in one round, which may be noise. Run at least 5 rounds."
     return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=1, change=change)
 
 
@@ -198,25 +192,12 @@ def _halves(logs: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     return logs[:middle], logs[middle:]
 
 
-def _variance(values: Sequence[float]) -> float:
-    mean = fmean(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-@functools.lru_cache(maxsize=1024)
-def student(degrees: float, confidence: float) -> float:
-    """Returns a quantile of Student's distribution; `scipy.stats` has it too, but takes a second to import."""
-    from scipy import special  # imported late: it is slower to import than all other modules that read records
-
-    return float(special.stdtrit(degrees, confidence))
-
-
 @functools.lru_cache(maxsize=1024)
 def _detectable(degrees: float) -> float:
     """Returns how many standard errors a change must be for its bound to exclude zero often enough (noncentral t)."""
     from scipy import special
 
-    return float(special.nctdtrinc(degrees, 1 - _POWER, student(degrees, _BOUND_CONFIDENCE)))
+    return float(special.nctdtrinc(degrees, 1 - _POWER, t_quantile(_BOUND_CONFIDENCE, degrees)))
 
 
 def _expm1(log: float) -> float:

@@ -6,6 +6,8 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
+from results.intervals import Interval
+
 # Images per second, and the number of valid rounds.
 Rates = tuple[float | None, int]
 
@@ -64,29 +66,30 @@ class Decision:
         reason: why, with the numbers that decided.
         rounds: of each side; of unequal sides the fewer.
         is_suspect: a change was seen, and only its repetition by fresh rounds is missing.
-        change: this and the others as in `Finding`; None without rounds.
+        change: the candidate's rate over the base's, less 1; its bounds are unknown from fewer than two rounds, and all
+            of it is None without rounds.
+        smallest_drop: as in `Finding`.
     """
 
     verdict: Verdict
     reason: str
     rounds: int = 0
     is_suspect: bool = False
-    change: float | None = None
-    change_low: float | None = None
-    change_high: float | None = None
+    change: Interval | None = None
     smallest_drop: float | None = None
 
     def finding(self, title: str, config_key: str, threshold: float, base: Rates, candidate: Rates) -> Finding:
         """Returns the finding of this decision. A side is its mean or median rate and its valid rounds."""
+        low, high = self.change.bounds if self.change else (None, None)
         return Finding(
             title=title,
             config_key=config_key,
             verdict=self.verdict,
             reason=self.reason,
             threshold=threshold,
-            change=self.change,
-            change_low=self.change_low,
-            change_high=self.change_high,
+            change=self.change.value if self.change else None,
+            change_low=low,
+            change_high=high,
             smallest_drop=self.smallest_drop,
             base_images_per_sec=base[0],
             candidate_images_per_sec=candidate[0],

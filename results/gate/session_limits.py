@@ -13,9 +13,10 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from results.gate.decision import in_words, log_threshold, student
+from results.gate.decision import in_words, log_threshold
 from results.gate.findings import Decision, Verdict
 from results.gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.intervals import Interval, t_quantile
 from results.statistics import MAD_TO_SIGMA
 from results.text import counted
 
@@ -58,7 +59,7 @@ class SessionLimits:
             sigma = MAD_TO_SIGMA * median(distances) * self.sessions / (self.sessions - 0.8)
             self.noise = max(LEAST_NOISE, sigma)
             self.bound = max(
-                _STUDENT_SHARE * student(self.sessions - 1, _BOUND_CONFIDENCE) * self.noise,
+                _STUDENT_SHARE * t_quantile(_BOUND_CONFIDENCE, self.sessions - 1) * self.noise,
                 (1 + _STRAY / (self.sessions - 1)) * max(distances),
             )
 
@@ -90,22 +91,20 @@ class SessionLimits:
         error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
         # Student's quantile for a noise from the MAD, which is worth about half as many values (simulated).
         degrees = (self.sessions - 1) / 2
-        half_width = student(degrees, (1 + _CONFIDENCE) / 2) * error
+        half_width = t_quantile((1 + _CONFIDENCE) / 2, degrees) * error
         if is_change and is_repeated:
             verdict = Verdict.REGRESSED if change < 0 else Verdict.IMPROVED
         elif not is_change and abs(change) + half_width < limit:
             verdict = Verdict.UNCHANGED
         else:
             verdict = Verdict.INCONCLUSIVE
-        smallest = -math.expm1(-(max(limit, self.bound) + student(degrees, _POWER) * error))
+        smallest = -math.expm1(-(max(limit, self.bound) + t_quantile(_POWER, degrees) * error))
         return Decision(
             verdict=verdict,
             reason=self._reason(verdict, logs, is_change, threshold, smallest),
             rounds=len(today),
             is_suspect=is_change and not is_repeated,
-            change=math.expm1(change),
-            change_low=math.expm1(change - half_width),
-            change_high=math.expm1(change + half_width),
+            change=Interval(*map(math.expm1, (change, change - half_width, change + half_width))),
             smallest_drop=smallest,
         )
 
@@ -117,7 +116,7 @@ class SessionLimits:
                 f"configuration on this hardware, and {FEWEST_SESSIONS} are needed to separate a change from noise: "
                 f"promote {FEWEST_SESSIONS - self.sessions} more."
             )
-        change = math.expm1(median(logs)) if logs and self.sessions else None
+        change = Interval(math.expm1(median(logs))) if logs and self.sessions else None
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=len(logs), change=change)
 
     def _reason(

@@ -86,13 +86,13 @@ class Trial:
             state = f"at least {self._min_rounds} are needed"
         else:
             state = "not decided" if self._suspected_after is None else "repeating it"
-        return f"{counted(rounds, 'round')}: {in_words(change)}, {state}"
+        return f"{counted(rounds, 'round')}: {in_words(change.value)}, {state}"
 
     @property
     def _is_clear(self) -> bool:
-        decision = self.decision
-        if decision.change_low is None or decision.change_high is None:
+        verdict, change = self.decision.verdict, self.decision.change
+        if change is None:
             return False
-        regressed = decision.verdict is Verdict.REGRESSED and decision.change_high <= -self.threshold
-        improved = decision.verdict is Verdict.IMPROVED and 1 + decision.change_low >= 1 / (1 - self.threshold)
-        return decision.verdict is Verdict.UNCHANGED or regressed or improved
+        regressed = verdict is Verdict.REGRESSED and change.high <= -self.threshold
+        improved = verdict is Verdict.IMPROVED and 1 + change.low >= 1 / (1 - self.threshold)
+        return verdict is Verdict.UNCHANGED or regressed or improved

@@ -51,10 +51,10 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
     is_shared = config.get("device") == "cpu" or row.count("virtual_gpus") > 1
     if row.speed_up is not None and row.efficiency is not None and row.devices > 1 and not is_shared:
-        if (row.speed_up_interval[1] or row.speed_up) < 1:
+        if row.speed_up.bounded.high < 1:
             yield (
-                f"slower than one device ({row.speed_up:.2f} x): the exchange costs more than the devices gain. Try "
-                "another --variable_update or --all_reduce_spec, or a larger --batch_size."
+                f"slower than one device ({row.speed_up.value:.2f} x): the exchange costs more than the devices gain. "
+                "Try another --variable_update or --all_reduce_spec, or a larger --batch_size."
             )
         elif row.efficiency < _POOR_EFFICIENCY:
             yield (

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.exchange import public_table
 from results.record import Record
 from results.report import figures, published
 from results.report.anomalies import title
@@ -128,13 +127,14 @@ def against(table: published.Table) -> figures.Plot:
             lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
             for number, (line, theirs) in enumerate(lines, start=1):
                 rates = [f.images_per_sec for f in theirs]
-                bars = _error_bars(theirs)
+                bars = figures.error_bars(f.measured for f in theirs)
                 look = {"label": _shortened(line), "alpha": 0.7, "linestyle": "--", **figures.look(number)}
                 axis.errorbar([f.devices for f in theirs], rates, yerr=bars, **look)
             best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
             mine = [best[devices] for devices in sorted(best)]
             look = {"label": "yours", **figures.look(0)}
-            axis.errorbar([r.devices for r in mine], [r.rate for r in mine], yerr=figures.error_bars(mine), **look)
+            bars = figures.error_bars(row.measured for row in mine)
+            axis.errorbar([r.devices for r in mine], [r.rate for r in mine], yerr=bars, **look)
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")
             axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))
@@ -144,13 +144,6 @@ def against(table: published.Table) -> figures.Plot:
         f"Solid: your fastest run by devices. Dashed: {table.source}. Bars: 95 % intervals. The scale is logarithmic."
     )
     return figures.Plot(f"against_{table.file_name}", f"Yours beside {table.name}", reading, draw)
-
-
-def _error_bars(theirs: Sequence[public_table.Figure]) -> list[list[float]]:
-    """Returns the lengths of the intervals below and above published rates; 0 without an interval."""
-    rates = [(f.images_per_sec, f.images_per_sec_low, f.images_per_sec_high) for f in theirs]
-    below = [max(0.0, rate - (low or rate)) for rate, low, _ in rates]
-    return [below, [max(0.0, (high or rate) - rate) for rate, _, high in rates]]
 
 
 def _shortened(label: str) -> str:

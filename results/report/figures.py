@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
+from results.intervals import Interval
 from results.report.anomalies import differences
 from results.summary import Row
 from results.text import ODD_VALUE, one_line
@@ -136,11 +137,10 @@ def grouped(
     }
 
 
-def error_bars(rows: Sequence[Row]) -> list[list[float]]:
-    """Returns the lengths of the 95 % intervals below and above the rates."""
-    below = [max(0.0, row.rate - (row.rate if row.low is None else row.low)) for row in rows]
-    above = [max(0.0, (row.rate if row.high is None else row.high) - row.rate) for row in rows]
-    return [below, above]
+def error_bars(found: Iterable[Interval]) -> list[list[float]]:
+    """Returns the lengths of the intervals below and above their values; 0 where they are unknown."""
+    bounded = [one.bounded for one in found]
+    return [[max(0.0, one.value - one.low) for one in bounded], [max(0.0, one.high - one.value) for one in bounded]]
 
 
 def model_and_batch(row: Row) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
-from results.text import ODD_VALUE, interval, markdown, one_line, table
+from results.text import ODD_VALUE, markdown, one_line, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +66,7 @@ def ps_megabytes_per_sec(row: Row) -> str:
 
 def speed_up(row: Row) -> str:
     """Returns the speed-up with its interval, if it has one; empty without a base."""
-    between = interval(*row.speed_up_interval)
-    return _number(row.speed_up, 2) + (f" ({between})" if between else "")
+    return row.speed_up.text() if row.speed_up else ""
 
 
 def _status(row: Row) -> str:
@@ -83,8 +82,8 @@ COLUMNS = (
     Column("batch per device", True, _config("batch_per_device"), brief=True),
     Column("precision", False, _config("precision")),
     Column("data", False, _config("data_name")),
-    Column("images/s", True, lambda row: _number(row.images_per_sec, 2), brief=True),
-    Column("95 % interval", True, lambda row: interval(row.low, row.high), brief=True),
+    Column("images/s", True, lambda row: f"{row.rate:.2f}" if row.images_per_sec else "", brief=True),
+    Column("95 % interval", True, lambda row: row.images_per_sec.range() if row.images_per_sec else "", brief=True),
     Column("per device", True, lambda row: _number(row.per_device, 2), brief=True),
     Column("speed-up", True, speed_up, brief=True),
     Column("efficiency %", True, lambda row: _percent(row.efficiency, 0)),

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from results.intervals import Interval
 from results.masking import without_secrets
 from results.record import Record, Status
 from results.report.anomalies import title as label
@@ -106,7 +107,7 @@ def _as_script_data(columns: Sequence[Column], rows: Sequence[Row]) -> str:
             int(_failed(row)),
             [words.setdefault(word, len(words)) for word in command(row)],
             sorted({str(record.status) for record in row.records}),
-            [_six_digits(value) for value in (row.images_per_sec, row.low, row.high)],
+            _of_chart(row.images_per_sec),
         ]
         for row in rows
     ]
@@ -119,9 +120,10 @@ def _as_script_data(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _six_digits(value: float | None) -> float | None:
-    """Returns a rate for the chart, as exact as anybody sees there; the cells of the table have two decimals."""
-    return None if value is None else float(f"{value:.6g}")
+def _of_chart(rate: Interval | None) -> list[float | None]:
+    """Returns a rate and its bounds with six digits, which is all that the chart shows; the table has two decimals."""
+    known = (None, None, None) if rate is None else (rate.value, *rate.bounds)
+    return [None if value is None else float(f"{value:.6g}") for value in known]
 
 
 def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:

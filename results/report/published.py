@@ -13,10 +13,10 @@ from typing import Any
 from results import loading, store
 from results.exchange import public_table
 from results.exchange.public_table import Figure, TableError
-from results.repeats import ASSUMED_SPREAD, ratio_interval, widened
+from results.intervals import ASSUMED_SPREAD, Interval
 from results.report.anomalies import title
 from results.summary import Row, summarize
-from results.text import counted, first_few, interval, one_line
+from results.text import counted, first_few, one_line
 
 # The tables of the suite, in `results/data`.
 SOURCES = {
@@ -173,42 +173,23 @@ def _nearest(rows: Sequence[Row], table: Table) -> str:
     return f"The nearest to {title(row)} is a figure of {figure.where}, which differs in {', '.join(different)}. "
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratio:
-    """A row's rate over a figure, and its 95 % interval; `not_repeated`: whose rate is not known to be of repeats."""
-
-    value: float
-    low: float
-    high: float
-    not_repeated: str = ""
-
-    @property
-    def sign(self) -> int:
-        """Returns 1 if the row is faster than the figure by more than processes differ by, -1 if slower, else 0."""
-        return (self.low > 1) - (self.high < 1)
-
-    @property
-    def in_words(self) -> str:
-        """Returns what `sign` says."""
-        why = f" (assumed to be {ASSUMED_SPREAD:.0%}: {self.not_repeated} not repeated)" if self.not_repeated else ""
-        if not self.sign:
-            return f"within what processes differ by{why}"
-        return f"{'faster' if self.sign > 0 else 'slower'}, beyond what processes differ by{why}"
+def ratio(row: Row, figure: Figure) -> Interval:
+    """Returns a row's rate over a figure. Where one is not of repeats, equal processes may differ by 10 %."""
+    mine, theirs = row.measured.bounded, figure.measured.bounded
+    if len(row.valid) == 1:
+        mine = mine.widened(ASSUMED_SPREAD)
+    if not figure.is_repeated:
+        theirs = theirs.widened(ASSUMED_SPREAD)
+    return mine.over(theirs)
 
 
-def ratio(row: Row, figure: Figure) -> Ratio:
-    """Returns how a row compares with a figure. Where one is not of repeats, equal processes may differ by 10 %."""
-    value, is_repeated = row.rate / figure.images_per_sec, (len(row.valid) > 1, figure.is_repeated)
-    mine = row.low or row.rate, row.high or row.rate
-    theirs = figure.images_per_sec_low or figure.images_per_sec, figure.images_per_sec_high or figure.images_per_sec
-    if not is_repeated[0]:
-        mine = widened(row.rate, *mine, ASSUMED_SPREAD)
-    if not is_repeated[1]:
-        theirs = widened(figure.images_per_sec, *theirs, ASSUMED_SPREAD)
-    low, high = ratio_interval(value, mine, theirs)
-    assert low and high, "both have an interval"
+def in_words(row: Row, figure: Figure) -> str:
+    """Returns whether a row is faster than a figure by more than processes differ by."""
     whose = {(True, True): "", (True, False): "theirs is", (False, True): "yours is", (False, False): "both are"}
-    return Ratio(value, low, high, whose[is_repeated])
+    once = whose[len(row.valid) > 1, figure.is_repeated]
+    why = f" (assumed to be {ASSUMED_SPREAD:.0%}: {once} not repeated)" if once else ""
+    beyond = {1: "faster, beyond", 0: "within", -1: "slower, beyond"}[ratio(row, figure).side_of(1)]
+    return f"{beyond} what processes differ by{why}"
 
 
 def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, str]]:
@@ -221,7 +202,7 @@ def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, s
         slower = [figure for figure in theirs if figure.images_per_sec <= row.rate]
         around = [*slower[-1:], *theirs[len(slower) :][:1]]
         words = "; ".join(_compared(row, figure) for figure in around)
-        signs = [ratio(row, figure).sign for figure in theirs]
+        signs = [ratio(row, figure).side_of(1) for figure in theirs]
         ranks = sorted({signs.count(-1) + 1, len(theirs) + 1 - signs.count(1)})
         rank = f"rank {' to '.join(map(str, ranks))} of {len(theirs) + 1}"
         found.append((title(row), f"{rank} ({counted(len(theirs), 'comparable figure')} and yours): {words}."))
@@ -229,11 +210,9 @@ def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, s
 
 
 def _compared(row: Row, figure: Figure) -> str:
-    found = ratio(row, figure)
-    between = interval(found.low, found.high)
-    not_stated = unknown(row, figure)
-    marks = [found.in_words, *([f"not stated: {', '.join(not_stated)}"] if not_stated else [])]
-    return f"{found.value:.2f} x the figure of {figure.where}{f' ({between})' if between else ''}, {'; '.join(marks)}"
+    found, not_stated = ratio(row, figure), unknown(row, figure)
+    marks = [in_words(row, figure), *([f"not stated: {', '.join(not_stated)}"] if not_stated else [])]
+    return f"{found.value:.2f} x the figure of {figure.where} ({found.range()}), {'; '.join(marks)}"
 
 
 def lines_of(table: Table, model: str) -> dict[str, list[Figure]]:

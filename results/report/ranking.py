@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from results import repeats
+from results.intervals import is_faster
 from results.masking import without_secrets
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
@@ -21,71 +21,61 @@ _FLAGS_OF_PRECISION = ("precision", "use_fp16", "nouse_fp16")
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
-    """A row with a 95 % interval of its rate that includes how processes differ; None with too few steps."""
-
-    row: Row
-    low: float | None
-    high: float | None
-
-    def beats(self, other: Standing) -> bool:
-        """Returns whether it is clearly faster; repeats are paired only if both have as many, and all are valid."""
-        rates, others = ([r.derived.images_per_sec or 0.0 for r in one.row.records] for one in (self, other))
-        are_pairs = len(rates) == len(others) and all(rates + others)
-        blocks = list(zip(rates, others, strict=True)) if are_pairs else []
-        return repeats.is_clearly_faster(self.low, other.high, blocks)
-
-
-@dataclasses.dataclass(frozen=True)
 class Winner:
     """The fastest of several settings of a model: its flags, and those of the settings within its noise, if any."""
 
     model: str
     devices: int | None  # None: any number
     flags: str
-    best: Standing
+    best: Row
     within_noise: Sequence[str]
 
 
-def standings(rows: Sequence[Row]) -> list[Standing]:
+def standings(rows: Sequence[Row]) -> list[Row]:
     """Returns the valid rows whose devices train one model; independent towers are only an upper bound."""
-    valid = [
+    return [
         row
         for row in rows
         if row.images_per_sec is not None and (row.devices == 1 or row.config.get("variable_update") != "independent")
     ]
-    return [Standing(row, *row.among_processes) for row in valid]
 
 
-def winners(found: Sequence[Standing]) -> list[Winner]:
+def beats(one: Row, other: Row) -> bool:
+    """Returns whether one is clearly faster; repeats are paired only if both have as many, and all are valid."""
+    blocks = [[record.derived.images_per_sec or 0.0 for record in row.records] for row in (one, other)]
+    are_pairs = len(one.records) == len(other.records) and all(map(all, blocks))
+    return is_faster(one.among_processes, other.among_processes, blocks if are_pairs else ())
+
+
+def winners(found: Sequence[Row]) -> list[Winner]:
     """Returns the fastest settings of each model, for each number of devices and for any; none without a rival."""
     winning = []
     for model, group in _grouped(found, _model).items():
-        flags = _differing_flags([one.row for one in group])
-        by_devices = _grouped(group, lambda one: one.row.devices)
+        flags = _differing_flags(group)
+        by_devices = _grouped(group, lambda one: one.devices)
         parts = [*by_devices.items(), *([(None, group)] if len(by_devices) > 1 else [])]
         for devices, rivals in parts:
             if len(rivals) > 1:
-                best = max(rivals, key=lambda one: one.row.rate)
-                ties = [flags[id(one.row)] for one in rivals if one is not best and not best.beats(one)]
-                winning.append(Winner(model[0], devices, flags[id(best.row)], best, ties))
+                best = max(rivals, key=lambda one: one.rate)
+                ties = [flags[id(one)] for one in rivals if one is not best and not beats(best, one)]
+                winning.append(Winner(model[0], devices, flags[id(best)], best, ties))
     return winning
 
 
-def _model(one: Standing) -> tuple[str, ...]:
+def _model(one: Row) -> tuple[str, ...]:
     """Returns what must be equal in rows that are ranked: the model, what is done with which images, and where.
 
     How the images are read and prepared is a setting, as is the precision.
     """
-    config, identity = one.row.config, one.row.records[0].identity
+    config, identity = one.config, one.records[0].identity
     model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
     if config.get("data_name") not in (None, "synthetic"):
         model += f", {config['data_name']}"
     return one_line(model), str(config.get("data_set")), identity.hardware_key, identity.software_key
 
 
-def _grouped(found: Sequence[Standing], key: Callable[[Standing], Any]) -> dict[Any, list[Standing]]:
-    groups: dict[Any, list[Standing]] = {}
+def _grouped(found: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = {}
     for one in found:
         groups.setdefault(key(one), []).append(one)
     return groups
@@ -113,24 +103,23 @@ def _flags(row: Row) -> list[str]:
     return [*kept, f"--precision={row.config.get('precision')}"]
 
 
-def crossings(found: Sequence[Standing]) -> list[tuple[str, str]]:
+def crossings(found: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns for pairs of variable managers on several numbers of workers or devices which one is faster where.
 
     Each is a model and a sentence.
     """
-    by_row = {id(one.row): one for one in found}
-    siblings = Siblings([one.row for one in found if not one.row.config.get("forward_only")])
+    siblings = Siblings([row for row in found if not row.config.get("forward_only")])
     sentences, seen = [], set()
-    for one in found:
-        group = tuple(id(row) for row in siblings.all_of(one.row, SCALED + MANAGER))
+    for row in found:
+        alike = siblings.all_of(row, SCALED + MANAGER)
+        group = tuple(map(id, alike))
         if group and group not in seen:
             seen.add(group)
-            alike = [by_row[each] for each in group]
-            sentences += [(_model(one)[0], sentence) for sentence in _crossings_of(alike)]
+            sentences += [(_model(row)[0], sentence) for sentence in _crossings_of(alike)]
     return sentences
 
 
-def _crossings_of(alike: Sequence[Standing]) -> Iterator[str]:
+def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
     """Yields sentences on rows that differ only in the manager and in the numbers of workers, servers and devices."""
     of_workers, of_devices = ("num_devices", "num_workers", "worker"), ("num_workers", "num_devices", "device")
     for fixed, varying, noun in (of_workers, of_devices):
@@ -142,19 +131,19 @@ def _crossings_of(alike: Sequence[Standing]) -> Iterator[str]:
                 points = {n: (first[n][0], second[n][0]) for n in sorted(set(first) & set(second))}
                 if len(points) < 2:
                     continue
-                signs = {n: one.beats(other) - other.beats(one) for n, (one, other) in points.items()}
+                signs = {n: beats(one, other) - beats(other, one) for n, (one, other) in points.items()}
                 if len(lines) <= _FEW_MANAGERS or {-1, 1} <= set(signs.values()):
-                    ratios = {n: other.row.rate / one.row.rate for n, (one, other) in points.items()}
+                    ratios = {n: other.rate / one.rate for n, (one, other) in points.items()}
                     yield _crossing(names, signs, ratios, noun) + (each if number > 1 else "") + "."
 
 
-def _count(name: str) -> Callable[[Standing], int]:
-    return lambda one: one.row.count(name)
+def _count(name: str) -> Callable[[Row], int]:
+    return lambda one: one.count(name)
 
 
-def _manager(one: Standing) -> str:
-    servers = one.row.config.get("num_ps") or 0
-    return manager_of(one.row.config) + (f" with {servers} ps" if servers else "")
+def _manager(one: Row) -> str:
+    servers = one.config.get("num_ps") or 0
+    return manager_of(one.config) + (f" with {servers} ps" if servers else "")
 
 
 def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[int, float], noun: str) -> str:
@@ -185,34 +174,34 @@ def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[in
     return sentence + (f"; with {', '.join(ties)} they cannot be told apart" if ties else "") + measured
 
 
-def saturation(found: Sequence[Standing]) -> list[tuple[str, str]]:
+def saturation(found: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns from which number of parameter servers on more of them gain nothing: a model and a sentence each."""
-    served = [one for one in found if one.row.config.get("num_ps")]
-    by_row = {id(one.row): one for one in served}
-    siblings = Siblings([one.row for one in served])
+    served = [one for one in found if one.config.get("num_ps")]
+    siblings = Siblings(served)
     sentences, seen = [], set()
-    for one in served:
-        group = tuple(id(row) for row in siblings.all_of(one.row, _PROCESSES))
-        by_count = {by_row[each].row.count("num_ps"): by_row[each] for each in group}
+    for row in served:
+        alike = siblings.all_of(row, _PROCESSES)
+        group = tuple(map(id, alike))
+        by_count = {one.count("num_ps"): one for one in alike}
         if group not in seen and len(by_count) > 1:
             seen.add(group)
-            sentences.append((_model(one)[0], _saturation(dict(sorted(by_count.items())))))
+            sentences.append((_model(row)[0], _saturation(dict(sorted(by_count.items())))))
     return sentences
 
 
-def _saturation(by_count: Mapping[int, Standing]) -> str:
+def _saturation(by_count: Mapping[int, Row]) -> str:
     """Returns the sentence on rows that differ only in the number of parameter servers, in ascending order."""
     counts = list(by_count)
-    enough = next(n for n in counts if not any(by_count[more].beats(by_count[n]) for more in counts if more > n))
-    first = by_count[counts[0]].row
+    enough = next(n for n in counts if not any(beats(by_count[more], by_count[n]) for more in counts if more > n))
+    first = by_count[counts[0]]
     what = f"{manager_of(first.config)}, {counted(first.count('num_workers'), 'worker')}"
     if enough == counts[-1]:
         sentence = f"{what}: {enough} ps are still faster than {counts[-2]}, so they do not saturate within what was"
         sentence += " measured"
     else:
         sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
-        slower = [str(n) for n in counts if n > enough and by_count[enough].beats(by_count[n])]
+        slower = [str(n) for n in counts if n > enough and beats(by_count[enough], by_count[n])]
         sentence += f"; with {', '.join(slower)} it is slower" if slower else ""
-    rates = ", ".join(f"{one.row.rate:.2f}" for one in by_count.values())
-    megabytes = ", ".join(ps_megabytes_per_sec(one.row) or "unknown" for one in by_count.values())
+    rates = ", ".join(f"{one.rate:.2f}" for one in by_count.values())
+    megabytes = ", ".join(ps_megabytes_per_sec(one) or "unknown" for one in by_count.values())
     return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

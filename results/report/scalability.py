@@ -8,9 +8,10 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from results import repeats, scaling
+from results import intervals, scaling
+from results.intervals import Interval
 from results.report.anomalies import differences
-from results.scaling import FARTHEST, Estimate, Fit, Point
+from results.scaling import FARTHEST, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
 from results.text import ODD_VALUE, counted, one_line
 
@@ -69,11 +70,11 @@ class Curve:
         """Returns the next doublings of the largest number."""
         return [] if self.fit is None else [factor * self.fit.most for factor in (2, FARTHEST)]
 
-    def rate(self, number: int) -> Estimate:
+    def rate(self, number: int) -> Interval:
         """Returns a measured rate."""
         return scaling.ratio(self.rows[number].rate, self.spreads[number], self.degrees)
 
-    def speed_up(self, number: int) -> Estimate | None:
+    def speed_up(self, number: int) -> Interval | None:
         """Returns a measured speed-up over one device or worker; None if that was not measured."""
         if 1 not in self.rows:
             return None
@@ -145,7 +146,7 @@ def _fit(points: Sequence[Point], degrees: int | None) -> Fit | None:
 
 def _spread(row: Row, between: float) -> float:
     """Returns the standard deviation of a rate's logarithm: of processes, and of the steps of a single one."""
-    steps = math.log(row.high / row.low) / (2 * _NORMAL_95) if len(row.valid) == 1 and row.low and row.high else 0.0
+    steps = row.measured.bounded.log_half_width / _NORMAL_95 if len(row.valid) == 1 else 0.0
     return math.hypot(between / math.sqrt(len(row.valid)), steps)
 
 
@@ -169,17 +170,17 @@ def table(curve: Curve) -> list[list[str]]:
     lines = [[f"{curve.noun}s", *(column.format(curve.noun) for column in COLUMNS)]]
     before: tuple[int, float] | None = None
 
-    def line(number: int, mark: str, rate: Estimate, speed_up: Estimate | None) -> list[str]:
-        efficiency = speed_up and speed_up.times(1 / number)
+    def line(number: int, mark: str, rate: Interval, speed_up: Interval | None) -> list[str]:
+        efficiency = speed_up and speed_up.scaled(1 / number)
         added = "" if before is None else f"{(rate.value - before[1]) / (number - before[0]):.2f}"
         return [
             f"{number}{mark}",
             f"{rate.value:.2f}",
-            f"{rate.low:.2f} to {rate.high:.2f}",
+            rate.range(),
             f"{rate.value / number:.2f}",
             "" if speed_up is None else f"{speed_up.value:.2f}",
             "" if efficiency is None else f"{100 * efficiency.value:.0f}",
-            "" if efficiency is None or number == 1 else f"{100 * efficiency.low:.0f} to {100 * efficiency.high:.0f}",
+            "" if efficiency is None or number == 1 else efficiency.scaled(100).range("{:.0f}".format),
             added,
         ]
 
@@ -193,7 +194,7 @@ def table(curve: Curve) -> list[list[str]]:
     before = curve.fit.most, curve.fit.rate(curve.fit.most).value
     for number in curve.predicted:
         rate, each = curve.fit.rate(number), curve.fit.efficiency(number)
-        lines.append(line(number, " (predicted)", rate, each.times(number)))
+        lines.append(line(number, " (predicted)", rate, each.scaled(number)))
         before = number, rate.value
     return lines
 
@@ -210,9 +211,9 @@ def summary(curve: Curve) -> list[str]:
     return [curve.title, measured, *shares, *predicted, how_many(fit.half_efficient, fit), how_many(fit.fastest, fit)]
 
 
-def percent(share: Estimate) -> str:
+def percent(share: Interval) -> str:
     """Returns a share in percent, with its interval."""
-    return f"{_percent(share.value)} % ({_percent(share.low)} to {_percent(share.high)} %)"
+    return f"{_percent(share.value)} % ({share.range(_percent)} %)"
 
 
 def _percent(share: float) -> str:
@@ -226,7 +227,7 @@ def _images(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.2f}"
 
 
-def how_many(number: Estimate, fit: Fit) -> str:
+def how_many(number: Interval, fit: Fit) -> str:
     """Returns a number of devices with its interval, as far as the points can tell."""
     farthest, low = FARTHEST * fit.most, max(1, math.floor(min(number.low, FARTHEST * fit.most)))
     if number.value > farthest:
@@ -269,16 +270,16 @@ def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
     rate, gain = fit.rate(number), fit.rate(number).value / fit.rate(fit.most).value - 1
     found = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
     yield (
-        f"{' and '.join(found)}: with {number} {curve.noun}s, {_images(rate.value)} images/s ({_images(rate.low)} to "
-        f"{_images(rate.high)}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} over "
-        f"{fit.most}."
+        f"{' and '.join(found)}: with {number} {curve.noun}s, {_images(rate.value)} images/s "
+        f"({rate.range(_images)}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} "
+        f"over {fit.most}."
     )
     yield f"The efficiency falls below 50 % {_where(fit.half_efficient, curve, fit)}."
     if fit.has_kappa:
         yield f"The rate is highest {_where(fit.fastest, curve, fit)}."
 
 
-def _where(number: Estimate, curve: Curve, fit: Fit) -> str:
+def _where(number: Interval, curve: Curve, fit: Fit) -> str:
     limit, _, interval = how_many(number, fit).partition(" (")
     words = limit.split()
     noun = f"{curve.noun}{'s' * (limit != '1')}"
@@ -319,7 +320,7 @@ def _doubts(curve: Curve) -> Iterator[str]:
             "coherence costs, and faster where costs level off, as those of a ring do."
         )
     if curve.degrees is None:
-        yield f"Nothing was repeated, so equal runs are assumed to differ by {repeats.ASSUMED_SPREAD:.0%}."
+        yield f"Nothing was repeated, so equal runs are assumed to differ by {intervals.ASSUMED_SPREAD:.0%}."
     if 1 not in curve.rows:
         yield f"One {curve.noun} was not measured: efficiencies are over the rate that the curve has there."
     if next(iter(curve.rows.values())).config.get("variable_update") == "independent":

@@ -27,7 +27,8 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         for number, (manager, line) in enumerate(by_manager.items()):
             line.sort(key=lambda row: row.devices)
             devices, rates = [row.devices for row in line], [row.rate for row in line]
-            axis.errorbar(devices, rates, yerr=figures.error_bars(line), label=manager, **figures.look(number))
+            bars = figures.error_bars(row.measured for row in line)
+            axis.errorbar(devices, rates, yerr=bars, label=manager, **figures.look(number))
         one = max((row.rate for row in group if row.devices == 1), default=0.0)
         most = max(row.devices for row in group)
         if one:
@@ -79,9 +80,9 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
     name = f"{curve.label}, sharing hardware" if curve.shared else curve.label
     measured = {number: curve.rate(number) for number in curve.rows}
     gained = {number: gain for number in curve.rows if (gain := curve.speed_up(number))}
-    of_one = {number: gain.times(100 / number) for number, gain in gained.items()}
+    of_one = {number: gain.scaled(100 / number) for number, gain in gained.items()}
     for axis, found, label in ((rates, measured, name), (shares, of_one, None)):
-        bars = [[one.value - one.low for one in found.values()], [one.high - one.value for one in found.values()]]
+        bars = figures.error_bars(found.values())
         linestyle = "none" if curve.fit else "-"
         points = {**look, "linestyle": linestyle, "label": label}
         axis.errorbar(list(found), [one.value for one in found.values()], yerr=bars, **points)
@@ -93,7 +94,7 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
     )
     for axis, of, factor in ((rates, curve.fit.rate, 1), (shares, curve.fit.efficiency, 100)):
         for numbers, linestyle in ((within, "-"), (beyond, "--")):
-            line = [of(number).times(factor) for number in numbers]
+            line = [of(number).scaled(factor) for number in numbers]
             axis.plot(numbers, [one.value for one in line], linestyle=linestyle, color=colour, linewidth=1.4)
             low, high = [one.low for one in line], [one.high for one in line]
             axis.fill_between(numbers, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -141,7 +142,8 @@ def managers(rows: Sequence[Row]) -> Figure | None:
     figure, axes = figures.panels_of(len(panels))
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
         names, rates = [manager_of(row.config) for row in group], [row.rate for row in group]
-        axis.barh(names, rates, xerr=figures.error_bars(group), color=figures.COLOURS[0], ecolor=figures.INK, capsize=2)
+        bars = figures.error_bars(row.measured for row in group)
+        axis.barh(names, rates, xerr=bars, color=figures.COLOURS[0], ecolor=figures.INK, capsize=2)
         axis.set(title=figures.wrapped(name), xlabel="images/s", xlim=(0, 1.2 * max(rates)))
     return figure
 
@@ -162,7 +164,8 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     for number, (name, line) in enumerate(lines.items()):
         line.sort(key=lambda row: row.config["batch_per_device"])
         sizes, rates = [row.config["batch_per_device"] for row in line], [row.rate for row in line]
-        axis.errorbar(sizes, rates, yerr=figures.error_bars(line), label=name, **figures.look(number))
+        bars = figures.error_bars(row.measured for row in line)
+        axis.errorbar(sizes, rates, yerr=bars, label=name, **figures.look(number))
     figures.log_scale(axis, "x")
     axis.set(xlabel="batch per device", ylabel="images/s", ylim=(0, None))
     axis.legend()

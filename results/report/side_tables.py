@@ -10,14 +10,14 @@ from typing import Any
 from results import placement
 from results.exchange.public_table import Figure
 from results.input_verdict import costs
+from results.intervals import ASSUMED_SPREAD
 from results.record import Kind, Record
-from results.repeats import ASSUMED_SPREAD
 from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.report.headline import markdown_table
 from results.statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import ODD_VALUE, first_few, interval, table
+from results.text import ODD_VALUE, first_few, table
 
 _MOST_LINES = 500
 _SENTENCE = "what was measured"
@@ -82,8 +82,8 @@ def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     return [one for one in found if one.lines]
 
 
-def _winners(standings: Sequence[ranking.Standing]) -> SideTable:
-    is_repeated = any(len(one.row.valid) > 1 for one in standings)
+def _winners(standings: Sequence[Row]) -> SideTable:
+    is_repeated = any(len(row.valid) > 1 for row in standings)
     once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
     return SideTable(
         name="fastest",
@@ -96,8 +96,8 @@ def _winners(standings: Sequence[ranking.Standing]) -> SideTable:
                 one.model,
                 "any" if one.devices is None else str(one.devices),
                 one.flags,
-                f"{one.best.row.rate:.2f}",
-                interval(one.best.low, one.best.high) or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
+                f"{one.best.rate:.2f}",
+                one.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
                 first_few(one.within_noise),
             ]
             for one in ranking.winners(standings)
@@ -154,15 +154,15 @@ def _published_line(row: Row, figure: Figure) -> list[str]:
     return [
         title(row),
         f"{row.rate:.2f}",
-        interval(row.low, row.high),
+        row.measured.range(),
         figure.where,
         f"{figure.setting}, {figure.devices} devices",
         f"{figure.images_per_sec:g}",
-        interval(figure.images_per_sec_low, figure.images_per_sec_high),
+        figure.measured.range(),
         f"{ratio.value:.3f}",
         f"{ratio.low:.3f}",
         f"{ratio.high:.3f}",
-        ratio.in_words,
+        published.in_words(row, figure),
         ", ".join(published.unknown(row, figure)),
     ]
 
@@ -227,10 +227,10 @@ def _input_stages(records: Sequence[Record]) -> SideTable:
                 str(record.config.get("data_set") or record.config.get("data_name", "")),
                 str(record.kind),
                 cost.name,
-                f"{cost.images_per_sec:.0f}",
+                f"{cost.images_per_sec.value:.0f}",
                 f"{1e6 * cost.seconds_per_image:.0f}",
                 f"{100 * cost.share:.0f}",
-                f"{cost.images_per_sec / bare:.2f}" if bare is not None else "",
+                f"{cost.images_per_sec.value / bare:.2f}" if bare is not None else "",
             ]
             for cost in costs(record.measurement.input_stages)
         ]

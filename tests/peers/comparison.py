@@ -144,15 +144,15 @@ def line(row: Row, finished: Sequence[Round], failure: str = "") -> Line:
         return dataclasses.replace(common, met="failed" if failure else "not run")
     decision = judge([math.log(each.ours / each.theirs) for each in finished], threshold=_THRESHOLD, fresh=0)
     assert decision.change is not None, "there are rounds"
-    bounds = [None if bound is None else 1 + bound for bound in (decision.change_low, decision.change_high)]
+    bounds = [None if bound is None else 1 + bound for bound in decision.change.bounds]
     return dataclasses.replace(
         common,
         theirs=statistics.geometric_mean(each.theirs for each in finished),
         ours=statistics.geometric_mean(each.ours for each in finished),
-        ratio=1 + decision.change,
+        ratio=1 + decision.change.value,
         ratio_low=bounds[0],
         ratio_high=bounds[1],
-        met=_met(row, 1 + decision.change, *bounds),
+        met=_met(row, 1 + decision.change.value, *bounds),
     )
 
 

@@ -127,7 +127,7 @@ def test_an_odd_repeat_of_a_good_run_breaks_no_row_and_no_verdict() -> None:
     good = GOOD["run"]
     for odd in odd_records(good, ({}, 1e308, -1, 0, None)):
         (row, *_) = summarize([good, odd])
-        assert row.images_per_sec is None or row.images_per_sec > 0
+        assert row.images_per_sec is None or row.rate > 0
         judged([odd, good], good)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from results import scaling
-from results.scaling import Estimate, Fit, Point
+from results.intervals import Interval
+from results.scaling import Fit, Point
 
 
 def law(number: float, sigma: float, kappa: float, one: float = 100.0) -> float:
@@ -42,7 +43,7 @@ def test_where_half_is_lost_and_where_the_rate_falls_by_hand() -> None:
     assert amdahl.half_efficient.value == pytest.approx(11), "1 + 0.1 (n - 1) = 2"
     assert amdahl.fastest.value > 1e4
     ideal = scaling.fit(points(1, 2))
-    assert ideal.half_efficient.value > 1e6 and ideal.fastest == Estimate(math.inf, math.inf, math.inf)
+    assert ideal.half_efficient.value > 1e6 and ideal.fastest == Interval(math.inf, math.inf, math.inf)
 
 
 def test_a_rate_that_falls_from_the_second_device_on_is_highest_with_one() -> None:
@@ -90,7 +91,7 @@ def test_few_repeats_make_wider_intervals_than_a_known_spread() -> None:
     assert scaling.fit(measured).rate(16) == known.rate(16), "equal points have equal intervals"
 
 
-def _width(one: Estimate) -> float:
+def _width(one: Interval) -> float:
     return one.high - one.low
 
 
@@ -118,7 +119,7 @@ def test_faster_than_linear_is_a_straight_line_that_is_known_to_be_wrong() -> No
 def test_two_points_determine_sigma_alone() -> None:
     fit = scaling.fit(points(1, 4, sigma=0.1, kappa=0.01))
     assert not fit.has_kappa
-    assert fit.kappa == Estimate(0, 0, 0)
+    assert fit.kappa == Interval(0, 0, 0)
     assert fit.sigma.value == pytest.approx(0.1 + 4 * 0.01), "what kappa costs with 4 devices"
     same = scaling.fit([*points(1, 4, sigma=0.1), *points(4, sigma=0.1)])
     assert not same.has_kappa, "two different numbers"
@@ -168,4 +169,4 @@ def test_an_estimate_holds_its_value() -> None:
     odd = Fit(
         most=2, has_kappa=False, misfit=1.0, terms=np.array([1.0, 0.0, 0.0]), samples=np.tile([1.0, 0.1, 0], (9, 1))
     )
-    assert odd.sigma == Estimate(0.0, 0.0, 0.1)
+    assert odd.sigma == Interval(0.0, 0.0, 0.1)

@@ -34,11 +34,11 @@ def test_uncertainty_and_jitter_by_hand() -> None:
 
 
 def test_too_few_steps_have_no_interval() -> None:
-    assert statistics.rate_interval([0.1] * (statistics.MIN_STEPS_FOR_INTERVAL - 1), 4) == (None, None)
+    assert statistics.rate_interval([0.1] * (statistics.MIN_STEPS_FOR_INTERVAL - 1), 4).bounds == (None, None)
 
 
 def test_equal_steps_have_an_interval_of_no_width() -> None:
-    low, high = statistics.rate_interval([0.1] * 20, 4)
+    low, high = statistics.rate_interval([0.1] * 20, 4).bounds
     assert low == pytest.approx(40)
     assert high == pytest.approx(40)
 
@@ -56,7 +56,7 @@ def _noise(generator: np.random.Generator, correlation: float, steps: int) -> np
 @pytest.mark.parametrize("correlation", [0.0, 0.25, 0.5])
 def test_an_interval_holds_the_true_rate_in_93_to_99_of_100_runs(steps: int, correlation: float) -> None:
     runs = _noise(np.random.default_rng(8), correlation, steps)
-    bounds = np.array([statistics.rate_interval(run, 1) for run in runs])
+    bounds = np.array([statistics.rate_interval(run, 1).bounds for run in runs])
     held = np.mean((bounds[:, 0] <= 10.0) & (10.0 <= bounds[:, 1]))
     assert 0.93 <= held <= 0.99
 
@@ -67,9 +67,9 @@ def test_one_slow_step_and_a_drift_widen_an_interval(steps: int) -> None:
     drifts, one_is_slow = still * np.linspace(0.9, 1.1, steps), still.copy()
     one_is_slow[steps // 2] *= 3
     for seconds in (drifts, one_is_slow):
-        (low, high), (still_low, still_high) = (statistics.rate_interval(each, 1) for each in (seconds, still))
-        assert math.log(high / low) > 1.5 * math.log(still_high / still_low)
-        assert low < statistics.rate(seconds, 1) < high
+        found, of_still = (statistics.rate_interval(each, 1) for each in (seconds, still))
+        assert found.log_half_width > 1.5 * of_still.log_half_width
+        assert found.low < statistics.rate(seconds, 1) < found.high
 
 
 def test_jitter_is_proportional_to_the_spread() -> None:
@@ -78,7 +78,7 @@ def test_jitter_is_proportional_to_the_spread() -> None:
 
 
 def test_the_fewest_steps_have_an_interval() -> None:
-    assert statistics.rate_interval([0.1] * statistics.MIN_STEPS_FOR_INTERVAL, 4) == pytest.approx((40, 40))
+    assert statistics.rate_interval([0.1] * statistics.MIN_STEPS_FOR_INTERVAL, 4).bounds == pytest.approx((40, 40))
 
 
 def _error_at(correlation: float) -> float:
@@ -102,7 +102,8 @@ def test_an_interval_by_hand(
 ) -> None:
     factor = math.exp(quantile * standard_error / 4)  # quantiles of Student's t with 4 degrees of freedom
     seconds = [4.0 + deviation for deviation in deviations]
-    assert statistics.rate_interval(seconds, 8, confidence=confidence) == pytest.approx((2 / factor, 2 * factor))
+    found = statistics.rate_interval(seconds, 8, confidence=confidence)
+    assert (found.value, *found.bounds) == pytest.approx((2, 2 / factor, 2 * factor))
 
 
 # Stragglers.

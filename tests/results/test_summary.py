@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from results.intervals import Interval
 from results.record import Record, Status
-from results.repeats import repeats_interval
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
 from results.report.breakdown_plots import where_time_goes
@@ -20,15 +20,15 @@ from tests.support.records import fake_run
 def test_repeats_are_one_row_and_their_rate_is_the_geometric_mean() -> None:
     (row,) = summarize([fake_run(step_seconds=0.1), fake_run(step_seconds=0.3), fake_run(status=Status.CRASH)])
     assert len(row.records) == 3 and len(row.valid) == 2
-    assert row.images_per_sec == pytest.approx(32 / math.sqrt(0.1 * 0.3))
+    assert row.rate == pytest.approx(32 / math.sqrt(0.1 * 0.3))
     assert row.status == "2 ok, 1 crash"
-    assert row.tflops == pytest.approx(3 * 7.7e9 * row.images_per_sec / 1e12)
+    assert row.tflops == pytest.approx(3 * 7.7e9 * row.rate / 1e12)
 
 
 def test_a_rate_lies_in_its_interval_whatever_the_lengths_of_the_repeats() -> None:
     runs = [fake_run(step_seconds=[0.1] * 1000), *(fake_run(step_seconds=[seconds] * 10) for seconds in (0.112, 0.113))]
     (row,) = summarize(runs)
-    assert row.low is not None and row.high is not None and row.low < row.rate < row.high
+    assert row.measured.low < row.rate < row.measured.high
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -43,18 +43,16 @@ def test_a_speed_up_does_not_depend_on_the_order_of_the_records(order: Sequence[
     rows = summarize([runs[number] for number in order])
     of = {row.records[0].identity.run_id: row for row in rows}
     alone, single, both, more = (of[run.identity.run_id] for run in runs)
-    assert (alone.speed_up, single.speed_up) == (1.0, 1.0)
+    assert alone.speed_up == single.speed_up == Interval(1.0)
     assert (both.base, more.base) == (runs[0].identity.run_id,) * 2, "as many servers, else a cluster too"
-    assert both.speed_up == pytest.approx(both.rate / alone.rate)
+    assert both.speed_up.value == pytest.approx(both.rate / alone.rate)
 
 
 def test_a_speed_up_has_an_interval_that_includes_how_processes_differ() -> None:
     one, two = summarize([fake_run(), fake_run(num_devices=2)])
-    assert one.speed_up_interval == (None, None)
-    low, high = two.speed_up_interval
-    assert two.speed_up is not None and low is not None and high is not None
-    assert low == pytest.approx(two.speed_up * math.exp(-0.2 * math.sqrt(2)), rel=1e-3), "10 % each are assumed"
-    assert high == pytest.approx(two.speed_up * math.exp(0.2 * math.sqrt(2)), rel=1e-3)
+    assert one.speed_up == Interval(1.0)
+    assert two.speed_up is not None
+    assert two.speed_up.log_half_width == pytest.approx(0.2 * math.sqrt(2), rel=1e-3), "10 % each are assumed"
 
 
 def test_other_hardware_is_another_row_that_says_so() -> None:
@@ -185,13 +183,6 @@ def test_the_table_of_peaks_has_a_source_for_each_and_no_rate_below_that_of_fp32
             assert rates["bf16_tflops"] == rates["fp16_tflops"] == pytest.approx(2 * rates["tf32_tflops"], rel=0.02)
 
 
-def test_the_interval_of_repeats_by_hand() -> None:
-    """Logs 0 and 2: mean 1, standard error 1, t of one degree of freedom 12.706."""
-    low, high = repeats_interval([1.0, math.exp(2.0)])
-    assert math.log(low) == pytest.approx(1 - 12.706, abs=1e-3)
-    assert math.log(high) == pytest.approx(1 + 12.706, abs=1e-3)
-
-
 def test_speed_up_is_over_one_device_that_is_alike() -> None:
     rows = summarize(
         [
@@ -203,10 +194,10 @@ def test_speed_up_is_over_one_device_that_is_alike() -> None:
             fake_run(num_devices=4, hardware="another"),
         ]
     )
-    assert rows[2].speed_up == pytest.approx(4 * 0.1 / 0.125), "one device under the same manager"
+    assert rows[2].speed_up.value == pytest.approx(4 * 0.1 / 0.125), "one device under the same manager"
     assert rows[2].base == rows[0].records[0].identity.run_id
     assert rows[2].efficiency == pytest.approx(0.8)
-    assert rows[3].speed_up == pytest.approx(4 * 0.08 / 0.1), "the fastest on one device, as its manager was not run"
+    assert rows[3].speed_up.value == pytest.approx(4 * 0.08 / 0.1), "the fastest, as its manager was not run there"
     assert rows[4].speed_up is None and rows[5].speed_up is None
 
 

@@ -8,9 +8,8 @@ import random
 
 import pytest
 
-from benchmarks.sweep.estimate import Durations
-from benchmarks.tune.halving import Row, Search
-from results.repeats import Outcome, clearly_slower, interval, is_clearly_faster, rate, spread
+from benchmarks.sweep.estimate import Durations, Outcome
+from benchmarks.tune.halving import Row, Search, interval_of
 
 IMAGES = 32
 START_SECONDS = 6.0
@@ -268,37 +267,14 @@ def _runs(*rates: float) -> list[Outcome]:
     return [Outcome(seconds=9, images_per_step=10, step_seconds=[10 / one] * 8) for one in rates]
 
 
-def test_what_repeats_have_in_common_hides_no_difference() -> None:
-    slowing = [1.0, 0.8, 1.3, 0.9]
-    fast, slow = _runs(*(100 * f for f in slowing)), _runs(*(97 * f for f in (1.001, 0.799, 1.302, 0.9)))
-    assert clearly_slower([fast, slow]) == [1]
-    assert clearly_slower([slow, fast, fast]) == [0]
-    assert clearly_slower([fast[:2], slow[:2]]) == [], "two repeats show no spread"
-    assert clearly_slower([fast, _runs(97, 104, 99, 101)]) == []
-
-
-def test_intervals_or_pairs_show_which_of_two_is_faster() -> None:
-    pairs = [(100.0 * slowing, 97.0 * slowing * noise) for slowing, noise in ((1.0, 1.001), (0.8, 0.999), (1.3, 1.002))]
-    assert is_clearly_faster(101.0, 100.0, []) and not is_clearly_faster(100.0, 100.0, [])
-    assert is_clearly_faster(80.0, 120.0, pairs) and is_clearly_faster(None, None, pairs)
-    assert not is_clearly_faster(80.0, 120.0, pairs[:2]), "two repeats show no spread"
-    assert not is_clearly_faster(80.0, 120.0, [(slow, fast) for fast, slow in pairs])
-    assert not is_clearly_faster(None, 1.0, []) and not is_clearly_faster(1.0, None, [])
-
-
 def test_one_run_is_not_surer_than_processes_are_alike() -> None:
-    low, high = interval(_runs(100))
+    low, high = interval_of(_runs(100)).bounds
     assert low == pytest.approx(96, abs=0.5) and high == pytest.approx(104, abs=0.5)
-    low, high = interval(_runs(100), between_runs=0.2)
+    low, high = interval_of(_runs(100), between=0.2).bounds
     assert low == pytest.approx(67, abs=0.5) and high == pytest.approx(149, abs=0.5)
-    assert interval([Outcome(seconds=9, images_per_step=10, step_seconds=[0.1] * 4)]) == (None, None)
-    assert rate(_runs(100, 50)) == pytest.approx(math.sqrt(100 * 50))
-
-
-def test_how_much_runs_differ_shows_only_in_what_was_run_again() -> None:
-    assert spread([_runs(100), _runs(50)]) is None
-    assert spread([_runs(100, 110), _runs(50)]) == pytest.approx(math.log(1.1) / math.sqrt(2))
-    assert spread([_runs(100, 100), _runs(50, 55)]) == pytest.approx(math.log(1.1) / 2)
+    short = Outcome(seconds=9, images_per_step=10, step_seconds=[0.1] * 4)
+    assert interval_of([short]).bounds == (None, None)
+    assert interval_of(_runs(100, 50)).value == pytest.approx(math.sqrt(100 * 50))
 
 
 @pytest.mark.parametrize(("rate", "is_taken"), [(110.0, False), (200.0, True)])

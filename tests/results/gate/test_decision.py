@@ -48,7 +48,7 @@ def around(center: float, spread: float = 0.01) -> list[float]:
 def test_clear_cases(center: float, verdict: Verdict) -> None:
     decision = paired(around(center))
     assert decision.verdict is verdict
-    assert decision.change == pytest.approx(math.expm1(center))
+    assert decision.change.value == pytest.approx(math.expm1(center))
     assert decision.rounds == 8
     assert not decision.is_suspect
 
@@ -56,8 +56,8 @@ def test_clear_cases(center: float, verdict: Verdict) -> None:
 def test_the_interval_is_students() -> None:
     decision = paired([-0.01, 0.01, 0.03])  # mean 0.01, standard deviation 0.02, t(2) 4.3027
     half = 4.3027 * 0.02 / math.sqrt(3)
-    assert decision.change_low == pytest.approx(math.expm1(0.01 - half), abs=1e-5)
-    assert decision.change_high == pytest.approx(math.expm1(0.01 + half), abs=1e-5)
+    assert decision.change.low == pytest.approx(math.expm1(0.01 - half), abs=1e-5)
+    assert decision.change.high == pytest.approx(math.expm1(0.01 + half), abs=1e-5)
 
 
 def test_the_interval_apart_is_welchs() -> None:
@@ -67,8 +67,7 @@ def test_the_interval_apart_is_welchs() -> None:
     degrees = (0.0001 / 2 + 0.0016 / 3) ** 2 / ((0.0001 / 2) ** 2 + (0.0016 / 3) ** 2 / 2)
     draws = np.random.default_rng(1).standard_t(degrees, 400_000)
     quantile = float(np.quantile(np.abs(draws), 0.95))
-    assert decision.change_high is not None
-    assert math.log1p(decision.change_high) == pytest.approx(mean + quantile * error, rel=0.01)
+    assert math.log1p(decision.change.high) == pytest.approx(mean + quantile * error, rel=0.01)
 
 
 def test_a_drop_of_exactly_the_threshold_counts() -> None:
@@ -125,8 +124,8 @@ def test_fewer_than_two_rounds_decide_nothing(logs: list[float], rounds: int) ->
         assert decision.verdict is Verdict.INCONCLUSIVE
         assert decision.rounds == rounds
         assert decision.reason
-        assert (decision.change_low, decision.change_high, decision.smallest_drop) == (None, None, None)
-        assert (decision.change is None) == (rounds == 0)
+        assert decision.smallest_drop is None
+        assert decision.change is None if rounds == 0 else not decision.change.is_known
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -177,9 +176,8 @@ def test_swapped_sides_mirror_the_decision(logs: list[float], threshold: float) 
     ):
         assert other.verdict is MIRRORED.get(one.verdict, one.verdict)
         assert other.is_suspect == one.is_suspect
-        assert None not in (one.change, one.change_low, other.change_high)
-        assert 1 + other.change == pytest.approx(1 / (1 + one.change))
-        assert 1 + other.change_high == pytest.approx(1 / (1 + one.change_low))
+        assert 1 + other.change.value == pytest.approx(1 / (1 + one.change.value))
+        assert 1 + other.change.high == pytest.approx(1 / (1 + one.change.low))
         assert other.smallest_drop == pytest.approx(one.smallest_drop)
 
 
@@ -198,20 +196,19 @@ def test_the_unit_of_rates_does_not_matter_apart(logs: list[float], threshold: f
     base = [0.002 * (number % 3) for number in range(len(logs))]
     one = judge_apart(base, logs, threshold=threshold)
     other = judge_apart([log + scale for log in base], [log + scale for log in logs], threshold=threshold)
-    assert other.change == pytest.approx(one.change, abs=1e-9)
-    assert other.change_low == pytest.approx(one.change_low, abs=1e-9)
+    assert other.change.value == pytest.approx(one.change.value, abs=1e-9)
+    assert other.change.low == pytest.approx(one.change.low, abs=1e-9)
 
 
 @given(log_ratios, thresholds)
 def test_a_verdict_fits_its_interval(logs: list[float], threshold: float) -> None:
     decision = paired(logs, threshold)
-    assert None not in (decision.change, decision.change_low, decision.change_high, decision.smallest_drop)
-    assert decision.change_low <= decision.change <= decision.change_high
+    assert decision.change.low <= decision.change.value <= decision.change.high
     assert threshold - 1e-9 <= decision.smallest_drop <= 1
     if decision.verdict is Verdict.REGRESSED:
-        assert decision.change_high < 0 and decision.change <= -threshold + 1e-8
+        assert decision.change.high < 0 and decision.change.value <= -threshold + 1e-8
     if decision.verdict is Verdict.UNCHANGED:
-        assert -threshold < decision.change_low and decision.change_high < 1 / (1 - threshold) - 1
+        assert -threshold < decision.change.low and decision.change.high < 1 / (1 - threshold) - 1
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.03])
@@ -252,8 +249,8 @@ def test_bounds_apart_are_those_of_welchs_test(base: list[float], candidate: lis
     decision = judge_apart(base, candidate, threshold=0.05)
     welch = stats.ttest_ind(candidate, base, equal_var=False)
     low, high = welch.confidence_interval(0.95)
-    assert (decision.change_low, decision.change_high) == pytest.approx((math.expm1(low), math.expm1(high)))
-    assert decision.change == pytest.approx(math.expm1(np.mean(candidate) - np.mean(base)))
+    assert decision.change.bounds == pytest.approx((math.expm1(low), math.expm1(high)))
+    assert decision.change.value == pytest.approx(math.expm1(np.mean(candidate) - np.mean(base)))
     assert decision.rounds == len(base)
 
 
@@ -265,7 +262,7 @@ def test_rounds_of_each_side_are_counted_in_either_order() -> None:
 def test_equal_rounds_apart_have_an_interval_of_no_width(rounds: int) -> None:
     decision = judge_apart([0.125] * rounds, [0.0] * rounds, threshold=0.05)
     assert decision.verdict is Verdict.REGRESSED
-    assert decision.change_low == decision.change == decision.change_high == math.expm1(-0.125)
+    assert decision.change.low == decision.change.value == decision.change.high == math.expm1(-0.125)
     assert decision.smallest_drop == pytest.approx(0.05)
 
 
@@ -347,7 +344,7 @@ def test_a_reason_gives_the_halves_that_do_not_repeat_a_change() -> None:
 
 def test_one_round_of_each_side_has_a_change() -> None:
     decision = judge_apart([0.1], [-0.1], threshold=0.05)
-    assert (decision.rounds, decision.change) == (1, pytest.approx(math.expm1(-0.2)))
+    assert (decision.rounds, decision.change.value) == (1, pytest.approx(math.expm1(-0.2)))
     assert numbers(decision.reason) == ["18.1 % slower"]
     assert judge_apart([], [0.1], threshold=0.05).reason == "There are no rounds of both sides to compare."
 
@@ -357,4 +354,4 @@ def test_no_change_is_not_slower() -> None:
 
 
 def test_the_end_of_an_interval_that_no_float_can_hold_is_cut_off() -> None:
-    assert judge([-1000.0, 1000.0], threshold=0.05, fresh=1).change_high == math.expm1(700)
+    assert judge([-1000.0, 1000.0], threshold=0.05, fresh=1).change.high == math.expm1(700)

@@ -115,8 +115,8 @@ QUIET = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 100.2]
 def test_a_clear_change_has_a_verdict_an_interval_and_numbers_in_its_reason(change: float) -> None:
     decision = SessionLimits(QUIET).judge([100 * (1 + change)] * 3, threshold=0.05)
     assert decision.verdict is (Verdict.REGRESSED if change < 0 else Verdict.IMPROVED)
-    assert decision.change == pytest.approx(change)
-    assert decision.change_low < change < decision.change_high
+    assert decision.change.value == pytest.approx(change)
+    assert decision.change.low < change < decision.change.high
     assert f"10.0 % {'slower' if change < 0 else 'faster'} than the median of 7 stored sessions" in decision.reason
     assert "99 % bound" in decision.reason and "The threshold is 5 %." in decision.reason
 
@@ -156,7 +156,7 @@ def test_too_few_sessions_are_counted_and_what_is_missing_is_said(stored: int) -
     assert (
         f" {stored} stored session" in decision.reason and f"promote {FEWEST_SESSIONS - stored} more" in decision.reason
     )
-    assert decision.change == (pytest.approx(-0.5) if stored else None)
+    assert (decision.change and decision.change.value) == (pytest.approx(-0.5) if stored else None)
 
 
 def test_noise_that_hides_a_drop_is_said_with_the_smallest_that_it_does_not() -> None:

@@ -93,7 +93,7 @@ def test_the_unit_of_rates_does_not_matter() -> None:
     for number in range(5):
         one.add(100.0, 101.0 + number)
         other.add(1e5, 1.01e5 + 1e3 * number)
-    assert one.decision.change == pytest.approx(other.decision.change)
+    assert one.decision.change.value == pytest.approx(other.decision.change.value)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])

@@ -93,7 +93,7 @@ def test_bars_of_intervals_reach_from_low_to_high() -> None:
     (axis,) = panels(NAMED["scaling"], noisy)
     (interval,) = axis.containers[0].lines[2]
     ends = [[float(y) for _, y in segment] for segment in interval.get_segments()]
-    assert ends == [pytest.approx([row.low, row.high]) for row in rows]
+    assert ends == [pytest.approx(row.measured.bounds) for row in rows]
     assert all(low < row.rate < high for (low, high), row in zip(ends, rows, strict=True))
 
 

@@ -13,6 +13,7 @@ from benchmarks.config.config import Config
 from benchmarks.sweep import grid, sweep_verb
 from results.exchange import public_table
 from results.exchange.public_table import Figure
+from results.intervals import Interval
 from results.report import published
 from results.report.breakdown_plots import against
 from results.report.side_tables import side_tables
@@ -152,11 +153,12 @@ def test_real_data_stand_for_any_data_set() -> None:
 
 def test_a_ratio_of_repeats_has_the_interval_of_both() -> None:
     (row,) = summarize([fake_run(), fake_run()])
-    row = dataclasses.replace(row, low=320 * math.exp(-0.03), high=320 * math.exp(0.03))
+    row = dataclasses.replace(row, images_per_sec=Interval(320, 320 * math.exp(-0.03), 320 * math.exp(0.03)))
     theirs = {"images_per_sec_low": 200 * math.exp(-0.04), "images_per_sec_high": 200 * math.exp(0.04), "repeats": 2}
-    found = published.ratio(row, _figure(images_per_sec=200.0, **theirs))
+    figure = _figure(images_per_sec=200.0, **theirs)
+    found = published.ratio(row, figure)
     assert (found.value, found.low, found.high) == pytest.approx((1.6, 1.6 * math.exp(-0.05), 1.6 * math.exp(0.05)))
-    assert (found.sign, found.in_words) == (1, "faster, beyond what processes differ by")
+    assert published.in_words(row, figure) == "faster, beyond what processes differ by"
 
 
 @pytest.mark.parametrize(
@@ -171,10 +173,10 @@ def test_a_ratio_of_repeats_has_the_interval_of_both() -> None:
 def test_what_was_not_repeated_may_differ_by_chance(images_per_sec: float, repeats: int | None, words: str) -> None:
     (row,) = summarize([fake_run(step_seconds=seconds) for seconds in (0.1, 0.101, 0.099)])
     bounds = {"images_per_sec_low": 0.999 * images_per_sec, "images_per_sec_high": 1.001 * images_per_sec}
-    assert published.ratio(row, _figure(images_per_sec=images_per_sec, repeats=repeats, **bounds)).in_words == words
+    assert published.in_words(row, _figure(images_per_sec=images_per_sec, repeats=repeats, **bounds)) == words
     (once,) = summarize([fake_run()])
-    assert "yours is not repeated" in published.ratio(once, _figure(repeats=3, **bounds)).in_words
-    assert "both are not repeated" in published.ratio(once, _figure()).in_words
+    assert "yours is not repeated" in published.in_words(once, _figure(repeats=3, **bounds))
+    assert "both are not repeated" in published.in_words(once, _figure())
 
 
 @pytest.mark.parametrize("between", [0.0, 0.02, 0.05])
@@ -190,7 +192,7 @@ def test_machines_of_equal_speed_are_seldom_told_apart(between: float, repeats: 
         return row
 
     pairs = [(measured(), *public_table.of_rows([measured()])) for _ in range(150)]
-    assert sum(published.ratio(row, figure).sign != 0 for row, figure in pairs) <= 0.05 * 150
+    assert sum(published.ratio(row, figure).side_of(1) != 0 for row, figure in pairs) <= 0.05 * 150
 
 
 def test_the_rank_counts_the_figures_that_are_faster_beyond_chance() -> None:

@@ -56,7 +56,7 @@ def test_the_winner_has_its_flags_and_what_is_within_its_noise() -> None:
     assert (winner.model, winner.devices) == ("resnet50", 1), "vgg16 has no rival"
     assert winner.flags == "--batch_per_device=32" or winner.flags == "--batch_per_device=64"
     assert len(winner.within_noise) == 1 and winner.within_noise[0] != "--batch_per_device=16"
-    assert winner.best.low < 130 < winner.best.high
+    assert winner.best.measured.low < 130 < winner.best.measured.high
     (table,) = comparisons(summarize(records))
     assert "Nothing was repeated" not in table.note
     assert table.text()[-1].split()[:3] == ["resnet50", "1", winner.flags]
@@ -117,11 +117,11 @@ def test_repeats_are_compared_in_pairs() -> None:
     fast = _runs([100 * r for r in rounds], batch=16)
     slow = _runs([95 * r * n for r, n in zip(rounds, noise, strict=True)], batch=32)
     first, second = ranking.standings(summarize([*fast, *slow]))
-    assert first.low < second.high, "the intervals overlap"
-    assert first.beats(second) and not second.beats(first)
+    assert first.measured.low < second.measured.high, "the intervals overlap"
+    assert ranking.beats(first, second) and not ranking.beats(second, first)
     failed = [*slow[:3], fake_run(step_seconds=0.1, batch_per_device=32, status="crash")]
     first, second = ranking.standings(summarize([*fast, *failed]))
-    assert not first.beats(second), "then no pairs are left"
+    assert not ranking.beats(first, second), "then no pairs are left"
 
 
 def test_each_number_of_devices_has_a_winner_and_so_have_all() -> None:

@@ -10,11 +10,11 @@ import matplotlib
 import numpy as np
 import pytest
 
+from results.intervals import Interval
 from results.record import Record, Status
 from results.report import figures, scalability, scaling_plots
 from results.report.side_tables import side_tables
 from results.report.write import PLOTS
-from results.scaling import Estimate
 from results.summary import summarize
 from tests.support.records import fake_run
 
@@ -76,7 +76,7 @@ def test_repeats_of_all_numbers_show_how_processes_differ() -> None:
     assert curve.degrees == 6
     assert list(curve.spreads.values()) == pytest.approx([0.02 / math.sqrt(3)] * 3, rel=1e-2)
     alone, two = curve.speed_up(1), curve.speed_up(2)
-    assert alone == Estimate(1, 1, 1), "a device is exactly as fast as itself"
+    assert alone == Interval(1, 1, 1), "a device is exactly as fast as itself"
     # 97.5 % of a t distribution with 6 degrees of freedom are below 2.447.
     assert two is not None
     assert two.high == pytest.approx(2 / 1.1 * math.exp(2.447 * 0.02 * math.sqrt(2 / 3)), rel=1e-3)
