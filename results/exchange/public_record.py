@@ -67,9 +67,7 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
         if not re.fullmatch(form, str(getattr(identity, name)), re.ASCII):
             raise ValueError(f"{name} is not as a run writes it")
     if not (title := one_line(machine or str(environment.get("machine") or ""))):
-        raise ValueError(
-            f"nothing says what to call the machine: give --machine=TEXT, such as '{hardware_in_words(record)}'"
-        )
+        raise ValueError(f"the machine has no title: give --machine=TEXT, such as '{hardware_in_words(record)}'")
     try:
         taken = dataclasses.replace(record.measurement, telemetry=_numbered(record.measurement.telemetry))
         measurement = dataclasses.replace(taken, **{n: _of(value, n, words) for n, value in vars(taken).items()})

@@ -50,7 +50,7 @@ def check(directory: Path, words: frozenset[str]) -> Checked:
     for record in records:
         name = f"record {one_line(record.identity.run_id)}"
         refusals += [f"{name}: {sentence}." for sentence in whole.why_not(record)]
-        refusals += [f"{name}: {sentence}: publish its run again." for sentence in _private(record, words)]
+        refusals += [f"{name}: {sentence}. Publish its run again." for sentence in _private(record, words)]
     refusals += whole.mixed(records)
     rows = summarize(records)
     if not refusals:

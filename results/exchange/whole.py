@@ -41,7 +41,7 @@ def why_not(record: Record) -> Iterator[str]:
     except ODD_VALUE:
         yield "its steps and images are no numbers of a run: measure it again"
     needed = (*_HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
-    if missing := [name for name in needed if environment.get(name) in (None, "")]:
+    if missing := [name for name in needed if environment.get(name) in (None, "", [])]:
         yield f"environment lacks {', '.join(missing)}: nobody can tell what was measured: measure it with this version"
     if missing := [n for n in ("model", "num_devices", "batch_per_device", "device") if record.config.get(n) is None]:
         yield f"config lacks {', '.join(missing)}: it cannot be compared: measure it with this version"
