@@ -69,32 +69,25 @@ def _wrong_numbers(record: Record) -> Iterator[str]:
 
 
 def mixed(records: Sequence[Record]) -> Iterator[str]:
-    """Yields a sentence for two records whose keys contradict what they state."""
-    for key, of, what in (
+    """Yields a sentence for two records whose keys contradict what they state: equal keys are those of equal facts."""
+    for key, facts_of, what in (
         ("hardware_key", _named(_HARDWARE), "hardware"),
         ("software_key", _named(_SOFTWARE), "software"),
         ("config_key", _config, "configuration"),
     ):
-        by_key: dict[str, Record] = {}
-        by_facts: dict[str, Record] = {}
+        seen: dict[str, Record] = {}
         for record in records:
-            value, facts = getattr(record.identity, key), of(record)
-            other = by_key.setdefault(value, record)
-            common = facts.keys() & of(other).keys()
-            first, second = ({name: of(one)[name] for name in common} for one in (other, record))
-            if differing := comparability.differences(first, second, (_id(other), _id(record))):
-                yield (
-                    f"{_id(record)}: {key} is that of {_id(other)}, but the {what} differs: "
-                    f"{comparability.listed(differing)}. Equal keys must mean equal {what}: publish their runs again."
-                )
-            if MASK in str(facts):
-                continue  # what differs may be what is not public
-            same = by_facts.setdefault(f"{record.identity.suite_version} {sorted(facts.items())}", record)
-            if getattr(same.identity, key) != value:
-                yield (
-                    f"{_id(record)}: {key} is {value}, but {getattr(same.identity, key)} in {_id(same)} with the same "
-                    f"{what}. Equal {what} must have equal keys: publish their runs again."
-                )
+            facts = facts_of(record)
+            alike = [seen.setdefault(getattr(record.identity, key), record)]
+            if MASK not in str(facts):  # else what differs may be what is not public
+                alike.append(seen.setdefault(f"{record.identity.suite_version} {sorted(facts.items())}", record))
+            for other in alike:
+                first, second = ({key: getattr(one.identity, key), **facts_of(one)} for one in (other, record))
+                if differing := comparability.differences(first, second, (_id(other), _id(record))):
+                    yield (
+                        f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
+                        f"{comparability.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
+                    )
 
 
 def _named(names: Sequence[str]) -> Callable[[Record], dict[str, Any]]:

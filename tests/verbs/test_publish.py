@@ -75,7 +75,11 @@ def test_a_folder_that_does_not_pass_its_own_check_is_not_left(run_bench: RunBen
     other = dataclasses.replace(run(), environment={**first.environment, "memory_gib": 1})  # with the same hardware_key
     Store(tmp_path / "out").append(first, other)
     done = run_bench("publish", "public", "out", "--machine=a")
-    assert done.status == 5 and "hardware_key is that of" in done.stderr and "Nothing was written" in done.stderr
+    assert (
+        done.status == 5
+        and "hardware_key and hardware contradict" in done.stderr
+        and "Nothing was written" in done.stderr
+    )
     assert not (tmp_path / "public").exists() and not list(tmp_path.glob(".public*"))
 
 

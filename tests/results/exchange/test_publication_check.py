@@ -66,11 +66,11 @@ def test_a_run_that_is_not_whole_is_neither_published_nor_passed(words: str, tmp
 @pytest.mark.parametrize(
     ("part", "fields", "words"),
     [
-        ("environment", {"memory_gib": 64}, "hardware_key is that of"),
-        ("environment", {"numpy_version": "1.26.0"}, "software_key is that of"),
-        ("config", {"precision": "fp16"}, "config_key is that of"),
-        ("identity", {"software_key": "0" * 12}, "with the same software"),
-        ("identity", {"config_key": "0" * 12}, "with the same configuration"),
+        ("environment", {"memory_gib": 64}, "hardware_key and hardware contradict"),
+        ("environment", {"numpy_version": "1.26.0"}, "software_key and software contradict"),
+        ("config", {"precision": "fp16"}, "config_key and configuration contradict"),
+        ("identity", {"software_key": "0" * 12}, "software_key is"),
+        ("identity", {"config_key": "0" * 12}, "config_key is"),
     ],
 )
 def test_keys_that_contradict_what_records_state_are_refused(part: str, fields: dict[str, Any], words: str) -> None:
