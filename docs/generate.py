@@ -30,7 +30,7 @@ from benchmarks.option import Flag
 from benchmarks.system.provenance import RECORDED_VARIABLES
 from models import specs
 from results import columns, loading, summary
-from results.exchange import public_fields, public_table
+from results.exchange import public_table
 from results.measurement import Derived, Measurement
 from results.record import Identity, Record
 from results.report import headline
@@ -217,10 +217,6 @@ def _public_table() -> str:
         (f"`{c.name}`", c.meaning, c.kind.__name__, c.unit, "yes" if c.required else "") for c in public_table.COLUMNS
     )
     return _table(("column", "meaning", "type", "unit", "required"), rows)
-
-
-def _public_fields() -> str:
-    return _block(sorted({*public_fields.PLAIN, *public_fields.FORMS}))
 
 
 _PART_OF_COLUMNS = {
@@ -411,7 +407,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "flags of tf_cnn_benchmarks": _peer_flags,
     "columns": _columns,
     "public table": _public_table,
-    "public fields": _public_fields,
     "fields of the record": functools.partial(_fields, Record),
     "fields of identity": functools.partial(_fields, Identity),
     "fields of measurement": functools.partial(_fields, Measurement),

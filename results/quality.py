@@ -42,6 +42,26 @@ class Conditions:
     steps_per_round: int = 1
 
 
+def conditions_of(config: Mapping[str, Any], environment: Mapping[str, Any], measurement: Measurement) -> Conditions:
+    """Returns the conditions of a run, from the parts of its record."""
+    cores, trains = environment["cpu_cores_usable"], not config.get("forward_only")
+    devices = config.get("num_devices", 0) * config.get("num_workers", 1) // config.get("num_hosts", 1)
+    averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0)
+    images = config.get("input")
+    # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other.
+    load = environment["load_1min_before"] / cores if config.get("cluster") and measurement.step_seconds else None
+    return Conditions(
+        load_per_core=load,
+        cpu_devices=devices if config.get("device") == "cpu" else 0,
+        cores=cores,
+        training=trains,
+        input_options={**images, "pipelined_input": config.get("pipelined_input")} if images else {},
+        wanted_accuracy=config.get("stop_at_top_1_accuracy"),
+        evaluates_only=config.get("eval_only", False),
+        steps_per_round=max(1, averages_every) if trains else 1,
+    )
+
+
 def quality_warnings(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
     """Returns a sentence for each reason not to rely on the number."""
     return [

@@ -18,12 +18,14 @@ from typing import Any
 
 import pytest
 
+from results.exchange import public_record
 from tests.support.commands import ROOT
 
 METHODS = ("search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
 # Patterns that are arguments: of a function with the constants that it is called with, and of names of columns.
 NOT_CONSTANT = {
     ("benchmarks/doctor/host_checks.py", "pattern"): (r"\A([0-9]+)\Z", r"^some .*total=(\d+)", r"^([0-9.]+)"),
+    ("results/exchange/public_record.py", "form"): (*public_record._FORMS.values(), *public_record._IDENTITY.values()),
     ("results/frame.py", "f'\\\\b{column.name}\\\\b'"): (r"\bmodel\b",),
 }
 # Numbers of letters. Texts that are not fast with the small one are decided by the large one and a quarter of it.

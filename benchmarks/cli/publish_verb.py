@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,13 @@ from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.option import Flag
 from benchmarks.regression.compare_verb import WHERE
 from results.exchange import publication, publication_check
-from results.exchange.public_record import Stripping, Vocabulary
 from results.exchange.publication_check import Checked
 from results.report.anomalies import title
 from results.store import JSONL_NAME
 from results.text import counted
 
-# Names that many machines and users have tell nothing about one of them.
-_USUAL_NAMES = frozenset({"root", "user", "admin", "ubuntu", "runner", "localhost", "/root", "/", ""})
-# Of paths and hosts, beside the flags that say so.
-_PLACES = frozenset({"cluster_spec", "partitioned_graph_file_prefix"})
+# What flags of a run may have as values.
+_WORDS = frozenset(word for group in RUN_FLAGS.values() for flag in group for word in flag.words)
 
 
 def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -41,17 +36,12 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         return check(words, values)
     if not words:
         raise UsageError("publish: name the folder to make, and files of records, such as publish public out.")
-    directory, vocabulary, machine = Path(words[0]), _vocabulary(), values["machine"] or ""
+    directory = Path(words[0])
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UsageError(f"publish: {directory} exists and is not an empty directory. Name another one.")
-    if found := vocabulary.private_in(machine):
-        raise UsageError(
-            f"--machine: '{found}' may be a path, host, user or address: describe the machine in plain words."
-        )
     files = record_files.paths(words[1:])
     records = record_files.matching(record_files.load(files), values["where"])
-    stripping = Stripping(vocabulary, machine)
-    kept, refused = publication.selected(records, stripping)
+    kept, refused, changed = publication.selected(records, _WORDS, values["machine"] or "")
     for why, number in refused.items():
         warn(f"{counted(number, 'record')} left out: {why}.")
     if not kept:
@@ -60,24 +50,24 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         )
     say(publication.files_of(kept)[publication.README_NAME])
     try:
-        checked = _written(publication.write(kept, directory), directory, vocabulary)
+        checked = _written(publication.write(kept, directory), directory)
     except OSError as error:
         raise UsageError(f"publish: {directory}: {error.strerror or error}. Name a folder that can be made.") from error
-    if changed := dict.fromkeys(".".join(name.split(".")[:2]) for name, count in stripping.left_out.items() if count):
-        say(f"Left out or replaced, as far as it is not public: {', '.join(sorted(changed))}.")
+    if changed:
+        say(f"Left out or replaced, as far as it is not public: {', '.join(changed)}.")
     _print(checked)
     say(f"{counted(len(kept), 'run')}: {directory} is ready: {', '.join(publication.files_of(kept))}. Read it once.")
     return ExitStatus.OK
 
 
-def _written(folder: Path, directory: Path, vocabulary: Vocabulary) -> Checked:
+def _written(folder: Path, directory: Path) -> Checked:
     """Checks a folder and puts it where it is to be, or removes it.
 
     Raises:
         DataError: it does not pass.
     """
     try:
-        checked = publication_check.check(folder, vocabulary)
+        checked = publication_check.check(folder, _WORDS)
         if checked.refusals:
             _print(checked)
             raise DataError(f"publish: {checked.refusals[0]} Nothing was written.")
@@ -101,7 +91,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if not (directory / JSONL_NAME).is_file():
         raise UsageError(f"{directory}: there is no {JSONL_NAME} in it. Name a folder that `publish` made.")
     try:
-        checked = publication_check.check(directory, _vocabulary())
+        checked = publication_check.check(directory, _WORDS)
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}. Publish again.") from error
     except UnicodeDecodeError as error:
@@ -122,38 +112,25 @@ def _print(checked: Checked) -> None:
         say(f"{title(row)}: {row.rate:.2f} images/s ({row.measured.range()}), {runs}: whole and comparable.")
 
 
-def _vocabulary() -> Vocabulary:
-    """Returns the words of all flags' values, and the names of this host, its user and their home directory."""
-    flags = [flag for group in RUN_FLAGS.values() for flag in group]
-    home = Path.home()
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = ""
-    host = socket.gethostname()
-    private = {host, host.partition(".")[0], user, str(home), home.name} - _USUAL_NAMES
-    return Vocabulary(
-        words=frozenset(word for flag in flags for word in flag.words),
-        flags=frozenset(flag.name for flag in flags),
-        places=frozenset(flag.name for flag in flags if flag.path or "host" in flag.name or flag.name in _PLACES),
-        private=frozenset(private),
-    )
-
-
 VERB = Verb(
     "publish",
     "make a folder of results that can be put online, or check one",
     {
         "The folder": (
             Flag("check", bool, "make nothing: check whether a folder is whole, comparable and fit to be public"),
-            Flag("machine", str, "what to call the machine, beside the names of its CPU and GPUs"),
+            Flag(
+                "machine",
+                str,
+                "what to call the machine: published as it is given, since names of CPUs and of most GPUs are left "
+                "out; records of a published folder have it",
+            ),
             WHERE,
         )
     },
     lambda given, command: publish(given.words, given.values),
     takes="words",
     words="DIR [FILE ...]",
-    details="Leaves out what names people, hosts, places or files, and checks the folder. A refused folder gives the "
+    details="Numbers and words of flags are public, other text is left out. A folder that is refused gives the "
     "reasons, and status 5.",
-    examples=("publish public out/results.jsonl --machine='one H100, 16 cores'", "publish public --check"),
+    examples=("publish public out --machine='one H100, 16 cores'", "publish public --check"),
 )

@@ -38,7 +38,7 @@ from benchmarks.trackers import handover
 from models import specs
 from models.outside_code import OutsideCodeError
 from results.measurement import Derived, Measurement, derive
-from results.quality import Conditions, quality_warnings
+from results.quality import conditions_of, quality_warnings
 from results.record import Record, Status
 from results.store import Store
 from results.summary import synthetic_ratio
@@ -271,17 +271,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
             num_hosts=config.processes.cluster.num_worker_hosts if config.processes.cluster else 1,
         ),
     )
-    conditions = Conditions(
-        steps_per_round=config.steps_per_round,
-        # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other.
-        load_per_core=provenance.load_per_core if config.processes.cluster and measurement.step_seconds else None,
-        cpu_devices=config.towers_in_total // config.processes.num_hosts if config.devices.device == "cpu" else 0,
-        cores=hardware.usable_cores(),
-        training=not config.workload.forward_only,
-        input_options=config.data.advised,
-        evaluates_only=config.workload.eval_only,
-        wanted_accuracy=config.evaluation.stop_at_top_1_accuracy,
-    )
+    conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
     return dataclasses.replace(
         record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
         environment={

@@ -171,7 +171,7 @@ def start(command: Command) -> subprocess.Popen[bytes]:
             env={**os.environ, **command.variables},
             pass_fds=[end.fileno() for end in command.hands_over],
             start_new_session=True,
-            preexec_fn=functools.partial(_give_way if command.first_to_be_killed else die_with_parent, os.getpid()),
+            preexec_fn=functools.partial(give_way if command.first_to_be_killed else die_with_parent, os.getpid()),
         )
     finally:
         for end in command.hands_over:
@@ -271,7 +271,7 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _give_way(parent: int) -> None:
+def give_way(parent: int) -> None:
     """Makes this new process die with its parent, and before any other if the host's memory is too small."""
     die_with_parent(parent)
     with contextlib.suppress(OSError):

@@ -18,13 +18,13 @@ _NOT_IN_A_PROJECT = re.compile(r"[/\\#?%:]")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A tracker. To add one is to write its class, and to add a line to `KINDS` and a field to `Targets`.
+    """A tracker. To add one is to write its module, and to add a line to `KINDS` and a field to `Targets`.
 
     Attributes:
         flag: the flag that names where, and its field in `Targets`.
         title: its name in sentences.
-        package: what is imported, and the extra that installs it.
-        sender: module and name of the class that sends, see `tracked_run.Tracker`.
+        package: what is imported, and the extra that installs it. `send(run, target)` of the module `to_PACKAGE` sends
+            a `TrackedRun` in place of the one with the same id if there is one, and returns where it can be seen.
         help: of the flag.
         path: what kind of path the flag's value is.
         variables: of the environment of the process that sends, unless they are set.
@@ -33,7 +33,6 @@ class Kind:
     flag: str
     title: str
     package: str
-    sender: str
     help: str
     path: Literal["directory"] | None = None
     variables: tuple[tuple[str, str], ...] = ()
@@ -44,7 +43,6 @@ KINDS = (
         "tensorboard_dir",
         "TensorBoard",
         "tensorboard",
-        "benchmarks.trackers.to_tensorboard:TensorBoard",
         "after the run, write its settings, rates and steps for TensorBoard into a folder of this directory",
         path="directory",
     ),
@@ -52,14 +50,12 @@ KINDS = (
         "wandb_project",
         "Weights & Biases",
         "wandb",
-        "benchmarks.trackers.to_wandb:WeightsAndBiases",
         "after the run, send the same to this project of Weights & Biases",
     ),
     Kind(
         "mlflow_uri",
         "MLflow",
         "mlflow",
-        "benchmarks.trackers.to_mlflow:MLflow",
         "after the run, send the same to this MLflow server or database, such as sqlite:///mlflow.db",
         # With MLflow's own 7 retries, a server that is down takes longer than the deadline.
         variables=(("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"),),

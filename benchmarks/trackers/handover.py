@@ -1,73 +1,35 @@
-"""Hands stored records to processes that send them to trackers, one for each tracker. Imports none of their libraries.
+"""Hands stored records to processes that send them to trackers, one after the other. Imports none of their libraries.
 
-A tracker's server may be down, slow or hang, so each process has a deadline, and its failure is a warning.
+A tracker's server may be down, slow or hang, so each process has a time limit, and its failure is a warning.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import functools
 import json
 import os
 import shlex
-import signal
+import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from benchmarks.console import progress, warn
 from benchmarks.errors import Terminated
-from benchmarks.process import signals, subprocesses
-from benchmarks.process.subprocesses import RUN_BENCH, Command, Ended
+from benchmarks.process import signals
+from benchmarks.process.subprocesses import RUN_BENCH, give_way
 from benchmarks.trackers.catalog import Kind, Targets
 from results.masking import without_secrets
 from results.record import Record
 from results.text import counted, one_line
 
-# Limits of the time in which no record is sent, after a run that ended by itself and after one that was stopped.
+# Limits of the time that a tracker gets, after a run that ended by itself and after one that was stopped.
 SEND_SECONDS = 120.0
 STOPPED_SECONDS = 10.0
+# For each record beside the first.
+_MORE_SECONDS = 5.0
 # Set for a run whose parent sends its record.
 _SENT_BY_PARENT = "CNN_BENCH_SENT_BY_PARENT"
-_TAIL_BYTES = 2**16
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """A tracker, where it sends, and the files of its process."""
-
-    kind: Kind
-    target: str
-    records: IO[bytes]
-    sent: IO[bytes]
-    errors: IO[bytes]
-
-    def command(self) -> Command:
-        path = [str(RUN_BENCH.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return Command(
-            # Without the working directory, where files may have the names of the libraries.
-            words=[sys.executable, "-P", "-m", "benchmarks.trackers.send"],
-            stdout=self.sent,
-            stderr=self.errors,
-            stdin=self.records.fileno(),
-            first_to_be_killed=True,
-            variables={**dict(self.kind.variables), **os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        )
-
-    def where(self) -> dict[str, str]:
-        """Returns where each record that was sent can be seen, by its run id."""
-        self.sent.seek(0)
-        lines = [json.loads(line) for line in self.sent if line.endswith(b"\n")]  # it may have been killed in a line
-        return {line["run_id"]: line["where"] for line in lines}
-
-    def why_failed(self, ended: Ended, limit_seconds: float) -> str:
-        if ended.timed_out or ended.returncode == -signal.SIGALRM:
-            return f"it took longer than {limit_seconds:g} s"
-        self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        lines = [line for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return one_line(without_secrets(lines[-1:] or [f"its process ended with status {ended.returncode}"])[0])
 
 
 def sent_by_parent() -> Mapping[str, str]:
@@ -95,53 +57,64 @@ def send(
     announce: Callable[[str], None],
     limit_seconds: float = SEND_SECONDS,
 ) -> bool:
-    """Sends records to all targets at once. What fails is a warning.
+    """Sends records to all targets. What fails is a warning.
 
     Args:
         records: stored ones.
         targets: where they are sent.
         stored_in: the files that have them, for the warnings.
         announce: gets a sentence for each tracker that has them.
-        limit_seconds: of the time in which a tracker gets no record.
+        limit_seconds: of the time that each tracker gets for one record; each further record adds 5 s.
 
     Returns:
         Whether all were sent.
     """
-    named = targets.named
-    if not named:
-        return True
-    titles = ", ".join(kind.title for kind in named)
-    failed: dict[Kind, str] = {}
-    progress.begin(f"sending {counted(len(records), 'record')} to {titles}")
-    try:
-        with contextlib.ExitStack() as stack:
-            jobs = [_job(kind, target, records, limit_seconds, stack) for kind, target in named.items()]
-            # They end by themselves when they make no progress.
-            most_seconds = limit_seconds * len(records)
-            everything = subprocesses.run(*(job.command() for job in jobs), timeout_seconds=most_seconds)
+    limit_seconds += _MORE_SECONDS * (len(records) - 1)
+    all_sent = True
+    for kind, target in targets.named.items():
+        progress.begin(f"sending {counted(len(records), 'record')} to {kind.title}")
+        try:
+            places, why = _sent(records, kind, target, limit_seconds)
+        except OSError as error:
+            places, why = [], error.strerror or str(error)
+        finally:
             progress.end()
-            for job, ended in zip(jobs, everything, strict=True):
-                found = job.where()
-                if missing := len(records) - len(found):
-                    failed[job.kind] = f"{_of(missing, len(records))}: {job.why_failed(ended, limit_seconds)}"
-                else:
-                    where = next(iter(found.values())) if len(records) == 1 else f"{len(records)} runs in {job.target}"
-                    announce(f"{job.kind.title}, {where}")
-    except OSError as error:
-        failed = dict.fromkeys(named, f"{_of(len(records), len(records))}: {error.strerror or error}")
-    finally:
-        progress.end()
-    for kind, why in failed.items():
-        warn(f"{kind.title}: {why}. {_later({kind: named[kind]}, records, stored_in)}")
-    return not failed
+        if len(places) == len(records):
+            where = places[0] if len(records) == 1 else f"{len(records)} runs in {target}"
+            announce(f"{kind.title}, {where}")
+        else:
+            all_sent = False
+            missing = _of(len(records) - len(places), len(records))
+            warn(f"{kind.title}: {missing}: {why}. {_later({kind: target}, records, stored_in)}")
+    return all_sent
 
 
-def _job(kind: Kind, target: str, records: Sequence[Record], limit_seconds: float, stack: contextlib.ExitStack) -> _Job:
-    files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-    job = {"sender": kind.sender, "target": target, "limit_seconds": limit_seconds}
-    files[0].writelines(f"{line}\n".encode() for line in (json.dumps(job), *(r.masked().to_json() for r in records)))
-    files[0].seek(0)
-    return _Job(kind, target, *files)
+def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: float) -> tuple[list[str], str]:
+    """Returns where each record that was sent can be seen, and why the others were not sent.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    job = json.dumps({"package": kind.package, "target": target})
+    path = os.pathsep.join([str(RUN_BENCH.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ended: subprocess.CompletedProcess[bytes] | subprocess.TimeoutExpired
+    try:
+        ended = subprocess.run(
+            # Without the working directory, where files may have the names of the libraries.
+            [sys.executable, "-P", "-m", "benchmarks.trackers.send"],
+            input="\n".join([job, *(record.masked().to_json() for record in records)]).encode(),
+            capture_output=True,
+            timeout=limit_seconds,
+            check=False,
+            env={**dict(kind.variables), **os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+            preexec_fn=functools.partial(give_way, os.getpid()),
+        )
+        lines = [line for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
+        why = (lines or [f"its process ended with status {ended.returncode}"])[-1]
+    except subprocess.TimeoutExpired as error:
+        ended, why = error, f"it took longer than {limit_seconds:g} s"
+    return (ended.stdout or b"").decode(errors="replace").splitlines(), one_line(without_secrets([why])[0])
 
 
 def _of(missing: int, total: int) -> str:

@@ -25,29 +25,26 @@ _PREFIX, _FORMAT = "events.out.tfevents.", "brain.Event:2"
 _SUCCESS, _FAILURE = 1, 2
 
 
-class TensorBoard:
-    """Writes each run into a directory of its own, where it replaces the event file of the same run."""
+def send(run: TrackedRun, target: str) -> str:
+    """Writes a run into a folder of a directory, in place of its earlier event file.
 
-    def __init__(self, target: str) -> None:
-        self._directory = Path(target)
-
-    def send(self, run: TrackedRun) -> str:
-        """Writes a run: scalars of its steps, hyperparameters and their results, and tables of facts as text."""
-        directory = self._directory / run.run_id
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"{_PREFIX}{round(run.began):010d}.{run.run_id}"
-        partial = directory / f".partial.{run.run_id}.{os.getpid()}"  # TensorBoard reads all names with "tfevents"
-        try:
-            with contextlib.closing(RecordWriter(partial.open("wb"))) as writer:
-                for event in _events(run):
-                    writer.write(event.SerializeToString())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        for old in directory.glob(f"{_PREFIX}[0-9]*.{run.run_id}"):
-            if old != path:
-                old.unlink()
-        return str(directory)
+    It has scalars of the steps, hyperparameters and their results, and tables of facts as text.
+    """
+    directory = Path(target) / run.run_id
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{_PREFIX}{round(run.began):010d}.{run.run_id}"
+    partial = directory / f".partial.{run.run_id}.{os.getpid()}"  # TensorBoard reads all names with "tfevents"
+    try:
+        with contextlib.closing(RecordWriter(partial.open("wb"))) as writer:
+            for event in _events(run):
+                writer.write(event.SerializeToString())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    for old in directory.glob(f"{_PREFIX}[0-9]*.{run.run_id}"):
+        if old != path:
+            old.unlink()
+    return str(directory)
 
 
 def _events(run: TrackedRun) -> Iterator[Event]:

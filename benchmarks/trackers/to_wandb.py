@@ -19,33 +19,30 @@ _ONLY_WHAT_IS_SENT = {
 _FAILED = 1
 
 
-class WeightsAndBiases:
-    """Sends runs to a project. WANDB_MODE, WANDB_ENTITY and the library's other variables apply."""
+def send(run: TrackedRun, project: str) -> str:
+    """Sends a run; if the project has it, its configuration, summary and notes are replaced, and its steps stay.
 
-    def __init__(self, target: str) -> None:
-        self._project = target
-
-    def send(self, run: TrackedRun) -> str:
-        """Sends a run; if the project has it, its configuration, summary and notes are replaced, and its steps stay."""
-        sent = wandb.init(
-            project=self._project,
-            id=run.run_id,
-            name=run.name,
-            group=run.group or None,
-            tags=[label[:64] for label in run.labels],
-            notes=run.notes or None,
-            config={**run.parameters, "facts": dict(run.tags)},
-            allow_val_change=True,
-            resume="allow",
-            settings=wandb.Settings(**_ONLY_WHAT_IS_SENT),
-        )
-        try:
-            for point in run.points:
-                sent.log({**point.values, "seconds_since_start": point.at - run.began}, step=point.step)
-            sent.summary.update(dict(run.metrics))
-        except Exception:
-            sent.finish(exit_code=_FAILED)  # the next run would be part of it
-            raise
-        where = sent.url or sent.settings.sync_dir
-        sent.finish(exit_code=0 if run.is_ok else _FAILED)
-        return str(where)
+    WANDB_MODE, WANDB_ENTITY and the library's other variables apply.
+    """
+    sent = wandb.init(
+        project=project,
+        id=run.run_id,
+        name=run.name,
+        group=run.group or None,
+        tags=[label[:64] for label in run.labels],
+        notes=run.notes or None,
+        config={**run.parameters, "facts": dict(run.tags)},
+        allow_val_change=True,
+        resume="allow",
+        settings=wandb.Settings(**_ONLY_WHAT_IS_SENT),
+    )
+    try:
+        for point in run.points:
+            sent.log({**point.values, "seconds_since_start": point.at - run.began}, step=point.step)
+        sent.summary.update(dict(run.metrics))
+    except Exception:
+        sent.finish(exit_code=_FAILED)  # the next run would be part of it
+        raise
+    where = sent.url or sent.settings.sync_dir
+    sent.finish(exit_code=0 if run.is_ok else _FAILED)
+    return str(where)

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from results.columns import COLUMNS
 from results.exchange import step_times
@@ -67,14 +67,6 @@ class TrackedRun:
     points: Sequence[Point]
     began: float
     ended: float
-
-
-class Tracker(Protocol):
-    """Where runs are sent. It is made with the value of its flag."""
-
-    def send(self, run: TrackedRun) -> str:
-        """Sends a run, in place of the one with the same id if there is one; returns where it can be seen."""
-        ...
 
 
 def tracked(record: Record) -> TrackedRun:

@@ -21,27 +21,45 @@ class TableError(ValueError):
     """A table cannot be read. The message has its file and line, what was wanted, and what to do."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column: its name, what it means, the type of its cells, their unit, and whether each line must have it."""
+
+    name: str
+    meaning: str
+    kind: type = str
+    unit: str = ""
+    required: bool = False
+
+
+def _column(meaning: str, kind: type = str, unit: str = "", *, required: bool = False) -> Any:
+    """Declares a field of a figure, which is a column of the table; not stated, it is None or empty text."""
+    metadata = {"meaning": meaning, "kind": kind, "unit": unit, "required": required}
+    default: Any = dataclasses.MISSING if required else "" if kind is str else None
+    return dataclasses.field(default=default, metadata=metadata)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One published rate over all devices. Except for the first four, None and empty text mean: not stated."""
+    """One published rate over all devices. Where a column is not required, None and empty text mean: not stated."""
 
-    machine: str
-    model: str
-    devices: int
-    images_per_sec: float
-    batch_per_device: int | None = None
-    images_per_sec_low: float | None = None
-    images_per_sec_high: float | None = None
-    repeats: int | None = None
-    software: str = ""
-    command: str = ""
-    variable_update: str = ""
-    precision: str = ""
-    data: str = ""
-    forward_only: bool | None = None
-    xla: bool | None = None
-    date: str = ""
-    source: str = ""
+    machine: str = _column("CPUs or GPUs, their number, and where they are", required=True)
+    software: str = _column("framework and benchmark, with versions")
+    command: str = _column("the command that measured it")
+    model: str = _column("name as in `--model`, or a published one such as ResNet-50", required=True)
+    devices: int = _column("devices of all workers", int, "devices", required=True)
+    batch_per_device: int | None = _column("images per device and step", int, "images")
+    images_per_sec: float = _column("rate over all devices", float, "images/s", required=True)
+    images_per_sec_low: float | None = _column("lower bound of its 95 % interval", float, "images/s")
+    images_per_sec_high: float | None = _column("upper bound of its 95 % interval", float, "images/s")
+    repeats: int | None = _column("processes that were run, of which the interval is", int, "processes")
+    variable_update: str = _column("variable manager with its modifiers")
+    precision: str = _column("fp32, tf32, bf16 or fp16")
+    data: str = _column("synthetic, the name of a data set, or real for any data set")
+    forward_only: bool | None = _column("true: inference; false: training", bool)
+    xla: bool | None = _column("whether XLA compiles the model", bool)
+    date: str = _column("when it was measured, as YYYY-MM-DD")
+    source: str = _column("who published it, and where")
 
     @property
     def measured(self) -> Interval:
@@ -66,36 +84,7 @@ class Figure:
         return ", ".join(word for word in words if word)
 
 
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column: its name, what it means, the type of its cells, their unit, and whether each line must have it."""
-
-    name: str
-    meaning: str
-    kind: type = str
-    unit: str = ""
-    required: bool = False
-
-
-COLUMNS = (
-    Column("machine", "CPUs or GPUs, their number, and where they are", required=True),
-    Column("software", "framework and benchmark, with versions"),
-    Column("command", "the command that measured it"),
-    Column("model", "name as in `--model`, or a published one such as ResNet-50", required=True),
-    Column("devices", "devices of all workers", int, "devices", required=True),
-    Column("batch_per_device", "images per device and step", int, "images"),
-    Column("images_per_sec", "rate over all devices", float, "images/s", required=True),
-    Column("images_per_sec_low", "lower bound of its 95 % interval", float, "images/s"),
-    Column("images_per_sec_high", "upper bound of its 95 % interval", float, "images/s"),
-    Column("repeats", "processes that were run, of which the interval is", int, "processes"),
-    Column("variable_update", "variable manager with its modifiers"),
-    Column("precision", "fp32, tf32, bf16 or fp16"),
-    Column("data", "synthetic, the name of a data set, or real for any data set"),
-    Column("forward_only", "true: inference; false: training", bool),
-    Column("xla", "whether XLA compiles the model", bool),
-    Column("date", "when it was measured, as YYYY-MM-DD"),
-    Column("source", "who published it, and where"),
-)
+COLUMNS = tuple(Column(field.name, **field.metadata) for field in dataclasses.fields(Figure))
 _BOOLS = {"true": True, "false": False}
 
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from results.exchange import public_table, whole
-from results.exchange.public_record import Stripping
+from results.exchange.public_record import differing, public
 from results.gate.comparability import hardware_in_words
-from results.record import Kind, Record
+from results.masking import MASK
+from results.record import Record
 from results.report import headline
-from results.report.anomalies import title
+from results.report.anomalies import title, warnings_of
 from results.store import JSONL_NAME, replace
 from results.summary import Row, summarize
 from results.text import counted, markdown
@@ -23,20 +24,31 @@ from results.text import counted, markdown
 TABLE_NAME, README_NAME = "table.csv", "README.md"
 
 
-def selected(records: Sequence[Record], stripping: Stripping) -> tuple[list[Record], Counter[str]]:
-    """Returns the runs that can be published, stripped, and for each reason to leave out others their number."""
-    kept, refused = [], Counter[str]()
+def selected(
+    records: Sequence[Record], words: frozenset[str], machine: str = ""
+) -> tuple[list[Record], Counter[str], list[str]]:
+    """Selects the runs that can be published, and takes out of them what is not public.
+
+    Args:
+        records: of runs, and others.
+        words: those that flags may have.
+        machine: what to call the machine; empty for the titles that the records have.
+
+    Returns:
+        The runs; for each reason to leave out other records their number; the names of fields that were changed.
+    """
+    kept, refused, changed = [], Counter[str](), set[str]()
     for record in records:
-        if record.kind is not Kind.RUN:
-            refused[f"it is of the kind {record.kind}, and only runs have images/s"] += 1
-        elif why := next(iter(whole.why_not(record)), None):
+        if why := next(whole.why_not(record), None):
             refused[why] += 1
+            continue
+        try:
+            kept.append(public(record, words, machine))
+        except ValueError as error:
+            refused[str(error)] += 1
         else:
-            try:
-                kept.append(stripping.record(record))
-            except ValueError as error:
-                refused[str(error)] += 1
-    return kept, refused
+            changed.update(".".join(name.split(".")[:2]) for name in differing(record, kept[-1]))
+    return kept, refused, sorted(changed)
 
 
 def files_of(records: Sequence[Record]) -> dict[str, str]:
@@ -83,14 +95,8 @@ def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
         lines += [f"## Machine {number}" if len(machines) > 1 else "## Machine", "", *_machine(record), ""]
     lines += ["## Results", "", "Images per second over all devices, with 95 % intervals.", ""]
     lines += [*headline.markdown_rows(rows), ""]
-    warnings = Counter(warning for record in records for warning in dict.fromkeys(record.warnings))
-    if warnings:
-        lines += [
-            "Warnings of the runs:",
-            "",
-            *(f"- {markdown(w)} ({n} of {len(records)})" for w, n in warnings.items()),
-        ]
-        lines += [""]
+    if warnings := warnings_of(records):
+        lines += [*(f"- {markdown(sentence)}" for sentence in warnings), ""]
     lines += ["## Repeat it", "", "Install this version of cnn-train-bench. `***` stands for what is not public."]
     for row in rows:
         command = shlex.join(["run_bench.py", *row.records[0].identity.command])
@@ -104,7 +110,7 @@ def _machine(record: Record) -> list[str]:
     environment = record.environment
     facts = {
         "title": environment.get("machine"),
-        "hardware": hardware_in_words(record),
+        "hardware": hardware_in_words(record).replace(f"{MASK}, ", ""),  # the title names the CPU
         "operating system": environment.get("operating_system"),
         "GPU driver": environment.get("gpu_driver_version"),
         **{

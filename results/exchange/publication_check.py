@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
+import itertools
 import stat
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from results import loading, store
-from results.exchange import public_table, publication, whole
-from results.exchange.public_record import Stripping, Vocabulary
-from results.exchange.public_table import TableError
+from results.exchange import publication, whole
+from results.exchange.public_record import differing, public
 from results.gate import comparability
-from results.record import Record, flat
+from results.record import Record
+from results.report.anomalies import warnings_of
 from results.summary import Row, summarize
 from results.text import counted, one_line
+
+_LONGEST_LINE = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Checked:
     rows: Sequence[Row]
 
 
-def check(directory: Path, vocabulary: Vocabulary) -> Checked:
-    """Checks a folder. It may be somebody else's: there, a name of this host or user is a word like others.
+def check(directory: Path, words: frozenset[str]) -> Checked:
+    """Checks a folder, which may be somebody else's; `words` are those that flags may have.
 
     Raises:
         OSError: a file cannot be read, or is missing.
@@ -50,26 +50,18 @@ def check(directory: Path, vocabulary: Vocabulary) -> Checked:
     for record in records:
         name = f"record {one_line(record.identity.run_id)}"
         refusals += [f"{name}: {sentence}." for sentence in whole.why_not(record)]
-        refusals += [
-            f"{name}: {sentence}" for sentence in _private(record, dataclasses.replace(vocabulary, private=frozenset()))
-        ]
+        refusals += [f"{name}: {sentence}. Publish its run again." for sentence in _private(record, words)]
     refusals += whole.mixed(records)
     rows = summarize(records)
     if not refusals:
-        files = publication.files_of(records)
-        if _text(path) != files[path.name]:
-            refusals.append(f"{path}: its text differs from that of its records. Publish again.")
-        refusals += _of_table(directory / publication.TABLE_NAME, files[publication.TABLE_NAME])
-        readme = directory / publication.README_NAME
-        if _text(readme) != files[readme.name]:
-            refusals.append(f"{readme}: it was edited, and its text is not known to be public. Publish again.")
+        for file, expected in publication.files_of(records).items():
+            refusals += _edits(directory / file, expected)
     refusals += [
         f"{directory / name}: this file is no part of a publication. Move it elsewhere."
         for name in sorted(one.name for one in directory.iterdir())
         if name not in (store.JSONL_NAME, publication.TABLE_NAME, publication.README_NAME)
     ]
-    quality = Counter(sentence for record in records for sentence in whole.warnings(record))
-    warnings = [f"{counted(number, 'run')} of {len(records)}: {sentence}" for sentence, number in quality.items()]
+    warnings = warnings_of(records)
     if once := sum(len(row.records) == 1 for row in rows):
         warnings.append(
             f"{counted(once, 'row')} of {len(rows)}: one run only, so its interval is that of steps in one process. "
@@ -83,41 +75,25 @@ def _text(path: Path) -> str:
         return file.read().decode()
 
 
-def _private(record: Record, vocabulary: Vocabulary) -> Iterator[str]:
+def _private(record: Record, words: frozenset[str]) -> Iterator[str]:
     """Yields a sentence on the fields of a record that `publish` would not have written so."""
     try:
-        stripped = Stripping(vocabulary).record(record)
+        names = differing(record, public(record, words))
     except ValueError as error:
-        yield f"{error}. Publish its run again."
-        return
-    found, wanted = (flat(json.loads(one.to_json())) for one in (record, stripped))
-    if private := [name[:80] for name in {**found, **wanted} if found.get(name) != wanted.get(name)]:
-        yield (
-            f"not in a public form: {comparability.listed(private)}. Only words of the suite, numbers and versions are "
-            "public: publish its run again, with this version of the suite."
-        )
-
-
-def _of_table(path: Path, expected: str) -> Iterator[str]:
-    """Yields a sentence for each cell of the table that differs from the records."""
-    text = _text(path)
-    if text == expected:
-        return
-    try:
-        public_table.parsed(text, str(path))
-    except TableError as error:
         yield str(error)
         return
-    stated, wanted = (list(csv.reader(one.splitlines())) for one in (text, expected))
-    if len(stated) != len(wanted) or stated[0] != wanted[0]:
-        yield (
-            f"{path}: it must have {len(wanted)} lines and the columns {', '.join(wanted[0])}; it has {len(stated)} "
-            f"lines and {len(stated[0])} columns. Publish again."
-        )
-        return
-    for number, (line, other) in enumerate(zip(stated, wanted, strict=True), start=1):
-        for name, cell, right in zip(wanted[0], line, other, strict=False):
-            if cell != right:
-                yield f"{path}:{number}: column {name} is '{cell[:80]}', and the records give '{right}'. Publish again."
-    if [len(line) for line in stated] != [len(line) for line in wanted]:
-        yield f"{path}: a line has more or fewer cells than the first. Publish again."
+    if names:
+        fields = comparability.listed([name[:80] for name in names])
+        yield f"not in a public form: {fields}. Text is public if it is a word of a flag, or a version"
+
+
+def _edits(path: Path, expected: str) -> Iterator[str]:
+    """Yields a sentence on the first line of a file that differs from what the records give."""
+    lines = itertools.zip_longest(_text(path).split("\n"), expected.split("\n"), fillvalue="nothing")
+    for number, (line, wanted) in enumerate(lines, start=1):
+        if line != wanted:
+            yield (
+                f"{path}:{number}: it was edited: it has '{line[:_LONGEST_LINE]}', and the records give "
+                f"'{wanted[:_LONGEST_LINE]}'. Publish again."
+            )
+            return

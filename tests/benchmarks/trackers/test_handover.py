@@ -136,10 +136,10 @@ def test_mlflow_loses_no_run_before_the_new_one_is_complete(
     for module in (library, entities, variables):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.delitem(sys.modules, "benchmarks.trackers.to_mlflow", raising=False)
-    tracker = importlib.import_module("benchmarks.trackers.to_mlflow").MLflow("x")
+    to_mlflow = importlib.import_module("benchmarks.trackers.to_mlflow")
     monkeypatch.delitem(sys.modules, "benchmarks.trackers.to_mlflow")
     with pytest.raises(OSError, match="full") if is_broken else contextlib.nullcontext():
-        tracker.send(tracked(of_session()))
+        to_mlflow.send(tracked(of_session()), "x")
     assert client.calls == calls
 
 
@@ -150,9 +150,8 @@ def test_tensorboard_leaves_files_of_others_and_no_part_of_one(tmp_path: Path, m
     (tmp_path / "train").mkdir()
     others = tmp_path / "train" / "events.out.tfevents.1700000000.host.1.v2"
     others.touch()
-    tracker = to_tensorboard.TensorBoard(str(tmp_path))
-    tracker.send(dataclasses.replace(run, began=1.0))
-    tracker.send(run)
+    to_tensorboard.send(dataclasses.replace(run, began=1.0), str(tmp_path))
+    to_tensorboard.send(run, str(tmp_path))
     own = tmp_path / "train" / f"events.out.tfevents.{round(run.began):010d}.train"
     assert {*(tmp_path / "train").iterdir()} == {others, own}
     content, seen = own.read_bytes(), []
@@ -164,7 +163,7 @@ def test_tensorboard_leaves_files_of_others_and_no_part_of_one(tmp_path: Path, m
 
     monkeypatch.setattr(to_tensorboard, "_events", failing)
     with pytest.raises(OSError, match="full"):
-        tracker.send(run)
+        to_tensorboard.send(run, str(tmp_path))
     assert {*(tmp_path / "train").iterdir()} == {others, own} and own.read_bytes() == content
     assert len(seen) == 1 and "tfevents" not in seen[0]
 
@@ -181,15 +180,17 @@ def test_a_record_that_cannot_be_sent_does_not_stop_the_others(here: Path, capfd
 
 
 @pytest.mark.process
-def test_the_time_without_a_sent_record_is_limited_and_not_that_of_each(
+def test_records_that_were_sent_in_time_are_counted(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "wandb.py").write_text(HANGING)
+    good, slow = make_record(), make_record()
+    script = "import benchmarks.trackers.to_tensorboard as it, time\nsend = it.send\nit.send = lambda run, target: "
+    script += f"time.sleep(600) if run.run_id == '{slow.identity.run_id}' else send(run, target)\n"
+    (here / "sitecustomize.py").write_text(script)
     monkeypatch.setenv("PYTHONPATH", str(here))
-    monkeypatch.setenv("STARTED", str(here / "started"))
-    records = [make_record() for _ in range(100)]
-    assert not handover.send(records, Targets(wandb_project="demo"), [here], print, limit_seconds=3.0)
-    assert "100 of 100 runs were not sent: it took longer than 3 s" in capfd.readouterr().err
+    monkeypatch.setattr(handover, "_MORE_SECONDS", 1.0)
+    assert not handover.send([good, slow], Targets(tensorboard_dir="tb"), [here], print, limit_seconds=9.0)
+    assert "1 of 2 runs were not sent: it took longer than 10 s" in capfd.readouterr().err
 
 
 def logged(path: Path) -> Iterator[Any]:

@@ -17,13 +17,6 @@ from tests.support.records import fake_run
 HEADER = "machine,model,devices,batch_per_device,images_per_sec,images_per_sec_low,images_per_sec_high,forward_only"
 
 
-def test_every_column_is_a_field_of_a_figure() -> None:
-    fields = {field.name for field in dataclasses.fields(Figure)}
-    assert fields == {column.name for column in COLUMNS}
-    required = {field.name for field in dataclasses.fields(Figure) if field.default is dataclasses.MISSING}
-    assert required == {column.name for column in COLUMNS if column.required}
-
-
 def test_a_figure_that_is_written_is_read_again() -> None:
     (row,) = summarize([fake_run(num_devices=2, step_seconds=[0.1, 0.2] * 5, xla="jit")])
     (figure,) = public_table.of_rows([row])
