@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.checkpoints import export_verb
-from benchmarks.cli import main, server_verb
+from benchmarks.cli import export_verb, main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.checkpoints import export_verb
-from benchmarks.cli import completion_verb, publish_verb, report_verb, run_verb, server_verb
+from benchmarks.cli import completion_verb, export_verb, publish_verb, report_verb, run_verb, server_verb
 from benchmarks.config.verb import Verb
 from benchmarks.datasets import data_verb
 from benchmarks.doctor import doctor_verb

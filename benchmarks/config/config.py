@@ -171,6 +171,160 @@ def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Basis:
+    """What is known before the rules are applied, since they ask for it, and what was said about it."""
+
+    spec: ModelSpec
+    cluster: Cluster | None
+    devices: Devices
+    must_exist: bool  # the GPUs, on this machine
+    data_name: str
+    data_format: Literal["NHWC", "NCHW"]
+    notices: tuple[str, ...]
+
+
+def resolve(
+    given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str] | None = None
+) -> Config:
+    """Turns flag values (None: not given) into a configuration.
+
+    Args:
+        given: by flag name, as `flag.parse` returns them, which checks the range of each.
+        count_gpus: counts the GPUs of this machine; called only if that matters.
+        environ: may name a cluster, too; None for the environment variables.
+
+    Raises:
+        UsageError: a value is not possible here, or values contradict each other.
+    """
+    environ = os.environ if environ is None else environ
+    given, basis = _basis(given, count_gpus, environ)
+    now = rules.Situation(
+        given=given,
+        facts=_facts(given, basis),
+        flags=FLAGS,
+        texts={n: fact.text.format(model=basis.spec.name, data_name=basis.data_name) for n, fact in FACTS.items()},
+    )
+    usual = {**DEFAULTS, "local_parameter_device": basis.devices.device, "force_gpu_compatible": False}
+    given, without_effect = rules.apply((*WITHOUT_EFFECT, *REFUSALS), now, usual)
+    config = _decide(given, basis, environ, without_effect)
+    if problem := why_not(config.variables.variable_update, config.variables.modifiers, config.place):
+        raise UsageError(problem)
+    return config
+
+
+def _basis(
+    given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]
+) -> tuple[Mapping[str, Any], _Basis]:
+    """Returns the flag values of this process, and what rules may ask for."""
+    gone = peer_flags.resolve(given)
+    spec = outside_models.find(given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"])
+    given = {**given, "model": given["model"] and spec.name}
+    cluster, of_cluster = discovery.resolve(given, environ)
+    given, of_rank = device_options.of_rank(given, cluster, count_gpus, environ)
+    demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
+    must_exist = cluster is None or cluster.own.has_towers or not demanded  # those of workers need not
+    devices = device_options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
+    data_name, of_data = input_options.data_name(given, spec)
+    return given, _Basis(
+        spec=spec,
+        cluster=cluster,
+        devices=devices,
+        must_exist=must_exist,
+        data_name=data_name,
+        data_format=_layout(given, spec, devices),
+        notices=(*gone, *of_cluster, *of_rank, *of_data),
+    )
+
+
+def _decide(
+    given: Mapping[str, Any], basis: _Basis, environ: Mapping[str, str], without_effect: tuple[str, ...]
+) -> Config:
+    """Returns the configuration of flag values that go together."""
+    spec, cluster = basis.spec, basis.cluster
+    from_host = basis.data_name != SYNTHETIC
+    devices, of_devices = device_options.decide(basis.devices, given, cluster, environ, from_host=from_host)
+    usual_batch = spec.batch_on_gpu if devices.on_gpu else spec.batch_on_cpu
+    batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"] or usual_batch
+    owns_gpus = device_options.owns_gpus(devices, given, cluster, environ)
+    of_variables, on_variables = variables.decide(
+        given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
+    )
+    arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
+    if devices.on_gpu and basis.must_exist:
+        on_arithmetic += device_options.judge(devices, precision=arithmetic.precision, xla=arithmetic.xla)
+    forward_only = bool(given["forward_only"] or given["eval"])
+    workload = filled(
+        Workload,
+        given,
+        model=spec.name,
+        model_digest=spec.digest,
+        batch_per_device=batch,
+        num_classes=input_options.num_classes(given["num_classes"], spec, basis.data_name),
+        data_format=basis.data_format,
+        forward_only=forward_only,
+        eval_only=bool(given["eval"]),
+    )
+    processes = process_options.decide(given, cluster)
+    checkpoints = filled(Checkpoints, given)
+    evaluation, summaries = callback_options.evaluation(given), callback_options.summaries(given)
+    pauses = callback_options.pauses(checkpoints, evaluation, summaries)
+    towers = devices.num_devices * processes.num_workers
+    how_long, on_length = length.decide(given, steps_per_round(forward_only, of_variables), on_gpu=devices.on_gpu)
+    written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
+    return Config(
+        workload=workload,
+        computing=arithmetic,
+        devices=devices,
+        processes=processes,
+        variables=of_variables,
+        data=input_options.decide(given, basis.data_name, pauses),
+        training=training_options.decide(given, spec, batch_global=batch * towers),
+        checkpoints=checkpoints,
+        evaluation=evaluation,
+        summaries=summaries,
+        length=how_long,
+        output=written,
+        notices=(
+            *(*basis.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length),
+        ),
+    )
+
+
+def steps_per_round(self) -> int:
+        """Returns after how many steps training repeats what it does: more than 1 where some do more than others."""
+        return steps_per_round(self.workload.forward_only, self.variables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields of all parts by their names, which differ, as JSON can hold them."""
+        return {**_joined(dataclasses.asdict(getattr(self, name)) for name in _PARTS), "notices": self.notices}
+
+    def key_fields(self) -> dict[str, Any]:
+        """Returns the fields that can change the result."""
+        aside = self.aside_fields()
+        return {name: value for name, value in self.to_dict().items() if name not in aside}
+
+    def aside_fields(self) -> list[str]:
+        """Returns the names of the fields that cannot change the result."""
+        return [
+            *(
+                field.name
+                for name, part in _PARTS.items()
+                for field in dataclasses.fields(getattr(self, name))
+                if not (part.metadata.get("in_key", True) and field.metadata.get("in_key", True))
+            ),
+            "notices",
+        ]
+
+
+_PARTS = {field.name: field for field in dataclasses.fields(Config) if field.name not in ("notices", "command")}
+_OF_RUNTIME = {field.name for field in dataclasses.fields(Runtime)}
+
+
+def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
 def resolve(
     given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str] | None = None
 ) -> Config:
@@ -266,12 +420,6 @@ def steps_per_round(forward_only: bool, variables: Variables) -> int:
     return 1 if forward_only else max(1, variables.modifiers.local_sgd_steps)
 
 
-def _must_exist(cluster: Cluster | None, given: Mapping[str, Any]) -> bool:
-    """Returns whether the GPUs that the flags name must be on this machine; those of workers need not be."""
-    demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
-    return cluster is None or cluster.own.has_towers or not demanded
-
-
 def _layout(given: Mapping[str, Any], spec: ModelSpec, devices: Devices) -> Literal["NHWC", "NCHW"]:
     wanted: Literal["NHWC", "NCHW", "auto"] = given["data_format"] or "auto"
     if wanted != "auto":
@@ -284,34 +432,27 @@ def _layout(given: Mapping[str, Any], spec: ModelSpec, devices: Devices) -> Lite
     )
 
 
-def _facts(
-    given: Mapping[str, Any],
-    spec: ModelSpec,
-    cluster: Cluster | None,
-    devices: Devices,
-    data_name: str,
-    data_format: str,
-) -> frozenset[str]:
+def _facts(given: Mapping[str, Any], basis: _Basis) -> frozenset[str]:
     """Returns the names of the facts, see `rule_table.FACTS`, that hold."""
+    spec, cluster, devices = basis.spec, basis.cluster, basis.devices
+    in_cluster = cluster is not None
     holds = {
         "@cpu": not devices.on_gpu,
         "@gpu": devices.on_gpu,
-        "@cluster": cluster is not None,
+        "@cluster": in_cluster,
         "@workers": cluster is not None and cluster.num_workers > 1,
         "@controller": cluster is not None and cluster.controller is not None,
-        "@synthetic": data_name == SYNTHETIC,
-        "@synthetic_host": data_name == SYNTHETIC_HOST,
-        "@small_images": data_name in ("cifar10", "mnist"),
-        "@mnist": data_name == "mnist",
-        "@nchw": data_format == "NCHW",
+        "@synthetic": basis.data_name == SYNTHETIC,
+        "@synthetic_host": basis.data_name == SYNTHETIC_HOST,
+        "@small_images": basis.data_name in ("cifar10", "mnist"),
+        "@mnist": basis.data_name == "mnist",
+        "@nchw": basis.data_format == "NCHW",
         "@nhwc_only": not spec.nchw,
         "@no_conv1x1": not spec.has_conv1x1,
         "@no_larger_convolutions": not spec.has_larger_convolutions,
         "@no_batch_norm": not spec.has_batch_norm,
         "@no_resnet": not spec.name.startswith("resnet") or spec.data_name != "imagenet",
         "@no_trials": True,
-        "@no_shared_devices": not variables.shares_devices(
-            given, on_gpu=devices.on_gpu, in_cluster=cluster is not None
-        ),
+        "@no_shared_devices": not variables.shares_devices(given, on_gpu=devices.on_gpu, in_cluster=in_cluster),
     }
     return frozenset(name for name in FACTS if holds[name])

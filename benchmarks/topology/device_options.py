@@ -146,7 +146,6 @@ def decide(
     cluster: Cluster | None,
     environ: Mapping[str, str],
     *,
-    read: bool,
     from_host: bool,
 ) -> tuple[Devices, tuple[str, ...]]:
     """Returns the devices of a run, and a sentence if workers share GPUs.
@@ -159,7 +158,6 @@ def decide(
         given: flag values by name; None is not given.
         cluster: the tasks; None for a single process.
         environ: the environment variables.
-        read: images are read.
         from_host: images come from the host.
 
     Raises:
@@ -170,7 +168,7 @@ def decide(
     if not devices.on_gpu:
         return devices, ()
     mode = devices.gpu_thread_mode
-    if mode is None and read:
+    if mode is None and given["data_dir"] is not None:
         mode = os.environ.get("TF_GPU_THREAD_MODE", "gpu_private").lower()  # type: ignore[assignment]
     if devices.per_gpu_thread_count and mode in (None, "global"):
         raise UsageError(
