@@ -32,14 +32,9 @@ def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch)
 
 def test_defaults_on_a_cpu() -> None:
     made = resolve()
-    assert (made.workload.model, made.devices.device, made.devices.num_devices, made.workload.data_format) == (
-        "resnet50",
-        "cpu",
-        1,
-        "NHWC",
-    )
-    assert (made.workload.batch_per_device, made.length.num_batches, made.length.num_warmup_batches) == (8, 100, 3)
-    assert (made.data.data_name, made.variables.shared_on) == ("synthetic", "cpu")
+    assert (made.workload.model, made.workload.data_format, made.workload.batch_per_device) == ("resnet50", "NHWC", 8)
+    assert (made.devices.device, made.devices.num_devices, made.variables.shared_on) == ("cpu", 1, "cpu")
+    assert (made.length.num_batches, made.length.num_warmup_batches, made.data.data_name) == (100, 3, "synthetic")
 
 
 def test_defaults_on_a_gpu() -> None:

@@ -155,8 +155,6 @@ def test_a_sweep_takes_each_as_one_value() -> None:
     ("words", "name", "value"),
     [
         (["--device", "CPU"], "device", "cpu"),
-        (["--data_format=nchw"], "data_format", "NCHW"),
-        (["--variable_update=PARAMETER_SERVER"], "variable_update", "parameter_server"),
         (["-model", "resnet50"], "model", "resnet50"),
         (["-batch_size=8"], "batch_size", 8),
         (["-nodistortions"], "distortions", False),
