@@ -20,9 +20,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import option
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags
 from benchmarks.config.config import Config
+from benchmarks.config.rule_table import FACTS, REFUSALS, WITHOUT_EFFECT
+from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
@@ -270,9 +273,32 @@ def _json_type(hint: Any) -> str:
 
 
 def _config_fields() -> str:
-    aside = {field.name: bool(field.metadata.get("aside")) for field in dataclasses.fields(Config) if field.init}
-    inside, outside = ([name for name in aside if aside[name] is wanted] for wanted in (False, True))
-    return f"In `config_key`:\n\n{_block(inside)}\n\nNot in `config_key`:\n\n{_block(outside)}"
+    hints, rows = typing.get_type_hints(Config), []
+    for part in (field for field in dataclasses.fields(Config) if dataclasses.is_dataclass(hints[field.name])):
+        fields = dataclasses.fields(hints[part.name])
+        in_key = {one.name: part.metadata.get("in_key", True) and one.metadata.get("in_key", True) for one in fields}
+        rows.append((f"`{part.name}`", *(_code(n for n in in_key if in_key[n] is wanted) for wanted in (True, False))))
+    return _table(("part", "in `config_key`", "not in `config_key`"), [*rows, ("", "", "`notices`")])
+
+
+_KINDS = {Needs: "need one of", Excludes: "do not go with", NoEffect: "have no effect with"}
+
+
+def _rules() -> str:
+    """Returns the rules on flags that involve several, as one table for each kind."""
+
+    def terms(text: str) -> str:
+        facts = {name: fact.text.format(model="the model", data_name="the data set") for name, fact in FACTS.items()}
+        return ", ".join(facts.get(term, f"`{term}`") for term in text.split())
+
+    def row(rule: Rule) -> tuple[str, str, str]:
+        return terms(rule.flags), terms(rule.others) + f"; where {terms(rule.when)}" * bool(rule.when), rule.because
+
+    every = (*REFUSALS, *WITHOUT_EFFECT)
+    return "\n\n".join(
+        _table(("flags", words, "because"), (row(rule) for rule in every if type(rule) is kind))
+        for kind, words in _KINDS.items()
+    )
 
 
 # The rest
@@ -301,7 +327,7 @@ def _managers() -> str:
 
 
 def _modifiers() -> str:
-    meanings = _attributes(Modifiers)
+    meanings = _attributes(Modifiers) | {one.name: one.help for one in option.flags_of(Modifiers)}
     rows = (
         (
             re.sub(r"--[\w=]+", r"`\g<0>`", text),
@@ -413,6 +439,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fields of derived": _derived_fields,
     "fields of config": _config_fields,
     "recorded environment variables": lambda: _block(sorted(RECORDED_VARIABLES)),
+    "rules on flags": _rules,
     "exit statuses": _exit_statuses,
     "managers": _managers,
     "modifiers": _modifiers,
