@@ -67,7 +67,7 @@ def _last(field: str) -> Callable[[Record], Any]:
 
 
 def _last_evaluation(field: str) -> Callable[[Record], Any]:
-    return lambda record: record.measurement.evaluations[-1][field] if record.measurement.evaluations else None
+    return lambda record: record.measurement.evaluations[-1].get(field) if record.measurement.evaluations else None
 
 
 def _loss(which: int) -> Callable[[Record], Any]:

@@ -139,7 +139,7 @@ def send(
 def _job(kind: Kind, target: str, records: Sequence[Record], limit_seconds: float, stack: contextlib.ExitStack) -> _Job:
     files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
     job = {"sender": kind.sender, "target": target, "limit_seconds": limit_seconds}
-    files[0].writelines(f"{line}\n".encode() for line in (json.dumps(job), *(r.masked().to_json() for r in records)))
+    files[0].writelines(f"{line}\n".encode() for line in (json.dumps(job), *(r.to_json() for r in records)))
     files[0].seek(0)
     return _Job(kind, target, *files)
 

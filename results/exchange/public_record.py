@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
 from results.exchange import public_fields as public
 from results.masking import MASK
 from results.record import Record, Status
@@ -84,15 +87,15 @@ class Stripping:
         self.left_out["identity.session_id"] += bool(identity.session_id)
         self.left_out["identity.command"] += command != list(identity.command)
         self.left_out["warnings"] += warnings != list(record.warnings)
-        return dataclasses.replace(
+        return replace(
             record,
-            identity=dataclasses.replace(identity, command=command, session_id=""),
+            identity=replace(identity, command=command, session_id=""),
             config=config,
             config_aside=[name for name in record.config_aside if name in config],
             environment=environment,
             model=self._kept(record.model, "model"),
             placement=self._kept(record.placement, "placement"),
-            measurement=dataclasses.replace(record.measurement, **self._measured(vars(record.measurement))),
+            measurement=replace(record.measurement, **self._measured(msgspec.structs.asdict(record.measurement))),
             reason="",
             warnings=warnings,
         )
