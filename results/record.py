@@ -244,7 +244,7 @@ def _read(name: str, text: msgspec.Raw, shared: Shared) -> Any:
             if name in PARTS:
                 found = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
         except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(str(error).replace("`$", f"`$.{name}")) from error
+            raise msgspec.ValidationError(f"{name}: {error}") from error
         shared[key] = found
     return shared[key]
 

@@ -16,7 +16,7 @@ from typing import Any
 from results import repeats
 from results.record import Kind, Record, Status, key_of
 from results.repeats import Outcome
-from results.text import ODD_VALUE, counted, one_line
+from results.text import counted
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
@@ -133,7 +133,7 @@ class Row:
     @property
     def reason(self) -> str:
         """Returns the reasons of the repeats that are not valid."""
-        return one_line(" ".join(dict.fromkeys(record.reason for record in self.records if record.reason)))
+        return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
 
 
 @functools.cache
@@ -166,7 +166,7 @@ def manager_of(config: Mapping[str, Any]) -> str:
         part if isinstance(part := config.get(name), Mapping) else {} for name in ("pipeline", "modifiers")
     )
     if pipeline:
-        return one_line(f"pipeline of {pipeline.get('stages')}, {pipeline.get('micro_batches')} micro-batches")
+        return f"pipeline of {pipeline.get('stages')}, {pipeline.get('micro_batches')} micro-batches"
     name = str(config.get("variable_update") or "")
     words = [name]
     if name == "parameter_server" and config.get("shared_on") and not config.get("cluster"):
@@ -182,7 +182,7 @@ def manager_of(config: Mapping[str, Any]) -> str:
     words += [word for field, word in plain.items() if modifiers.get(field)]
     numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}
     words += [f"{word} {modifiers[field]}" for field, word in numbers.items() if modifiers.get(field)]
-    return one_line(" ".join(words))
+    return " ".join(words)
 
 
 def processes_of(config: Mapping[str, Any]) -> str:
@@ -209,19 +209,14 @@ def summarize(records: Iterable[Record]) -> list[Row]:
 
 def _row(records: Sequence[Record]) -> Row:
     valid = [record for record in records if record.status is Status.OK]
-    if not valid:
-        return Row(records=records, images_per_sec=None, low=None, high=None)
     runs = [_outcome(record) for record in valid]
-    try:
-        rate = repeats.rate(runs)
-    except ODD_VALUE:  # a record has no images, no steps or no time
-        rate = math.nan
-    if not 0 < rate < math.inf:
+    if not valid or not all(run.images_per_step for run in runs):
         return Row(records=records, images_per_sec=None, low=None, high=None)
+    rate = repeats.rate(runs)
     low, high = valid[0].derived.images_per_sec_low, valid[0].derived.images_per_sec_high
     if len(valid) > 1:
         low, high = repeats.repeats_interval([repeats.rate([run]) for run in runs])
-    if not (low and high and 0 < low <= rate * _ROUNDED and rate <= high * _ROUNDED < math.inf):  # stored: anything
+    if not (low and high and 0 < low <= rate * _ROUNDED and rate <= high * _ROUNDED):  # stored: anything
         low, high = None, None
     return Row(records=records, images_per_sec=rate, low=low, high=high)
 
@@ -261,7 +256,7 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
         if len(machines) > 1:
             version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
             words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
-        found.append(one_line(", ".join(words)))
+        found.append(", ".join(words))
     return found
 
 

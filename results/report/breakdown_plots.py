@@ -14,7 +14,6 @@ from results.record import Record
 from results.report import figures, published
 from results.report.anomalies import title
 from results.summary import DATA, MANAGER, Row, Siblings
-from results.text import one_line
 
 _LONGEST_LABEL = 120
 _SENT = ("read", "gradient", "weight", "activation")
@@ -166,8 +165,8 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
             bandwidth, size = record.derived.bus_bandwidth_gb_per_sec, record.measurement.message_bytes
             if bandwidth is None or size is None or not str(record.config.get("message"))[:1].isdigit():
                 continue  # the gradients of a model are many tensors, not one message
-            panel = one_line(f"{record.config.get('num_devices')} {record.config.get('device')} devices")
-            spec = one_line(str((record.config.get("modifiers") or {}).get("all_reduce_spec")))
+            panel = f"{record.config.get('num_devices')} {record.config.get('device')} devices"
+            spec = str((record.config.get("modifiers") or {}).get("all_reduce_spec"))
             panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
         if not panels:
             return None

@@ -12,7 +12,7 @@ from results import repeats, scaling
 from results.report.anomalies import differences
 from results.scaling import FARTHEST, Estimate, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
-from results.text import ODD_VALUE, counted, one_line
+from results.text import counted
 
 COLUMNS = ("images/s", "95 % interval", "per {}", "speed-up", "efficiency %", "95 % interval", "each more adds")
 # What varies along a curve, and the fields in which its rows may differ.
@@ -98,8 +98,7 @@ def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[C
             by_number = {_number(one, noun): one for one in alike}
             if len(by_number) >= least and group not in seen:
                 seen.add(group)
-                with contextlib.suppress(*ODD_VALUE):  # an odd record has no place on a curve
-                    yield _curve(noun, dict(sorted(by_number.items())))
+                yield _curve(noun, dict(sorted(by_number.items())))
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
@@ -126,8 +125,8 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
     return Curve(
-        panel=one_line(", ".join([f"{first.config.get('model')}{inference}", f"batch {batch} per device", *also])),
-        label=one_line(", ".join(filter(None, (manager_of(first.config), others)))),
+        panel=", ".join([f"{first.config.get('model')}{inference}", f"batch {batch} per device", *also]),
+        label=", ".join(filter(None, (manager_of(first.config), others))),
         noun=noun,
         rows=rows,
         shared=shared,
@@ -302,7 +301,7 @@ def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
         yield "The first limit is contention: what all wait for, such as a link, the host or a parameter server."
     else:
         yield f"The first limit is coherence: what each {curve.noun} exchanges with every other."
-    manager = one_line(str(next(iter(curve.rows.values())).config.get("variable_update")))
+    manager = str(next(iter(curve.rows.values())).config.get("variable_update"))
     ask = "Next, `doctor` shows which part of a step grows"
     alone = curve.noun == "device" and manager != "independent"
     yield ask + (f", and --variable_update={manager},independent what remains without exchange." if alone else ".")
