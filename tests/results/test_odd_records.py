@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from results import loading, store
 from results.gate import baseline_check, comparison
@@ -107,7 +107,7 @@ def judged(records: list[Record], good: Record) -> str:
 def apart(records: list[Record]) -> list[Record]:
     """Returns records each of which is a configuration of its own, as far as the key was not what was changed."""
     return [
-        dataclasses.replace(record, identity=dataclasses.replace(record.identity, config_key=f"{number}"))
+        replace(record, identity=replace(record.identity, config_key=f"{number}"))
         for number, record in enumerate(records)
     ]
 
@@ -176,8 +176,8 @@ def test_a_field_of_another_type_is_named_and_its_line_is_skipped(tmp_path: Path
 def test_a_page_masks_what_others_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "PLOTS", [])
     run = fake_run()
-    identity = dataclasses.replace(run.identity, command=["--token=p4ssphrase"])
-    old = dataclasses.replace(
+    identity = replace(run.identity, command=["--token=p4ssphrase"])
+    old = replace(
         run, identity=identity, environment={"variables": {"NVIDIA_API_KEY": "p4ssphrase", "XLA_FLAGS": "-O"}}
     )
     write.write([old], ["x"], tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import types
@@ -10,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.config import config, flag, precision_options, run_flags
@@ -66,8 +66,8 @@ class Runs:
             if word in cell.arguments:
                 return fake_run(status=status, reason=reason)
         made = fake_run(step_seconds=[chosen.batch_global / self.rate(chosen)] * chosen.num_batches)
-        measurement = dataclasses.replace(made.measurement, images_per_step=chosen.batch_global)
-        return dataclasses.replace(made, measurement=measurement)
+        measurement = replace(made.measurement, images_per_step=chosen.batch_global)
+        return replace(made, measurement=measurement)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 import results
 from benchmarks.cli import publish_verb
@@ -54,9 +55,9 @@ def run(**config: Any) -> Record:
         {"window_seconds": 1.0, "gpus": [GPU], "energy_of": "GPU only", "mean_watts": {"GPU-1234-5678": 300.0}}
     ]
     command = ["run", "--model=resnet50", "--batch_size", "32", "--output_dir", "/home/canaryuser", "--nofused_bn"]
-    return dataclasses.replace(
+    return replace(
         record,
-        identity=dataclasses.replace(record.identity, command=[*command, "--data_dir=/data"], session_id="5e551011"),
+        identity=replace(record.identity, command=[*command, "--data_dir=/data"], session_id="5e551011"),
         config={
             **record.config,
             "data_dir": "/data",
@@ -65,7 +66,7 @@ def run(**config: Any) -> Record:
         },
         config_aside=["output_dir", "data_dir", "notices"],
         environment=environment,
-        measurement=dataclasses.replace(record.measurement, telemetry=telemetry),
+        measurement=replace(record.measurement, telemetry=telemetry),
         warnings=["The machine was busy before the run (load 6.4 per core).", "canaryuser said so."],
     )
 
@@ -113,8 +114,8 @@ def test_fields_that_nobody_knows_are_left_out() -> None:
         name: {**getattr(record, name), "new_field": "10.20.30.40", "new": {"deep": 1}, "canaryhost": 2}
         for name in ("config", "environment", "model", "placement")
     }
-    measurement = dataclasses.replace(record.measurement, input_stages={"canaryhost": 1.0, "read": 2.0})
-    (kept,) = published(dataclasses.replace(record, **parts, measurement=measurement))
+    measurement = replace(record.measurement, input_stages={"canaryhost": 1.0, "read": 2.0})
+    (kept,) = published(replace(record, **parts, measurement=measurement))
     text = kept.to_json()
     assert "new" not in {name for part in parts for name in getattr(kept, part)} and "canaryhost" not in text
     assert "new_field" not in text and kept.measurement.input_stages == {"read": 2.0}
@@ -250,7 +251,7 @@ def test_a_folder_that_cannot_be_written_leaves_no_part(tmp_path: Path, monkeypa
 
 def test_equal_records_give_equal_texts_in_every_process() -> None:
     warnings = [*public_fields.WARNINGS.values()]
-    readme = publication.files_of([dataclasses.replace(run(), warnings=warnings)])["README.md"]
+    readme = publication.files_of([replace(run(), warnings=warnings)])["README.md"]
     assert sorted(warnings, key=readme.index) == warnings
 
 
