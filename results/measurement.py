@@ -25,7 +25,7 @@ POWER_LIMIT = "power limit"
 
 # No run measures larger numbers, and sums and products of them overflow.
 Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
-_Rate = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+_Rate = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -128,7 +128,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     input_stages: Mapping[str, _Rate] = {}
     input_stage_rounds: Mapping[str, Sequence[_Rate]] = {}
     shuffle_buffer: Mapping[str, int | float] = {}
-    bare_decode_images_per_sec: Number | None = None
+    bare_decode_images_per_sec: _Rate | None = None
     restarts: Count = 0
     steps_before: Count = 0
     evaluations: Sequence[Mapping[str, Any]] = []
@@ -170,8 +170,8 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     images_per_sec: Number | None = None
-    images_per_sec_low: Number | None = None
-    images_per_sec_high: Number | None = None
+    images_per_sec_low: _Rate | None = None
+    images_per_sec_high: _Rate | None = None
     images_per_sec_per_device: Number | None = None
     images_per_sec_jitter: Number | None = None
     step_ms_p50: Number | None = None

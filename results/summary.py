@@ -71,10 +71,10 @@ class Row:
         """Returns the number of devices of all workers."""
         return self.count("num_devices") * self.count("num_workers")
 
-    def count(self, name: str) -> int:
-        """Returns a number of the configuration; 1 if it is unknown."""
+    def count(self, name: str, otherwise: int = 1) -> int:
+        """Returns a number of the configuration, or `otherwise` if it is unknown."""
         number = self.config.get(name)
-        return number if isinstance(number, int) and number > 0 else 1
+        return number if isinstance(number, int) and number > 0 else otherwise
 
     @property
     def rate(self) -> float:

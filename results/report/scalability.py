@@ -157,8 +157,8 @@ def shares(row: Row, noun: str) -> bool:
         return row.count("virtual_gpus") > 1
     if noun == "device":
         return row.count("num_devices") > 1
-    processes = (row.count("num_workers") + int(row.config.get("num_ps") or 0)) / row.count("num_hosts")
-    threads = [int(row.config.get(name) or 0) for name in ("num_intra_threads", "num_inter_threads")]
+    processes = (row.count("num_workers") + row.count("num_ps", 0)) / row.count("num_hosts")
+    threads = [row.count(name, 0) for name in ("num_intra_threads", "num_inter_threads")]
     cores = row.records[0].environment.get("cpu_cores_usable")
     return processes > 1 and (0 in threads or cores is not None and processes * max(threads) > cores)
 

@@ -173,18 +173,6 @@ def test_a_field_of_another_type_is_named_and_its_line_is_skipped(tmp_path: Path
     assert str(path[-1]) in problem
 
 
-def test_a_page_masks_what_others_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "PLOTS", [])
-    run = fake_run()
-    identity = replace(run.identity, command=["--token=p4ssphrase"])
-    old = replace(
-        run, identity=identity, environment={"variables": {"NVIDIA_API_KEY": "p4ssphrase", "XLA_FLAGS": "-O"}}
-    )
-    write.write([old], ["x"], tmp_path)
-    text = (tmp_path / "report.html").read_text()
-    assert text.count("p4ssphrase") == 0 and "NVIDIA_API_KEY=***, XLA_FLAGS=-O" in text
-
-
 def test_a_directory_with_odd_lines_is_appended_to(tmp_path: Path) -> None:
     lines = [changed(fake_run(), path, HOSTILE) for path in paths(json.loads(fake_run().to_json()))]
     (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
@@ -201,16 +189,6 @@ def test_a_plot_shows_a_dollar_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
     _, notes = write.write(runs, ["x"], tmp_path)
     assert not [note for note in notes if "missing" in note]
     assert "$\\frac{$" in (tmp_path / "plots" / "batches.svg").read_text()
-
-
-def test_a_plot_that_cannot_be_drawn_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("Axis limits cannot be NaN or Inf")
-
-    monkeypatch.setattr("results.report.figures.save", fail)
-    _, notes = write.write([fake_run()], ["x"], tmp_path)
-    assert "The plot 'Step times' is missing: a record holds a number that cannot be drawn." in notes
-    assert "is missing" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

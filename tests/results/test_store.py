@@ -464,4 +464,4 @@ def test_a_part_that_equals_another_part_of_another_field_is_checked_for_its_own
     lines = [make_record(environment=odd).to_json(), make_record(config=odd).to_json()]
     path.write_text("\n".join(lines))
     loaded = load(path)
-    assert len(loaded.records) == 1 and "config.model has a value of the wrong type" in loaded.problems[0]
+    assert len(loaded.records) == 1 and "got `array` - at `$.model`" in loaded.problems[0]

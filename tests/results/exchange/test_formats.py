@@ -121,8 +121,7 @@ def test_the_name_of_a_benchmark_does_not_depend_on_other_rows() -> None:
     [
         {"identity": {"time_utc": "yesterday"}},
         {"identity": {"time_utc": "2026-01-01T00:00:00"}},
-        {"measurement": {"startup_seconds": 1e308}},
-        {"measurement": {"first_step_seconds": 1e308, "warmup_step_seconds": [1e308]}},
+        {"measurement": {"startup_seconds": 1e15, "warmup_step_seconds": [-1e15]}},
         {"config": {"=1+1|x": 1, "run_id": "evil", "model": HOSTILE}},
     ],
     ids=str,

@@ -171,7 +171,7 @@ def test_predictions_continue_the_table_with_what_each_more_adds() -> None:
 
 
 def test_odd_records_cost_no_other_curve() -> None:
-    odd = [replace(run(n, device="cpu", workers=n), environment={"cpu_cores_usable": "x"}) for n in (1, 2, 4)]
+    odd = [replace(run(n, device="cpu", workers=n), environment={"cpu_cores_usable": 4}) for n in (1, 2, 4)]
     odd = [replace(one, config={**one.config, "num_devices": 1, "num_ps": "y"}) for one in odd]
     assert len(table_of([*odd, *repeated(1, 2, 4, model="vgg16")])) == 1
 
