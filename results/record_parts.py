@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from results.measurement import Count, Number
 
 _Scalar = str | int | float | bool | None
+_Bytes = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class Config(msgspec.Struct):
@@ -53,12 +54,12 @@ class Model(msgspec.Struct):
 class Sent(msgspec.Struct):
     """What a step sends by formula; `by_kind` has the number of transfers and their bytes."""
 
-    total_bytes: Number | None = None
-    busiest_ps_bytes: Number | None = None
-    read_bytes: Number | None = None
-    gradient_bytes: Number | None = None
-    weight_bytes: Number | None = None
-    activation_bytes: Number | None = None
+    total_bytes: _Bytes | None = None
+    busiest_ps_bytes: _Bytes | None = None
+    read_bytes: _Bytes | None = None
+    gradient_bytes: _Bytes | None = None
+    weight_bytes: _Bytes | None = None
+    activation_bytes: _Bytes | None = None
     by_kind: Mapping[str, tuple[Number | None, Number | None]] | None = None
 
 

@@ -43,7 +43,7 @@ def sent(rows: Sequence[Row]) -> Figure | None:
     bars: dict[str, dict[str, float]] = {}
     for row in figures.valid_training(rows):
         by_kind = row.records[0].placement.get("sent_per_step") or {}
-        if by_kind.get("total_bytes") and len(bars) < figures.MOST_BARS:
+        if (by_kind.get("total_bytes") or 0) >= 1 and len(bars) < figures.MOST_BARS:
             sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
             # In a cluster, bytes are counted by link and not by kind.
             sizes["between processes"] = by_kind["total_bytes"] / 1e6 - sum(sizes.values())
