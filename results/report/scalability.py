@@ -8,9 +8,10 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from results import repeats, scaling
+from results import repeats
+from results.report import scaling_law
 from results.report.anomalies import differences
-from results.scaling import FARTHEST, Estimate, Fit, Point
+from results.report.scaling_law import FARTHEST, Estimate, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
 from results.text import counted
 
@@ -71,14 +72,14 @@ class Curve:
 
     def rate(self, number: int) -> Estimate:
         """Returns a measured rate."""
-        return scaling.ratio(self.rows[number].rate, self.spreads[number], self.degrees)
+        return scaling_law.ratio(self.rows[number].rate, self.spreads[number], self.degrees)
 
     def speed_up(self, number: int) -> Estimate | None:
         """Returns a measured speed-up over one device or worker; None if that was not measured."""
         if 1 not in self.rows:
             return None
         spread = math.hypot(self.spreads[number], self.spreads[1]) if number > 1 else 0.0
-        return scaling.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
+        return scaling_law.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
 
 
 def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> list[Curve]:
@@ -137,8 +138,8 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
 
 
 def _fit(points: Sequence[Point], degrees: int | None) -> Fit | None:
-    with contextlib.suppress(scaling.NoLawError):
-        return scaling.fit(points, degrees) if len(points) > 1 else None
+    with contextlib.suppress(scaling_law.NoLawError):
+        return scaling_law.fit(points, degrees) if len(points) > 1 else None
     return None
 
 

@@ -209,7 +209,7 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: 
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     ((key, found),) = noise.load(path).items()
     assert found.in_turn == in_turn
-    noise.save(path, {key: dataclasses.replace(found, noise=0.1)})
+    noise.save(path, {key: replace(found, noise=0.1)})
     _, said = ab(rate=90)
     assert ("the threshold is 20.0 %" in said) == in_turn
     assert ("calibrate has measured the noise of whole runs" in said) != in_turn

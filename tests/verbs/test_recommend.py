@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -315,7 +316,7 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str])
     answer = _answer(capsys)
     assert answer.pop("by_topology") is None, "there is no GPU"
     assert Path(answer.pop("flagfile")).is_file()
-    assert answer.pop("remembered_utc").startswith("20") and Answer.from_dict(answer).to_dict() == answer
+    assert answer.pop("remembered_utc").startswith("20") and msgspec.convert(answer, Answer).to_dict() == answer
     _recommend(*ON_CPU, "--fresh")
     assert len(runs.cells) == 2 * count
     _recommend(*ON_CPU, "--optimizer=adam")

@@ -160,7 +160,7 @@ def test_a_record_shows_both_utilisations() -> None:
     too_much = replace(known, mfu_of_measured_peak=1.25)
     (line,) = result_text.mfu_lines(replace(record, derived=too_much))
     assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures the peak again" in line
-    text = {column.name: column.text(summarize([record])[0]) for column in COLUMNS}
+    text = {column.name: column.cell(summarize([record])[0]) for column in COLUMNS}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
 

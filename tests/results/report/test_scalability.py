@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from results.record import Record, Status
 from results.report import figures, scalability, scaling_plots
+from results.report.scaling_law import Estimate
 from results.report.side_tables import side_tables
 from results.report.write import PLOTS
-from results.scaling import Estimate
 from results.summary import summarize
 from tests.support.records import fake_run
 
