@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from benchmarks.config import outside_models
 from benchmarks.config.config import Config
 from benchmarks.console import progress
@@ -47,13 +49,16 @@ def _key(config: Config, code: Mapping[str, Any]) -> str:
     return key_of({**{name: fields[name] for name in (*names, "modifiers")}, "code": code})
 
 
+class _Held(msgspec.Struct):
+    """What the cache holds of a model and a manager."""
+
+    facts: ModelFacts
+    sent_bytes: int | float | None
+
+
 def _held(key: str) -> tuple[ModelFacts, float | None] | None:
-    entry = _FILE.find(key)
-    try:
-        return (ModelFacts(**entry["facts"]), entry["sent_bytes"]) if entry else None
-    except (KeyError, TypeError) as error:
-        _FILE.ignore(error)
-        return None
+    held = _FILE.find(key, _Held)
+    return (held.facts, held.sent_bytes) if held else None
 
 
 def _count(config: Config) -> tuple[ModelFacts, float | None]:

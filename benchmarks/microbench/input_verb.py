@@ -187,8 +187,7 @@ def _finish(
         shuffle_buffer=shuffle_buffer,
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
-    record = _record(chosen, provenance, measurement, data_set=data_set)
-    kept = keep(store, record)
+    (record,), kept = keep(store, _record(chosen, provenance, measurement, data_set=data_set))
     if chosen.output.output_format != "text":
         say(record.to_json())
         return ExitStatus.OK if kept else ExitStatus.RUN_FAILED

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peak:
     """The measured peaks: operations of a large matrix product, 2 per multiply-add; bytes moved by a large sum."""
 
-    flops_per_sec: float
-    bytes_per_sec: float
+    flops_per_sec: Annotated[float, msgspec.Meta(gt=0)]
+    bytes_per_sec: Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from results import store
 from results.exchange import publication, publication_check, whole
@@ -22,8 +23,8 @@ def changed(**parts: Any) -> Callable[[Record], Record]:
     def change(record: Record) -> Record:
         for part, fields in parts.items():
             now = getattr(record, part)
-            new = {**now, **fields} if isinstance(now, dict) else dataclasses.replace(now, **fields)
-            record = dataclasses.replace(record, **{part: new})
+            new = {**now, **fields} if isinstance(now, dict) else replace(now, **fields)
+            record = replace(record, **{part: new})
         return record
 
     return change
