@@ -39,7 +39,8 @@ def run(config: Config) -> ExitStatus:
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
     length = dataclasses.replace(config.length, num_batches=config.processes.num_workers, num_warmup_batches=0)
     config = dataclasses.replace(config, length=length)
-    log = dataclasses.replace(empty_log(config), traced_always=True)
+    log = empty_log(config.workload, config.place, config.variables.modifiers)
+    log.traced_always = True
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
         deadlines.importing()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, says_no_memory
 from benchmarks.one_run import time_slices
-from benchmarks.one_run.runner import out_of_memory, record_without_run
+from benchmarks.one_run.runner import in_words, out_of_memory, record_without_run
 from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, silence, subprocesses
 from benchmarks.record_files import keep
@@ -296,12 +296,13 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
         return Status.SKIPPED, refused[-1]
     fatal = (line for line in output.splitlines() if _CHECK_FAILED in line)
     if ended.out_of_memory or _NO_MEMORY in output or any(map(says_no_memory, fatal)):
-        by = (
-            "The kernel killed the run because memory ran out"
-            if ended.out_of_memory
-            else "Memory could not be allocated"
-        )
-        return Status.OUT_OF_MEMORY, f"{out_of_memory(by, cell.config or cell.arguments)}{said}"
+        by = "Memory could not be allocated"
+        if ended.out_of_memory:
+            by = "The kernel killed the run because memory ran out"
+        requested = " ".join(cell.arguments)
+        if cell.config:
+            requested = in_words(cell.config.workload, cell.config.devices)
+        return Status.OUT_OF_MEMORY, f"{out_of_memory(by, requested)}{said}"
     if ended.returncode < 0:
         name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""

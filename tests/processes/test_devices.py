@@ -53,7 +53,7 @@ graph.plan_devices(chosen)
 tf.constant(1.0)  # starts the eager runtime, as an input pipeline does
 with tf.Graph().as_default():
     product = tf.matmul(*[tf.random.normal([300, 300])] * 2)
-    with tf.compat.v1.Session(config=graph.session_config(chosen)) as session:
+    with tf.compat.v1.Session(config=graph.session_config(chosen.devices, chosen.runtime)) as session:
         session.run(product)
         print(len(os.listdir("/proc/self/task")))
 """

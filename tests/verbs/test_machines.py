@@ -166,7 +166,8 @@ def test_an_instance_is_not_named_by_its_position(
 ) -> None:
     stand_in(monkeypatch, MACHINES[machine])
     given = flag.parse(["--device=gpu", "--gpus=0"], run_flags.RUN_FLAGS).values
-    assert runner._visible_gpus(config.resolve(given, hardware.count_gpus)) == shown
+    chosen = config.resolve(given, hardware.count_gpus)
+    assert runner._visible_gpus(chosen.devices, chosen.variables.variable_update) == shown
 
 
 def test_the_chosen_gpu_is_the_one_that_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_a_cluster_prints_json_alone_to_stdout(
     monkeypatch.setattr(cluster_launch.subprocesses, "run", ran)
     monkeypatch.setattr(cluster_launch, "raise_on_termination", lambda: None)
     monkeypatch.setattr(handover, "send_of_run", lambda record, targets, stored, announce, limit: announce("TB, tb"))
-    assert cluster_launch._run_and_send(chosen, flags) == 0
+    assert cluster_launch._run_and_send(chosen.output, flags) == 0
     assert ("TB, tb" in capsys.readouterr().out) == (form == "text")
 
 

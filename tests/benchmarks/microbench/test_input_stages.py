@@ -51,7 +51,7 @@ def _values(chosen: config.Config) -> Values:
     source = host_pipeline.find(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
     return {
         "source": source,
-        "spec": graph.input_spec(chosen),
+        "spec": graph.input_spec(chosen.workload, chosen.place, chosen.training.seed),
         "options": chosen.data.input,
         "num_devices": chosen.devices.num_devices,
         "session_config": devices.session_config("cpu", chosen.devices.num_devices),

@@ -34,7 +34,11 @@ def _program(chosen: Config) -> tuple[bytes, bytes, str]:
             devices.plan("cpu", chosen.devices.num_devices, virtual_gpus=1, shared_on=chosen.variables.shared_on),
         )
         nodes = built_in.as_graph_def().SerializeToString(deterministic=True)
-    return nodes, graph.session_config(chosen).SerializeToString(deterministic=True), repr(chosen.runtime)
+    return (
+        nodes,
+        graph.session_config(chosen.devices, chosen.runtime).SerializeToString(deterministic=True),
+        repr(chosen.runtime),
+    )
 
 
 @pytest.mark.slow
