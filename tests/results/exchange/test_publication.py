@@ -127,7 +127,7 @@ def test_whether_an_unknown_field_is_public_follows_from_its_type() -> None:
 
 
 # The fields of a configuration whose text is private. Text of another field is a choice of its flag.
-PRIVATE = {"config.data_dir", "config.output_dir", "config.between.train_dir", "config.session_id"}
+PRIVATE = {"config.data_dir", "config.output_dir", "config.train_dir", "config.session_id"}
 
 
 def test_only_text_that_is_no_choice_of_a_flag_is_left_out_of_a_configuration() -> None:

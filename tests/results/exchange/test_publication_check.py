@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +137,7 @@ def test_what_is_not_a_regular_file_is_refused_and_not_read(
 
 def test_an_edited_warning_is_found(tmp_path: Path) -> None:
     (good,) = published(run())
-    folder = publication.write([dataclasses.replace(good, warnings=[])], tmp_path / "public")
+    folder = publication.write([replace(good, warnings=[])], tmp_path / "public")
     (refusal,) = publication_check.check(folder, WORDS).refusals
     assert "not in a public form: warnings" in refusal
 

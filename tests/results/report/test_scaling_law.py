@@ -7,14 +7,9 @@ import math
 import numpy as np
 import pytest
 
-<<<<<<< HEAD:tests/results/test_scaling.py
-from results import scaling
 from results.intervals import Interval
-from results.scaling import Fit, Point
-=======
 from results.report import scaling_law
-from results.report.scaling_law import Estimate, Fit, Point
->>>>>>> help-records:tests/results/report/test_scaling_law.py
+from results.report.scaling_law import Fit, Point
 
 
 def law(number: float, sigma: float, kappa: float, one: float = 100.0) -> float:
@@ -47,13 +42,8 @@ def test_where_half_is_lost_and_where_the_rate_falls_by_hand() -> None:
     amdahl = scaling_law.fit(points(1, 2, 4, sigma=0.1))
     assert amdahl.half_efficient.value == pytest.approx(11), "1 + 0.1 (n - 1) = 2"
     assert amdahl.fastest.value > 1e4
-<<<<<<< HEAD:tests/results/test_scaling.py
-    ideal = scaling.fit(points(1, 2))
-    assert ideal.half_efficient.value > 1e6 and ideal.fastest == Interval(math.inf, math.inf, math.inf)
-=======
     ideal = scaling_law.fit(points(1, 2))
-    assert ideal.half_efficient.value > 1e6 and ideal.fastest == Estimate(math.inf, math.inf, math.inf)
->>>>>>> help-records:tests/results/report/test_scaling_law.py
+    assert ideal.half_efficient.value > 1e6 and ideal.fastest == Interval(math.inf, math.inf, math.inf)
 
 
 def test_a_rate_that_falls_from_the_second_device_on_is_highest_with_one() -> None:
