@@ -54,8 +54,15 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
         log.observe(peak_host_memory_bytes=largest_resident_bytes())
         before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
         display.phase("training again in fp32", before + measured)
+        in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
+        plain = dataclasses.replace(config, computing=in_fp32)
         try:
-            log.observe(fp32_losses=_losses_in_fp32(config, before + measured)[before:])
+            if config.runtime.fpmath is None:
+                losses = _losses(plain, before + measured)
+            else:  # oneDNN reads its math mode once in a process
+                strict = dataclasses.replace(plain.runtime, fpmath="STRICT")
+                losses = apart.call(strict, None, _losses, plain, before + measured)
+            log.observe(fp32_losses=losses[before:])
         except BenchError as error:  # the measurement is still valid
             warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
     log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
@@ -142,8 +149,8 @@ class _Training:
     def _train(self, built: graph.RunGraph, devices: Devices, earlier: resuming.Earlier) -> None:
         """Starts a session, takes the steps in it, and looks at what they have left."""
         config, log, team = self._config, self._log, self._team
-        source, images = built.input.source, config.batch_global
-        epochs = Epochs.of(config.workload.model, source, images, earlier.steps, earlier.images)
+        source = built.input.source
+        epochs = Epochs.of(config.workload.model, source, config.batch_global, earlier.steps, earlier.images)
         planned = plan(
             config.length,
             epochs,
@@ -167,11 +174,13 @@ class _Training:
             )
         session_config = graph.session_config(config.devices, config.runtime)
         team.configure(session_config)
+        self._display.phase("initialising the variables", None)
         try:
             with tf.compat.v1.Session(team.target, config=session_config) as session:
                 self._initialize(session, built, restoring)
                 ends = earlier.steps + planned.steps
                 interludes: list[Interlude] = []
+                saving = None
                 if self._saved_in and restoring.state:
                     saving = resuming.saving(config.checkpoints, self._facts, epochs, restoring.state, session, ends)
                     interludes.append(saving)
@@ -180,7 +189,7 @@ class _Training:
                         evaluating.evaluation(config.evaluation, epochs, evaluator, session, log, self._display)
                     )
                 self._take_steps(session, built, epochs, planned, interludes)
-                log.unsaved = saving.problem if self._saved_in else None
+                log.unsaved = saving.problem if saving else None
                 team.expect("Checking the variables after the run", self._patience)
                 _look_after_the_run(session, built, log, self._options)
                 traced_steps.trace(
@@ -200,7 +209,6 @@ class _Training:
             self._team.meet("initialised their variables")
             self._team.expect("Preparing the first step", self._patience)
 
-        self._display.phase("initialising the variables", None)
         built.step.initialize(
             session,
             built.input.initializers,
@@ -268,20 +276,6 @@ def _look_after_the_run(
         (loop,) = built.step.loops
         shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
         log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
-
-
-def _losses_in_fp32(config: Config, count: int) -> list[float]:
-    """Takes so many steps of a run again in fp32, and returns the loss of each.
-
-    Raises:
-        BenchError: it failed.
-    """
-    in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
-    plain = dataclasses.replace(config, computing=in_fp32)
-    if config.runtime.fpmath is None:
-        return _losses(plain, count)
-    # oneDNN reads its math mode once in a process.
-    return apart.call(dataclasses.replace(plain.runtime, fpmath="STRICT"), None, _losses, plain, count)
 
 
 def _losses(config: Config, count: int) -> list[float]:

@@ -108,7 +108,7 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
     towers = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu").towers
     values = _values(chosen)
-    build = functools.partial(graph.build_input, chosen, towers)
+    build = functools.partial(graph.build_input, chosen.workload, chosen.data, values["spec"], towers)
     with input_stages.probes(**values, build_copy=build) as probes:
         assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
         rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
