@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from benchmarks.config.length import Length
 from benchmarks.errors import UsageError
@@ -11,32 +12,25 @@ from benchmarks.input.host_pipeline import Source
 from models import specs
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+def images_per_epoch(model: str, source: Source | None) -> int:
+    """Returns the images of the data set; an epoch of synthetic images is as long as one of the real data set."""
+    return source.count() if source else data_set_of(specs.find(model).data_name).train_images
+
+
+@dataclasses.dataclass(frozen=True)
 class Epochs:
-    """Counts the images and epochs of a training, whose first steps earlier runs may have taken.
+    """Counts the images and epochs of a training from its steps, the first of which earlier runs may have taken.
 
     Attributes:
         images_per_epoch: of the data set.
-        images_per_step: of all towers, in this run; those of earlier runs may have had another number.
-        steps_before, images_before: that earlier runs trained.
+        images_per_step: of all towers, in this run; in earlier ones it may have been another number.
+        steps_before, images_before: of earlier runs.
     """
 
     images_per_epoch: int
     images_per_step: int
     steps_before: int = 0
     images_before: int = 0
-
-    @classmethod
-    def of(
-        cls, model: str, source: Source | None, images_per_step: int, steps_before: int = 0, images_before: int = 0
-    ) -> Epochs:
-        """Returns those of a data set; an epoch of synthetic images is as long as one of the model's data set."""
-        return cls(
-            images_per_epoch=source.count() if source else data_set_of(specs.find(model).data_name).train_images,
-            images_per_step=images_per_step,
-            steps_before=steps_before,
-            images_before=images_before,
-        )
 
     def images_after(self, steps: int) -> int:
         """Returns how many images the training has seen after that many steps."""
@@ -47,41 +41,20 @@ class Epochs:
         return self.images_after(steps) / self.images_per_epoch
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The steps of a run.
-
-    Attributes:
-        warmup: steps before measuring, the first step included.
-        measured: steps that are measured.
-    """
+class Plan(NamedTuple):
+    """How many steps a run takes before measuring, the first included, and how many are measured."""
 
     warmup: int
     measured: int
 
-    @property
-    def steps(self) -> int:
-        """All steps."""
-        return self.warmup + self.measured
-
 
 def plan(
-    length: Length,
-    epochs: Epochs,
-    *,
-    steps_per_round: int,
-    saved_in: str | None = None,
-    ends_at_step: int | None = None,
+    length: Length, epochs: Epochs, steps_per_round: int, saved_in: str | None = None, ends_at_step: int | None = None
 ) -> Plan:
-    """Returns the steps of a run. The warm-up is shorter than configured if otherwise no step would be left to measure.
+    """Returns the steps of a run: whole rounds of so many, after a warm-up that leaves a step to measure.
 
-    Args:
-        length: of the run. A number of epochs is that of the whole training if it is saved: of earlier runs, too, and
-            of the warm-up.
-        epochs: of the training.
-        steps_per_round: whole rounds of so many steps are measured.
-        saved_in: the directory of the training's checkpoints; None: it is not saved.
-        ends_at_step: the step at which the attempt was to end that this run repeats; None: it repeats none.
+    A number of epochs is that of the whole training if it is saved in a directory: of earlier runs, and of the warm-up.
+    A run that an attempt before it has begun ends where that was to end, `ends_at_step`, or after two steps.
 
     Raises:
         UsageError: earlier runs have trained as much.

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.between_steps import options
 from benchmarks.between_steps.evaluation import Evaluation, Evaluator, Totals, due_steps
-from benchmarks.between_steps.options import Evaluation as EvaluationOptions
 from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
@@ -24,23 +24,14 @@ from benchmarks.training.placement_table import placement_table
 
 
 def evaluation(
-    wanted: EvaluationOptions,
+    wanted: options.Evaluation,
     epochs: Epochs,
     evaluator: Evaluator | None,
     session: tf.compat.v1.Session,
     log: RunLog,
     display: Display,
 ) -> Evaluation:
-    """Returns the interlude that evaluates during training.
-
-    Args:
-        wanted: when.
-        epochs: of the training.
-        evaluator: of the graph's weights; None in processes that do not lead.
-        session: that trains.
-        log: gets the results.
-        display: shows them.
-    """
+    """Returns the interlude that evaluates during training; only the process that leads has an evaluator."""
 
     def evaluate() -> dict[str, Any]:
         assert evaluator is not None, "only the leader evaluates"
@@ -53,13 +44,7 @@ def evaluation(
             log.observe(seconds_to_accuracy=process_age_seconds() - (log.numbers.startup_seconds or 0.0))
         display.evaluated(noted)
 
-    follows = due_steps(
-        epochs.after,
-        every_steps=wanted.eval_every_steps,
-        every_epochs=wanted.eval_every_epochs,
-        at_steps=wanted.eval_at_steps,
-        at_epochs=wanted.eval_at_epochs,
-    )
+    follows = due_steps(wanted, epochs.after)
     return Evaluation(follows, evaluate, note, wanted.stop_at_top_1_accuracy)
 
 
@@ -72,17 +57,14 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     workload, training = config.workload, config.training
     devices = graph.plan_devices(config)
-    shows = config.output.output_format == "text" and team.is_leader
-    earlier = resuming.find(config.checkpoints, resuming.facts(config), team, weights_only=True, shows=shows)
+    earlier = resuming.find(config.checkpoints, resuming.facts(config), team, display, weights_only=True)
     display.phase("building the graph", None)
     with tf.Graph().as_default():
         model = graph.build_model(workload, training, config.computing)
         _, manager = graph.divided(config.variables, model, devices)
         manager.create(model.variables)
-        batch = config.evaluation.eval_batch_size
-        evaluator = graph.build_evaluator(
-            workload, config.data, model, manager, devices, seed=training.seed, batch_per_device=batch
-        )
+        spec = graph.input_spec(workload, config.place, training.seed, config.evaluation.eval_batch_size)
+        evaluator = graph.build_evaluator(workload, config.data, spec, model, manager, devices)
         log.started("graph")
         log.placement = placement_table(manager, devices, training=False, variables=model.variables)
         log.data_set = evaluator.source.identify()

@@ -266,23 +266,12 @@ def build_input(
 def build_evaluator(
     workload: Workload,
     data: Data,
+    spec: InputSpec,
     model: building.Model,
     manager: VariableManager,
     devices: Devices,
-    *,
-    seed: int,
-    batch_per_device: int,
 ) -> Evaluator:
     """Finds the validation set, and builds in the default graph what evaluates a manager's weights on all devices.
-
-    Args:
-        workload: what the devices compute.
-        data: where the images are.
-        model: as it was built, before it was divided over devices.
-        manager: of its variables.
-        devices: each evaluates a part of the images.
-        seed: of the input.
-        batch_per_device: images; 0: as in training.
 
     Raises:
         DataError: the validation set is missing or incomplete.
@@ -290,7 +279,7 @@ def build_evaluator(
     assert data.input is not None and data.data_dir is not None, "the configuration requires images"
     images = run_input.build_validation(
         specs.find(workload.model),
-        input_spec(workload, devices.place, seed, batch_per_device),
+        spec,
         devices.towers,
         of_validation(data.input),
         host_pipeline.find(data.data_name, data.data_dir, "validation"),

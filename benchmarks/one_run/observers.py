@@ -23,11 +23,12 @@ from benchmarks.between_steps.summaries import (
 )
 from benchmarks.between_steps.summaries import Summaries as WrittenSummaries
 from benchmarks.cluster.member import Team
-from benchmarks.console import say, warn
+from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.input.addresses import place
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import require_finite
+from benchmarks.one_run.display import Display
 from benchmarks.one_run.epochs import Epochs
 from benchmarks.one_run.graph import RunGraph
 from benchmarks.one_run.steps import RateAfter, Stepper
@@ -43,14 +44,7 @@ _OBSERVED = {
 
 
 def require_files(summaries: Summaries, train_dir: str | None, output_dir: str, *, saves: bool, leads: bool) -> None:
-    """Finds out, before a run, whether what it will write can be written.
-
-    Args:
-        summaries: names the files.
-        train_dir: of checkpoints and of what is observed; None: what is observed is written into `output_dir`.
-        output_dir: of the run.
-        saves: whether checkpoints are saved.
-        leads: whether this process writes what is of all.
+    """Finds out, before a run, whether what it will write can be written: by the leader, checkpoints and files of all.
 
     Raises:
         UsageError: a file or a directory cannot be written.
@@ -64,26 +58,81 @@ def require_files(summaries: Summaries, train_dir: str | None, output_dir: str, 
         files.require_writable(place(directory) / "events", f"--{flag}={directory}")
 
 
-@dataclasses.dataclass(frozen=True)
-class UnmeasuredSteps:
-    """Takes steps that train, but are not measured.
+@dataclasses.dataclass
+class Observers:
+    """Makes what observes a run between its steps, and writes it into a directory.
 
     Attributes:
-        stepper: takes them.
-        log: gets them.
-        team: steps together.
-        limit_seconds: how long one may take.
+        limit_seconds: how long a step may take that is observed, and so not measured.
+        log: gets these steps.
+        rate_after: see `steps.stepping`.
     """
 
+    wanted: Summaries
+    directory: Path
+    session: tf.compat.v1.Session
     stepper: Stepper
-    log: RunLog
-    team: Team
     limit_seconds: float
+    log: RunLog
+    display: Display
+    team: Team
+    epochs: Epochs
+    rate_after: RateAfter
+    _summarised: int = 0
 
-    def take(
-        self, step: int, metadata: tf.compat.v1.RunMetadata | None, more: Sequence[tf.Tensor] = ()
+    def agenda(self, built: RunGraph, first: Sequence[Interlude], ends: int, *, ends_there: bool) -> Agenda:
+        """Returns what the run does between its steps; what is `first` comes before summaries.
+
+        Training `ends` after so many steps, not counting those that are not measured unless it `ends_there` anyway.
+
+        Raises:
+            UsageError: steps are to be profiled that are not taken.
+        """
+        interludes, asides = self._summaries(built) if self.wanted.summary_verbosity else ([], [])
+        profile = self._profile(ends)
+        return Agenda(
+            self.team,
+            steps=self.epochs.steps_before,
+            interludes=[*first, *interludes],
+            asides=[profile, *asides] if profile else asides,
+            ends_at=ends if ends_there else None,
+        )
+
+    def _summaries(self, built: RunGraph) -> tuple[list[Interlude], list[Aside]]:
+        kept = built.manager.checkpoint_variables()
+        events = None
+        if self.team.is_leader:
+            events = EventFile(self.directory, tf.compat.v1.get_default_graph(), self.epochs.steps_before)
+        verbosity, every = self.wanted.summary_verbosity, self.wanted.save_summaries_steps
+        asides: list[Aside] = []
+        with tf.device(HOST):
+            if verbosity >= GRADIENTS:
+                divided = [name for name, parts in kept.items() if len(parts) > 1]
+                gradients = of_gradients(built.step.updates, divided)
+                asides.append(GradientSummaries(every, events, self._take, gradients))
+            weights = self.session.make_callable(of_weights(kept)) if verbosity >= WEIGHTS and events else None
+        return [WrittenSummaries(every, events, self._numbers, weights)], asides
+
+    def _profile(self, ends: int) -> Aside | None:
+        if not self.wanted.profile_steps:
+            return None
+        first, last = self.wanted.profile_steps
+        if first > ends:
+            raise UsageError(f"--profile_steps={first}:{last}: the training ends after step {ends}.")
+        if last <= self.epochs.steps_before + 1:
+            warn(f"No step is profiled: an earlier run took --profile_steps={first}:{last}.")
+            return None
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return ProfiledSteps(first, last, self.directory, self._take, self._show)
+
+    def _show(self, lines: Sequence[str]) -> None:
+        for line in lines if self.team.is_leader else ():
+            self.display.note(line)
+
+    def _take(
+        self, step: int, more: Sequence[tf.Tensor], metadata: tf.compat.v1.RunMetadata | None = None
     ) -> Sequence[Any]:
-        """Takes the step with that number, and returns the values of more tensors; see `Stepper`."""
+        """Takes a step that is not measured."""
         assert self.stepper.otherwise is not None, "the configuration refuses asynchronous towers"
         self.team.expect("A step with a summary or a profile", self.limit_seconds)
         taken, values = self.stepper.otherwise(more, metadata)
@@ -94,102 +143,17 @@ class UnmeasuredSteps:
         require_finite(taken.loss)
         return values
 
-
-class Observers:
-    """Makes what observes a run between its steps.
-
-    Args:
-        wanted: summaries and profiles.
-        directory: of their files.
-        session: in which the graph was initialised.
-        steps: takes those that are observed.
-        epochs: of the training.
-        rate_after: see `steps.stepping`.
-        shows: whether tables are printed.
-    """
-
-    def __init__(
-        self,
-        wanted: Summaries,
-        directory: Path,
-        session: tf.compat.v1.Session,
-        steps: UnmeasuredSteps,
-        epochs: Epochs,
-        rate_after: RateAfter,
-        *,
-        shows: bool,
-    ) -> None:
-        self._wanted, self._directory, self._session, self._steps = wanted, directory, session, steps
-        self._epochs, self._rate_after, self._shows = epochs, rate_after, shows
-        self._summarised = 0
-
-    def agenda(self, built: RunGraph, first: Sequence[Interlude], ends: int, *, ends_there: bool) -> Agenda:
-        """Returns what the run does between its steps.
-
-        Args:
-            built: its graph.
-            first: is done before summaries.
-            ends: the last step of the training, if all its steps are measured.
-            ends_there: whether it also ends there if some are not.
-
-        Raises:
-            UsageError: steps are to be profiled that are not taken.
-        """
-        interludes, asides = self._summaries(built) if self._wanted.summary_verbosity else ([], [])
-        profile = self._profile(ends)
-        return Agenda(
-            self._steps.team,
-            steps=self._epochs.steps_before,
-            interludes=[*first, *interludes],
-            asides=[profile, *asides] if profile else asides,
-            ends_at=ends if ends_there else None,
-        )
-
-    def _summaries(self, built: RunGraph) -> tuple[list[Interlude], list[Aside]]:
-        kept = built.manager.checkpoint_variables()
-        events = None
-        if self._steps.team.is_leader:
-            events = EventFile(self._directory, tf.compat.v1.get_default_graph(), self._epochs.steps_before)
-        verbosity, every = self._wanted.summary_verbosity, self._wanted.save_summaries_steps
-        asides: list[Aside] = []
-        with tf.device(HOST):
-            if verbosity >= GRADIENTS:
-                divided = [name for name, parts in kept.items() if len(parts) > 1]
-                gradients = of_gradients(built.step.updates, divided)
-                asides.append(GradientSummaries(every, events, self._take_with, gradients))
-            weights = self._session.make_callable(of_weights(kept)) if verbosity >= WEIGHTS and events else None
-        return [WrittenSummaries(every, events, self._numbers, weights)], asides
-
-    def _take_with(self, step: int, more: Sequence[tf.Tensor]) -> Sequence[Any]:
-        return self._steps.take(step, None, more)
-
-    def _profile(self, ends: int) -> Aside | None:
-        if not self._wanted.profile_steps:
-            return None
-        first, last = self._wanted.profile_steps
-        if first > ends:
-            raise UsageError(f"--profile_steps={first}:{last}: the training ends after step {ends}.")
-        if last <= self._epochs.steps_before + 1:
-            warn(f"No step is profiled: an earlier run took --profile_steps={first}:{last}.")
-            return None
-        self._directory.mkdir(parents=True, exist_ok=True)
-        return ProfiledSteps(first, last, self._directory, self._steps.take, self._show)
-
-    def _show(self, lines: Sequence[str]) -> None:
-        for line in lines if self._shows else ():
-            say(line, wait=False)
-
     def _numbers(self, step: int) -> dict[str, float]:
         """Returns the numbers of a step, and the rate of the steps since the last summary that observed nothing."""
-        log = self._steps.log
+        log = self.log
         observed = log.latest.observed
         numbers = {
             "loss": log.latest.losses[-1],
-            "learning_rate": self._rate_after(step - 1),
+            "learning_rate": self.rate_after(step - 1),
             **{name: observed[key][-1] for key, name in _OBSERVED.items() if key in observed},
         }
         seconds = [*log.warmup.step_seconds, *log.measured.step_seconds]
         since, self._summarised = seconds[self._summarised :], len(seconds)
         if since:
-            numbers["images_per_sec"] = self._epochs.images_per_step * len(since) / sum(since)
+            numbers["images_per_sec"] = self.epochs.images_per_step * len(since) / sum(since)
         return numbers

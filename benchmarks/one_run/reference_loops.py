@@ -28,7 +28,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Numbers, Taken, timed
 from benchmarks.one_run import graph, steps
 from benchmarks.one_run.display import Display
-from benchmarks.one_run.epochs import Epochs, plan
+from benchmarks.one_run.epochs import Epochs, images_per_epoch, plan
 from benchmarks.one_run.steps import Stepper
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives
@@ -91,8 +91,8 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
         size = f"{input_spec.image_size}x{input_spec.image_size} pixels"
         images = f"synthetic, {size}, made once on the host, where tf.data repeats it"
     display.start(steps.facts(config, images, log.placement))
-    epochs = Epochs.of(workload.model, tower_input.source, config.batch_global)
-    planned = plan(config.length, epochs, steps_per_round=config.steps_per_round)
+    epochs = Epochs(images_per_epoch(workload.model, tower_input.source), config.batch_global)
+    planned = plan(config.length, epochs, config.steps_per_round)
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
             steps.measure(config, planned, stepper, log, display, team, Agenda(team))

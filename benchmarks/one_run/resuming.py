@@ -21,11 +21,12 @@ from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
 from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
-from benchmarks.console import say, warn
+from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.input.addresses import is_address
 from benchmarks.input.files import only_writer
 from benchmarks.one_run import time_slices
+from benchmarks.one_run.display import Display
 from benchmarks.one_run.epochs import Epochs
 from benchmarks.one_run.graph import RunGraph
 from results.version import SUITE_VERSION
@@ -99,31 +100,29 @@ def only_training(directory: str | None, team: Team) -> Iterator[None]:
         yield
 
 
-def find(checkpoints: Checkpoints, facts: Mapping[str, Any], team: Team, *, weights_only: bool, shows: bool) -> Earlier:
+def find(
+    checkpoints: Checkpoints, facts: Mapping[str, Any], team: Team, display: Display, *, weights_only: bool
+) -> Earlier:
     """Reads the newest whole checkpoint of `--train_dir`, if it has one, or else that of `--initial_weights`.
 
-    Args:
-        checkpoints: where they are.
-        facts: of the run, see `facts`.
-        team: reads the same checkpoint.
-        weights_only: nothing is trained, so there must be a checkpoint, and its optimizer does not matter.
-        shows: print which checkpoint was found.
+    `facts` are those of the run. With `weights_only` nothing is trained: there must be a checkpoint, and its optimizer
+    does not matter.
 
     Raises:
         DataError: there are only damaged ones, or those of other programs; or inference needs one, and there is none.
             Or the initial weights cannot be read.
         UsageError: it is of another model or optimizer, or workers see different checkpoints.
     """
-    directory = checkpoints.train_dir
-    saved = None if directory is None else _newest(directory, team, weights_only=weights_only)
+    directory, saved = checkpoints.train_dir, None
+    if directory is not None:
+        saved, found = _newest(directory, team, weights_only=weights_only), f"{directory} has none, so training begins"
+        if saved is not None:
+            _require_same(saved, facts, f"--train_dir={directory}", weights_only=weights_only)
+            found = f"{'weights' if weights_only else 'continuing'} after step {saved.steps}, from {saved.prefix}"
+        if team.is_leader:
+            display.note(f"Checkpoints: {found}.")
     if saved is None:
-        if directory is not None and shows:
-            say(f"Checkpoints: {directory} has none, so training begins.")
         return Earlier(initial_weights=_of_other_training(checkpoints.initial_weights))
-    _require_same(saved, facts, f"--train_dir={directory}", weights_only=weights_only)
-    if shows:
-        what = "weights" if weights_only else "continuing"
-        say(f"Checkpoints: {what} after step {saved.steps}, from {saved.prefix}.")
     values = saved.values
     if saved.facts.get("graph") != facts["graph"]:
         values = {name: value for name, value in values.items() if not name.startswith(IN_FLIGHT)}
@@ -236,16 +235,7 @@ def saving(
     session: tf.compat.v1.Session,
     ends_at_step: int,
 ) -> Saving:
-    """Returns the interlude that saves checkpoints of a run.
-
-    Args:
-        checkpoints: where and when.
-        facts: of the run, see `facts`.
-        epochs: of the training.
-        state: of the training.
-        session: that trains.
-        ends_at_step: the step at which the run is to end.
-    """
+    """Returns the interlude that saves checkpoints of a run with these facts, which is to end at a step."""
     directory = str(checkpoints.train_dir)
 
     def save(steps: int) -> None:

@@ -165,9 +165,7 @@ class _Run:
             return error
         except MemoryError as error:
             asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
-            return OutOfMemoryError(
-                out_of_memory(f"The host is out of memory{asked}", in_words(config.workload, config.devices))
-            )
+            return OutOfMemoryError(out_of_memory(f"The host is out of memory{asked}", config.workload, config.devices))
         except (KeyboardInterrupt, signals.Terminated):
             raise
         except OutsideCodeError as error:
@@ -248,14 +246,14 @@ class _Run:
         by = "a signal or its own failure"
         if death.signal:
             by = f"signal {death.signal} ({signal.strsignal(death.signal)})"
-        requested = in_words(self.config.workload, self.config.devices)
+        requested = self.config.workload, self.config.devices
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
         if death.out_of_memory:
             what = f"The kernel killed the run because memory ran out; it held {held}, and {limit} is the limit"
             status, reason = (
                 Status.OUT_OF_MEMORY,
-                out_of_memory(what, requested),
+                out_of_memory(what, *requested),
             )
         limit_of_addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
         if death.signal == signal.SIGABRT and limit_of_addresses != resource.RLIM_INFINITY:
@@ -263,7 +261,7 @@ class _Run:
             what = f"The run was aborted, as TensorFlow is where ulimit -v allows no more memory; the limit is {size}"
             status, reason = (
                 Status.OUT_OF_MEMORY,
-                out_of_memory(what, requested),
+                out_of_memory(what, *requested),
             )
         record = record_without_run(self.config, self.provenance, status, reason)
         try:
@@ -317,16 +315,11 @@ def record_without_run(
     )
 
 
-def out_of_memory(what: str, requested: str) -> str:
+def out_of_memory(what: str, workload: Workload, devices: Devices) -> str:
     """Returns the reason of a run that memory did not suffice for: what happened, what was requested, what to do."""
-    return f"{what}: {requested}. Try a smaller --batch_size."
-
-
-def in_words(workload: Workload, devices: Devices) -> str:
-    """Returns what a run computes, and on what."""
     images = counted(workload.batch_per_device, "image")
     on = counted(devices.num_devices, f"{devices.device.upper()} device")
-    return f"{workload.model} with {images} per device on {on}"
+    return f"{what}: {workload.model} with {images} per device on {on}. Try a smaller --batch_size."
 
 
 def _visible_gpus(devices: Devices, manager: str) -> Sequence[int] | None:

@@ -21,7 +21,7 @@ from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
 from benchmarks.one_run import evaluating, graph, observers, reference_loops, resuming, steps, traced_steps
 from benchmarks.one_run.display import Display
-from benchmarks.one_run.epochs import Epochs, Plan, plan
+from benchmarks.one_run.epochs import Epochs, Plan, images_per_epoch, plan
 from benchmarks.process import apart
 from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.topology import devices as device_planning
@@ -87,122 +87,80 @@ def _reach(paths: Mapping[str, str | None], within_seconds: float, display: Disp
 
 
 class _Training:
-    """Trains, or infers, in this process: builds the graph, and takes its steps in a session.
-
-    Args:
-        config: of the run.
-        log: gets what is measured.
-        display: shows it.
-        team: trains together.
-    """
+    """Trains, or infers, in this process: builds the graph, and takes its steps in a session."""
 
     def __init__(self, config: Config, log: RunLog, display: Display, team: Team) -> None:
         self._config, self._log, self._display, self._team = config, log, display, team
-        self._shows = config.output.output_format == "text" and team.is_leader
         self._saved_in = None if config.workload.forward_only else config.checkpoints.train_dir
         self._facts = resuming.facts(config)
-        self._directory = place(config.checkpoints.train_dir or config.output.output_dir)  # of what observes steps
-        if config.processes.cluster and not team.is_leader:  # processes of one host would write the same files
-            own = config.processes.cluster.own
-            self._directory /= f"{own.job}_{own.index}"
         self._patience = PREPARATION_FACTOR * config.processes.step_timeout_seconds
         # All processes whose collectives meet have this key, and no other run may have it.
         self._options = tf.compat.v1.RunOptions()
         self._options.experimental.collective_graph_key = team.collective_key
 
     def run(self) -> None:
-        """Takes the steps of the run.
-
-        Raises:
-            BenchError: as `execute`.
-        """
-        config, team = self._config, self._team
-        train_dir, output_dir = config.checkpoints.train_dir, config.output.output_dir
-        saves = bool(self._saved_in)
-        observers.require_files(config.summaries, train_dir, output_dir, saves=saves, leads=team.is_leader)
+        """Takes the steps of the run; raises as `execute` does."""
+        config, log, team, summaries = self._config, self._log, self._team, self._config.summaries
+        train_dir, saves, leads = config.checkpoints.train_dir, bool(self._saved_in), team.is_leader
+        observers.require_files(summaries, train_dir, config.output.output_dir, saves=saves, leads=leads)
         with resuming.only_training(self._saved_in, team):
-            devices = graph.plan_devices(config)
-            earlier = resuming.find(
-                config.checkpoints, self._facts, team, weights_only=config.workload.forward_only, shows=self._shows
-            )
+            devices, weights_only = graph.plan_devices(config), config.workload.forward_only
+            earlier = resuming.find(config.checkpoints, self._facts, team, self._display, weights_only=weights_only)
             team.expect("Building the graph", self._patience)
             self._display.phase("building the graph", None)
             with tf.Graph().as_default() as built_in, tf.device(team.device or None):
-                built = self._build(devices, earlier)
-                if config.summaries.graph_file and team.is_leader:
-                    files.write_graph(built_in.as_graph_def(), Path(config.summaries.graph_file))
-                self._train(built, devices, earlier)
+                drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
+                built = graph.build(config, devices, drawn)
+                log.started("graph")
+                log.observe(steps_before=earlier.steps, restarts=restarts.count())
+                log.placement = built.placement
+                log.data_set = built.input.source.identify() if built.input.source else None
+                self._display.start(steps.facts(config, built.input.description, log.placement))
+                if summaries.graph_file and leads:
+                    files.write_graph(built_in.as_graph_def(), Path(summaries.graph_file))
+                try:
+                    self._run_in_session(built, devices, earlier)
+                except tf.errors.OpError as error:
+                    raise team.explain(error) or built.input.translate(error, config.workload.num_classes) from error
             team.expect_nothing()
             self._measure_input(built)
 
-    def _build(self, devices: Devices, earlier: resuming.Earlier) -> graph.RunGraph:
-        config, log = self._config, self._log
-        drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
-        built = graph.build(config, devices, drawn)
-        log.started("graph")
-        log.observe(steps_before=earlier.steps, restarts=restarts.count())
-        log.placement = built.placement
-        log.data_set = built.input.source.identify() if built.input.source else None
-        self._display.start(steps.facts(config, built.input.description, log.placement))
-        return built
-
-    def _train(self, built: graph.RunGraph, devices: Devices, earlier: resuming.Earlier) -> None:
-        """Starts a session, takes the steps in it, and looks at what they have left."""
-        config, log, team = self._config, self._log, self._team
-        source = built.input.source
-        epochs = Epochs.of(config.workload.model, source, config.batch_global, earlier.steps, earlier.images)
-        planned = plan(
-            config.length,
-            epochs,
-            steps_per_round=config.steps_per_round,
-            saved_in=self._saved_in,
-            ends_at_step=earlier.ends_at_step,
-        )
+    def _run_in_session(self, built: graph.RunGraph, devices: Devices, earlier: resuming.Earlier) -> None:
+        """Takes the steps, and looks at what they have left."""
+        config, log, team, display = self._config, self._log, self._team, self._display
+        length = images_per_epoch(config.workload.model, built.input.source)
+        epochs = Epochs(length, config.batch_global, earlier.steps, earlier.images)
+        planned = plan(config.length, epochs, config.steps_per_round, self._saved_in, earlier.ends_at_step)
+        ends = earlier.steps + sum(planned)
         restoring = resuming.restoring(config.checkpoints, config.place, built, earlier)
         if self._saved_in and restoring.state and team.is_leader:
             resuming.require_room(self._saved_in, restoring.state)
         evaluator = None
         if config.evaluation.is_scheduled and team.is_leader:
-            evaluator = graph.build_evaluator(
-                config.workload,
-                config.data,
-                built.model,
-                built.manager,
-                devices,
-                seed=config.training.seed,
-                batch_per_device=config.evaluation.eval_batch_size,
-            )
+            batch = config.evaluation.eval_batch_size
+            spec = graph.input_spec(config.workload, config.place, config.training.seed, batch)
+            evaluator = graph.build_evaluator(config.workload, config.data, spec, built.model, built.manager, devices)
+        display.phase("initialising the variables", None)
         session_config = graph.session_config(config.devices, config.runtime)
         team.configure(session_config)
-        self._display.phase("initialising the variables", None)
-        try:
-            with tf.compat.v1.Session(team.target, config=session_config) as session:
-                self._initialize(session, built, restoring)
-                ends = earlier.steps + planned.steps
-                interludes: list[Interlude] = []
-                saving = None
-                if self._saved_in and restoring.state:
-                    saving = resuming.saving(config.checkpoints, self._facts, epochs, restoring.state, session, ends)
-                    interludes.append(saving)
-                if config.evaluation.is_scheduled:
-                    interludes.append(
-                        evaluating.evaluation(config.evaluation, epochs, evaluator, session, log, self._display)
-                    )
-                self._take_steps(session, built, epochs, planned, interludes)
-                log.unsaved = saving.problem if saving else None
-                team.expect("Checking the variables after the run", self._patience)
-                _look_after_the_run(session, built, log, self._options)
-                traced_steps.trace(
-                    traced_steps.Tracer(session, self._options, team, self._patience),
-                    built.step.loops,
-                    config.place,
-                    config.summaries,
-                    log,
-                    on_gpus=config.devices.on_gpu,
-                    in_cluster=config.processes.cluster is not None,
-                )
-        except tf.errors.OpError as error:
-            raise team.explain(error) or built.input.translate(error, config.workload.num_classes) from error
+        with tf.compat.v1.Session(team.target, config=session_config) as session:
+            self._initialize(session, built, restoring)
+            interludes: list[Interlude] = []
+            saving = None
+            if self._saved_in and restoring.state:
+                saving = resuming.saving(config.checkpoints, self._facts, epochs, restoring.state, session, ends)
+                interludes.append(saving)
+            if config.evaluation.is_scheduled:
+                interludes.append(evaluating.evaluation(config.evaluation, epochs, evaluator, session, log, display))
+            self._take_steps(session, built, epochs, planned, interludes)
+            log.unsaved = saving.problem if saving else None
+            team.expect("Checking the variables after the run", self._patience)
+            _look_after_the_run(session, built, log, self._options)
+            tracer = traced_steps.Tracer(session, self._options, team, self._patience)
+            on_gpus, in_cluster, loops = config.devices.on_gpu, config.processes.cluster is not None, built.step.loops
+            traced_steps.trace(
+                tracer, loops, config.place, config.summaries, log, on_gpus=on_gpus, in_cluster=in_cluster
+            )
 
     def _initialize(self, session: tf.compat.v1.Session, built: graph.RunGraph, restoring: resuming.Restoring) -> None:
         def shared_is_there() -> None:
@@ -229,16 +187,19 @@ class _Training:
         planned: Plan,
         interludes: Sequence[Interlude],
     ) -> None:
-        config, log, team = self._config, self._log, self._team
-        ends, rate_after = epochs.steps_before + planned.steps, steps.rate_after(config.training, epochs)
+        config, log, display, team = self._config, self._log, self._display, self._team
+        train_dir, own = config.checkpoints.train_dir, config.processes.cluster and config.processes.cluster.own
+        directory = place(train_dir or config.output.output_dir)
+        if own and not team.is_leader:  # processes of one host would write the same files
+            directory /= f"{own.job}_{own.index}"
+        ends, by_epochs = epochs.steps_before + sum(planned), bool(config.length.num_epochs and train_dir)
+        rate_after = steps.rate_after(config.training, epochs)
         with steps.stepping(session, built.step, self._options, rate_after, epochs.steps_before) as stepper:
-            unmeasured = observers.UnmeasuredSteps(stepper, log, team, self._patience)
             observed = observers.Observers(
-                config.summaries, self._directory, session, unmeasured, epochs, rate_after, shows=self._shows
+                config.summaries, directory, session, stepper, self._patience, log, display, team, epochs, rate_after
             )
-            by_epochs = bool(config.length.num_epochs and config.checkpoints.train_dir)
             agenda = observed.agenda(built, interludes, ends, ends_there=by_epochs)
-            steps.measure(config, planned, stepper, log, self._display, team, agenda)
+            steps.measure(config, planned, stepper, log, display, team, agenda)
         team.meet("measured", patient=True)
         agenda.end()
 
@@ -292,8 +253,8 @@ def _losses(config: Config, count: int) -> list[float]:
             built = graph.build(config, graph.plan_devices(config))
             with tf.compat.v1.Session(config=graph.session_config(config.devices, config.runtime)) as session:
                 built.step.initialize(session, built.input.initializers)
-                epochs = Epochs.of(config.workload.model, built.input.source, config.batch_global)
-                rate_after = steps.rate_after(config.training, epochs)
+                length = images_per_epoch(config.workload.model, built.input.source)
+                rate_after = steps.rate_after(config.training, Epochs(length, config.batch_global))
                 rates = [rate_after(number) if config.training.schedule else None for number in range(count)]
                 return [built.step.run(session, options, rate) for rate in rates]
     except tf.errors.OpError as error:

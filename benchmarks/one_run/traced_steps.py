@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -31,16 +32,8 @@ MOST_STEPS, _SHARE = 20, 0.2
 LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Tracer:
-    """Takes single steps in a session, outside of the measurement.
-
-    Attributes:
-        session: in which the graph was initialised.
-        options: of each step.
-        team: steps together.
-        limit_seconds: how long one may take.
-    """
+class Tracer(NamedTuple):
+    """Traces steps of a session with their options; all take them together, each within a limit."""
 
     session: tf.compat.v1.Session
     options: tf.compat.v1.RunOptions
@@ -48,19 +41,13 @@ class Tracer:
     limit_seconds: float
 
     def traced(self, loop: Loop, *, with_graphs: bool = False, with_kernels: bool = True) -> tf.compat.v1.RunMetadata:
-        """Traces a step with the fetches of a measured one, so that its graph is not optimised again."""
+        """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
         options = steps.traced(self.options, with_graphs=with_graphs, with_kernels=with_kernels)
         metadata = tf.compat.v1.RunMetadata()
         self.team.expect("A traced step", self.limit_seconds)
         self.session.run(steps.fetches(loop), options=options, run_metadata=metadata)
         self.team.expect_nothing()
         return metadata
-
-    def untraced(self, loop: Loop, count: int) -> None:
-        """Takes steps between traced ones."""
-        self.team.expect("The steps between traced steps", self.limit_seconds)
-        for _ in range(count):
-            self.session.run(steps.fetches(loop), options=self.options)
 
 
 def trace(
@@ -78,15 +65,6 @@ def trace(
     Never in a run whose steps are interleaved with another's. The first step shows the memory of GPUs and the
     transfers. If this process has several towers that step together, more follow for the times of these, with untraced
     steps between them; all workers take equally many. If a process cannot trace, the run remains valid.
-
-    Args:
-        tracer: takes the steps.
-        loops: of the graph.
-        place: where the towers are.
-        wanted: the files to write.
-        log: of the run.
-        on_gpus: whether the towers are on GPUs.
-        in_cluster: whether there are other processes, or might be.
 
     Raises:
         BenchError: another task is lost, so no step can be taken.
@@ -120,7 +98,9 @@ def trace(
     taken = []
     with _excused(team):
         for _ in range(count):
-            tracer.untraced(loops[0], between)
+            team.expect("The steps between traced steps", tracer.limit_seconds)
+            for _ in range(between):
+                tracer.session.run(steps.fetches(loops[0]), options=tracer.options)
             taken.append(step_trace.tower_seconds(tracer.traced(loops[0]), towers))
     known = [seconds for seconds in taken if seconds is not None]
     if known and len(known) == count:

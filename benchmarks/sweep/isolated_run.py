@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, says_no_memory
 from benchmarks.one_run import time_slices
-from benchmarks.one_run.runner import in_words, out_of_memory, record_without_run
+from benchmarks.one_run.runner import out_of_memory, record_without_run
 from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, silence, subprocesses
 from benchmarks.record_files import keep
@@ -299,10 +299,10 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
         by = "Memory could not be allocated"
         if ended.out_of_memory:
             by = "The kernel killed the run because memory ran out"
-        requested = " ".join(cell.arguments)
+        reason = f"{by}: {' '.join(cell.arguments)}. Try a smaller --batch_size."
         if cell.config:
-            requested = in_words(cell.config.workload, cell.config.devices)
-        return Status.OUT_OF_MEMORY, f"{out_of_memory(by, requested)}{said}"
+            reason = out_of_memory(by, cell.config.workload, cell.config.devices)
+        return Status.OUT_OF_MEMORY, f"{reason}{said}"
     if ended.returncode < 0:
         name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.between_steps import options
 from benchmarks.between_steps.evaluation import Evaluation, Evaluator, due_steps
 from benchmarks.datasets import fake_imagenet
 from benchmarks.errors import DataError
@@ -131,16 +132,16 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "due"),
     [
-        ({"every_steps": 4}, {4, 8, 12}),
-        ({"at_steps": (1, 3), "every_steps": 5}, {1, 3, 5, 10}),
-        ({"every_epochs": 1.0}, {3, 5, 8, 10}),
-        ({"every_epochs": 0.1}, set(range(1, 13))),
-        ({"at_epochs": (0.4, 2.0)}, {1, 5}),
+        ({"eval_every_steps": 4}, {4, 8, 12}),
+        ({"eval_at_steps": (1, 3), "eval_every_steps": 5}, {1, 3, 5, 10}),
+        ({"eval_every_epochs": 1.0}, {3, 5, 8, 10}),
+        ({"eval_every_epochs": 0.1}, set(range(1, 13))),
+        ({"eval_at_epochs": (0.4, 2.0)}, {1, 5}),
         ({}, set()),
     ],
 )
 def test_an_evaluation_follows_the_step_that_completes_the_epochs(wanted: dict[str, Any], due: set[int]) -> None:
-    is_due = due_steps(lambda steps: steps * 20 / 50, **wanted)
+    is_due = due_steps(options.Evaluation(**wanted), lambda steps: steps * 20 / 50)
     assert {steps for steps in range(1, 13) if is_due(steps)} == due
 
 

@@ -13,7 +13,7 @@ ONE_EPOCH = Length(num_batches=None, num_epochs=1.0, num_warmup_batches=5)  # 25
 
 
 def epochs(steps_before: int = 0, images_before: int = 0) -> Epochs:
-    return Epochs(images_per_epoch=100, images_per_step=4, steps_before=steps_before, images_before=images_before)
+    return Epochs(100, 4, steps_before, images_before)
 
 
 @pytest.mark.parametrize(
