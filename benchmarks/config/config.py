@@ -26,12 +26,11 @@ from benchmarks.input import options as input_options
 from benchmarks.input.catalog import SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import Data
 from benchmarks.option import filled
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system import hardware
 from benchmarks.topology import device_options, discovery, placement
 from benchmarks.topology import options as process_options
 from benchmarks.topology.cluster import Cluster
-from benchmarks.topology.device_options import Devices
 from benchmarks.topology.options import Processes
 from benchmarks.training import computing
 from benchmarks.training import options as training_options
@@ -87,25 +86,16 @@ class Config:
         object.__setattr__(config, "command", tuple(given))
         return config
 
-    @property
-    def own_device(self) -> str:
-        """The kind of device that this process computes on: a CPU if its task has no towers."""
-        return self.devices.device if self._has_towers else "cpu"
-
-    @property
-    def _has_towers(self) -> bool:
-        return self.processes.cluster is None or self.processes.cluster.own.has_towers
-
     @functools.cached_property
     def runtime(self) -> Runtime:
         """What this process asks of TensorFlow. A task without towers has one CPU device."""
-        of_devices = {name: value for name, value in vars(self.devices).items() if name in _OF_RUNTIME}
-        cluster = self.processes.cluster
-        own = {"device": self.own_device, "num_devices": self.devices.num_devices if self._has_towers else 1}
+        cluster, own = self.processes.cluster, self.devices
+        if cluster and not cluster.own.has_towers:
+            own = dataclasses.replace(own, device="cpu", num_devices=1)
         return Runtime(
-            **{**of_devices, **own},
+            devices=own,
             precision=self.computing.precision,
-            fpmath="BF16" if (self.computing.precision, self.own_device) == ("tf32", "cpu") else None,
+            fpmath="BF16" if (self.computing.precision, own.device) == ("tf32", "cpu") else None,
             batchnorm_persistent=self.computing.batchnorm_persistent,
             deterministic=self.training.deterministic,
             peers=tuple(cluster.tasks.values()) if cluster else (),
@@ -164,7 +154,6 @@ class Config:
 
 
 _PARTS = {field.name: field for field in dataclasses.fields(Config) if field.name not in ("notices", "command")}
-_OF_RUNTIME = {field.name for field in dataclasses.fields(Runtime)}
 
 
 def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         deadlines.opening("Opening the results directory")
         store = open_store(chosen.output.output_dir)
         deadlines.opening("Looking at this machine")
-        provenance = of_this_run(command, on_gpus=chosen.devices.device == "gpu")
+        provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu)
         deadlines.importing()
         _, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
@@ -145,12 +145,10 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         store,
         provenance,
         {
-            count: devices.plan(
-                chosen.devices.device, count, virtual_gpus=chosen.devices.virtual_gpus, shared_on="cpu"
-            ).description
+            count: devices.plan(dataclasses.replace(chosen.devices, num_devices=count), shared_on="cpu").description
             for count in plan.counts
         },
-        runtime=chosen.runtime,
+        devices=chosen.devices,
         precision=chosen.computing.precision,
         modifiers=chosen.variables.modifiers,
         as_text=chosen.output.output_format == "text",

@@ -16,6 +16,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import graph, session
 from benchmarks.one_run.display import Display
 from benchmarks.process.private_network import OPEN_PORTS
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
@@ -48,21 +49,15 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
     computes = cluster.own.has_towers
     if cluster.own == cluster.leader and not cluster.local:
         warn(f"The network is not private: {OPEN_PORTS}")
-    devices.require_gpus(config.runtime)
+    devices.require_gpus(config.runtime.devices)
     devices.set_arithmetic(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
-    own_devices = graph.session_config(config) if computes else devices.session_config("cpu", 1)
+    own_devices = graph.session_config(config) if computes else devices.session_config(Devices())
     if computes and config.devices.device == "cpu" and not config.devices.num_intra_threads:
         own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
     description = "CPU"
     if computes:
-        plan = devices.plan(
-            config.devices.device,
-            config.devices.num_devices,
-            virtual_gpus=config.devices.virtual_gpus,
-            shared_on=config.variables.shared_on,
-        )
-        description = plan.description
+        description = devices.plan(config.devices, shared_on=config.variables.shared_on).description
     with joined(
         cluster, config.variables.variable_update, watchdog, own_devices, config.processes.start_timeout_seconds
     ) as team:

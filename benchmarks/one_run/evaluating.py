@@ -19,10 +19,10 @@ from benchmarks.one_run import graph, resuming, steps
 from benchmarks.one_run.display import FIRST_STEP, Display
 from benchmarks.one_run.graph import RunGraph
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.topology.devices import Devices
+from benchmarks.topology.devices import DevicePlan
 
 
-def evaluator(config: Config, built: RunGraph, devices: Devices, team: Team) -> Evaluator | None:
+def evaluator(config: Config, built: RunGraph, devices: DevicePlan, team: Team) -> Evaluator | None:
     """Builds what evaluates during training; None if that is not wanted, and in processes that do not lead."""
     if not (config.evaluation.is_scheduled and team.is_leader):
         return None

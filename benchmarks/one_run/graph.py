@@ -17,7 +17,7 @@ from benchmarks.input import host_pipeline
 from benchmarks.input.options import of_validation
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.topology import devices as device_planning
-from benchmarks.topology.devices import Devices
+from benchmarks.topology.devices import DevicePlan
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
 from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
@@ -60,7 +60,7 @@ class RunGraph:
     placement: Mapping[str, Any]
 
 
-def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
+def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGraph:
     """Builds everything that the session runs, in the default graph; earlier runs have drawn `images_before`."""
     spec, model = specs.find(config.workload.model), _build_model(config)
     tower_input = build_input(
@@ -136,7 +136,7 @@ def _build_model(config: Config) -> building.Model:
 
 
 def _divided(
-    config: Config, model: building.Model, devices: Devices
+    config: Config, model: building.Model, devices: DevicePlan
 ) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the model, divided over the devices as configured, and the manager of its variables.
 
@@ -160,7 +160,9 @@ def _divided(
     )
 
 
-def _of_pipeline(model: pipeline.Pipeline, manager: VariableManager, devices: Devices, images: int) -> dict[str, Any]:
+def _of_pipeline(
+    model: pipeline.Pipeline, manager: VariableManager, devices: DevicePlan, images: int
+) -> dict[str, Any]:
     """Returns what the record of a pipeline has more, or other than that of towers."""
     weights = [entry for entry in manager.placed() if entry.kind == "weight"]
     sent = model.traffic(images)
@@ -220,7 +222,7 @@ def build_input(config: Config, tower_devices: Sequence[str], images_before: int
 
 
 def build_evaluator(
-    config: Config, model: building.Model, weights: Mapping[str, Sequence[tf.Variable]], devices: Devices
+    config: Config, model: building.Model, weights: Mapping[str, Sequence[tf.Variable]], devices: DevicePlan
 ) -> Evaluator:
     """Finds the validation set, and builds in the default graph what evaluates weights by name on all devices.
 
@@ -250,7 +252,7 @@ class EvaluationGraph:
     placement: Mapping[str, Any]
 
 
-def build_evaluation(config: Config, devices: Devices) -> EvaluationGraph:
+def build_evaluation(config: Config, devices: DevicePlan) -> EvaluationGraph:
     """Builds in the default graph what evaluates a checkpoint.
 
     Raises:
@@ -279,22 +281,21 @@ def input_spec(config: Config) -> InputSpec:
     )
 
 
-def plan_devices(config: Config, *, eager: bool = False) -> Devices:
+def plan_devices(config: Config, *, eager: bool = False) -> DevicePlan:
     """Returns the towers' devices, after checking that they exist; with `eager`, the eager runtime gets them.
 
     Raises:
         UsageError: a device is missing.
     """
-    device_planning.set_threads(config.runtime)
-    device_planning.require_gpus(config.runtime, eager=eager)
-    if config.own_device == "cpu" and config.workload.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(config.runtime)
+    own = config.runtime.devices
+    device_planning.set_threads(own)
+    device_planning.require_gpus(own, eager=eager)
+    if not own.on_gpu and config.workload.data_format == "NCHW":
+        device_planning.require_nchw_on_cpu(own)
     if eager:
-        device_planning.configure_eager_runtime(config.runtime)
+        device_planning.configure_eager_runtime(own)
     return device_planning.plan(
-        config.devices.device,
-        config.devices.num_devices,
-        virtual_gpus=config.devices.virtual_gpus,
+        config.devices,
         shared_on=config.variables.shared_on,
         cluster=config.processes.cluster,
         manager=config.variables.variable_update,
@@ -303,9 +304,7 @@ def plan_devices(config: Config, *, eager: bool = False) -> Devices:
 
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
-    made = device_planning.session_config(
-        config.devices.device, config.devices.num_devices, **config.runtime.session_options()
-    )
+    made = device_planning.session_config(config.devices)
     rewriting = made.graph_options.rewrite_options
     # A second pass over the graph takes a quarter of the first step's time, and made no step faster. Nor did saving
     # memory on CPUs, where the search for it takes another quarter with 8 towers.
@@ -322,7 +321,7 @@ def _build_step(
     config: Config,
     model: building.Model | splitting.SplitModel | pipeline.Pipeline,
     tower_input: run_input.RunInput,
-    devices: Devices,
+    devices: DevicePlan,
     manager: VariableManager,
 ) -> training_step.Step:
     """Builds a step of training or inference."""

@@ -208,7 +208,8 @@ def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog
     deadlines = Deadlines(watchdog)
     try:
         deadlines.none()
-        tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
+        visible = dataclasses.replace(config.runtime.devices, visible_gpus=_visible_gpus(config))
+        tensorflow_setup.prepare(dataclasses.replace(config.runtime, devices=visible))
         if (
             config.data.data_dir is not None and config.processes.cluster is None
         ):  # in a cluster the others must learn of it
@@ -328,7 +329,7 @@ def _drives_all(config: Config) -> bool:
     return config.processes.cluster is None or config.variables.variable_update in IN_GRAPH
 
 
-def _visible_gpus(config: Config) -> Sequence[int] | None:
+def _visible_gpus(config: Config) -> tuple[int, ...] | None:
     """Returns the GPUs that TensorFlow may see.
 
     MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those. Of a divided
@@ -340,4 +341,4 @@ def _visible_gpus(config: Config) -> Sequence[int] | None:
         return None
     if config.variables.variable_update not in REFERENCE_LOOPS or config.devices.virtual_gpus > 1:
         return config.devices.visible_gpus
-    return (config.devices.visible_gpus or range(config.devices.num_devices))[: config.devices.num_devices]
+    return config.devices.gpu_numbers

@@ -159,9 +159,7 @@ def _measure_input(config: Config, built: graph.RunGraph, log: RunLog, display: 
             graph.input_spec(config),
             config.data.input,
             num_devices=len(built.input.towers),
-            session_config=device_planning.session_config(
-                "cpu", config.devices.num_devices, **config.runtime.session_options()
-            ),
+            session_config=device_planning.session_config(dataclasses.replace(config.devices, device="cpu")),
             deadlines=Deadlines(team, config.processes.step_timeout_seconds),
         )
         log.observe(input_stages=stages)

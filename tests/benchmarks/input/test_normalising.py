@@ -12,6 +12,7 @@ import tensorflow as tf
 from benchmarks.config import config, flag, run_flags
 from benchmarks.datasets import fake_small_images
 from benchmarks.one_run import graph
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
@@ -44,7 +45,7 @@ def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[st
     chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default():
         built = graph.build_input(chosen, ["/cpu:0"])
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             for initializer in built.initializers:
                 session.run(initializer)
             images = session.run(built.towers[0].images)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.config.workload import Workload
 from benchmarks.microbench import device_peak, matmul_peak
 from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
 from benchmarks.one_run import result_text
@@ -205,10 +206,8 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
 
 def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: PEAK)
-    step = device_peak.measure(
-        specs.find("mlp"), device="cpu", precision="fp32", batch=10, data_format="NHWC", num_classes=10,
-        forward_only=False, images_per_sec=1000.0,
-    )  # fmt: skip
+    workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
+    step = device_peak.measure(specs.find("mlp"), workload, "cpu", "fp32", 1000.0)
     assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
     # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
     first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)
