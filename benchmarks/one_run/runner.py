@@ -265,9 +265,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
         device=config.devices.device,
         precision=config.computing.precision,
         count=devices_with_a_peak(
-            config.devices.device,
-            num_devices=config.devices.num_devices,
-            virtual_gpus=config.devices.virtual_gpus,
+            config.devices,
             num_workers=config.processes.num_workers,
             num_hosts=config.processes.cluster.num_worker_hosts if config.processes.cluster else 1,
         ),
