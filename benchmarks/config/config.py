@@ -167,6 +167,7 @@ class _Basis:
     spec: ModelSpec
     cluster: Cluster | None
     devices: Devices
+    gpus: hardware.Inventory  # those that are used
     must_exist: bool  # the GPUs, on this machine
     data_name: str
     data_format: Literal["NHWC", "NCHW"]
@@ -214,14 +215,16 @@ def _basis(
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
     must_exist = cluster is None or cluster.own.has_towers or not demanded  # those of workers need not
     devices = device_options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
+    gpus = device_options.chosen_gpus(devices)
     data_name, of_data = input_options.data_name(given, spec)
     return given, _Basis(
         spec=spec,
         cluster=cluster,
         devices=devices,
+        gpus=gpus,
         must_exist=must_exist,
         data_name=data_name,
-        data_format=_layout(given, spec, devices),
+        data_format=_layout(given, spec, devices, gpus),
         notices=(*gone, *of_cluster, *of_rank, *of_data),
     )
 
@@ -235,13 +238,13 @@ def _decide(
     devices, of_devices = device_options.decide(basis.devices, given, cluster, environ, from_host=from_host)
     usual_batch = spec.batch_on_gpu if devices.on_gpu else spec.batch_on_cpu
     batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"] or usual_batch
-    owns_gpus = device_options.owns_gpus(devices, given, cluster, environ)
+    owns_gpus = device_options.owns_gpus(devices, basis.gpus, given, cluster, environ)
     of_variables, on_variables = variables.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
     )
     arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
     if devices.on_gpu and basis.must_exist:
-        on_arithmetic += device_options.judge(devices, precision=arithmetic.precision, xla=arithmetic.xla)
+        on_arithmetic += device_options.judge(basis.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
     forward_only = bool(given["forward_only"] or given["eval"])
     workload = filled(
         Workload,
@@ -285,11 +288,13 @@ def steps_per_round(forward_only: bool, variables: Variables) -> int:
     return 1 if forward_only else max(1, variables.modifiers.local_sgd_steps)
 
 
-def _layout(given: Mapping[str, Any], spec: ModelSpec, devices: Devices) -> Literal["NHWC", "NCHW"]:
+def _layout(
+    given: Mapping[str, Any], spec: ModelSpec, devices: Devices, gpus: hardware.Inventory
+) -> Literal["NHWC", "NCHW"]:
     wanted: Literal["NHWC", "NCHW", "auto"] = given["data_format"] or "auto"
     if wanted != "auto":
         return wanted
-    known = [gpu.compute_capability for gpu in device_options.chosen_gpus(devices).gpus] if devices.on_gpu else []
+    known = [gpu.compute_capability for gpu in gpus.gpus]
     return computing.layout(
         given["precision"] or "fp32",
         nchw=spec.nchw and not given["keras_application"],

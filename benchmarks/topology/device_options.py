@@ -122,11 +122,11 @@ def decide(
     return _share_of_worker(devices, given, cluster, environ)
 
 
-def judge(devices: Devices, *, precision: str, xla: str) -> tuple[str, ...]:
+def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, ...]:
     """Returns sentences on what the chosen GPUs of this machine do badly; nothing where its driver shows none.
 
     Args:
-        devices: as they are chosen.
+        gpus: those that are used.
         precision: of the arithmetic.
         xla: whether XLA compiles, `jit` or `off`.
 
@@ -141,25 +141,24 @@ def judge(devices: Devices, *, precision: str, xla: str) -> tuple[str, ...]:
         )
     if (precision, override) == ("tf32", "0"):
         raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
-    inventory = chosen_gpus(devices)
-    capabilities = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
-    found = gpu_support.judge(
-        capabilities,
-        inventory.cuda_version,
-        describe_software(),
-        precision=precision,
-        xla=xla,
-    )
+    capabilities = {gpu.name: gpu.compute_capability for gpu in gpus.gpus}
+    found = gpu_support.judge(capabilities, gpus.cuda_version, describe_software(), precision=precision, xla=xla)
     if found and found[0].is_fatal:
         raise UsageError(found[0].sentence)
     return tuple(one.sentence for one in found)
 
 
-def owns_gpus(devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]) -> bool:
-    """Returns whether every tower has a whole GPU of its own, as NCCL needs it."""
-    if devices.device == "cpu" or devices.virtual_gpus > 1 or _shares_gpus(devices, given, cluster, environ):
+def owns_gpus(
+    devices: Devices,
+    gpus: hardware.Inventory,
+    given: Mapping[str, Any],
+    cluster: Cluster | None,
+    environ: Mapping[str, str],
+) -> bool:
+    """Returns whether every tower has a whole GPU of its own, as NCCL needs it; `gpus` are those that are used."""
+    if not devices.on_gpu or devices.virtual_gpus > 1 or _shares_gpus(devices, given, cluster, environ):
         return False
-    return not any(gpu.is_divided for gpu in chosen_gpus(devices).gpus)
+    return not any(gpu.is_divided for gpu in gpus.gpus)
 
 
 def chosen_gpus(devices: Devices) -> hardware.Inventory:
@@ -230,7 +229,7 @@ def _shares_gpus(
 
     They do unless each has its own: whole ones of `--local_cluster`, or those of --gpus or CUDA_VISIBLE_DEVICES.
     """
-    if cluster is None or devices.device == "cpu" or cluster.workers_on_this_host == 1:
+    if cluster is None or not devices.on_gpu or cluster.workers_on_this_host == 1:
         return False
     if not cluster.own.has_towers:
         return False

@@ -77,7 +77,7 @@ def test_reductions_that_a_machine_has_are_searched(
     cells = [
         cell
         for stage in plan.stages
-        for _, cell in stages.cells(stage, plan.fixed, {}, plan.usual, hardware.count_gpus)
+        for _, cell in stages.cells(stage, plan.fixed, {}, hardware.count_gpus)
         if cell.runs
     ]
     assert cells
