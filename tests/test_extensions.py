@@ -256,8 +256,8 @@ def test_a_measured_number_is_produced_stated_and_shown(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.add_line(
         "results/measurement.py",
-        '    loss_scales: Sequence[float] = _of_step("first")',
-        '    toy_numbers: Sequence[float] = _of_step("mean")',
+        '    loss_scales: Annotated[Sequence[float], _of_step("first")] = []',
+        '    toy_numbers: Annotated[Sequence[float], _of_step("mean")] = []',
     )
     tree.add_line(
         "results/columns.py",

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from benchmarks.config import outside_models
 from benchmarks.config.config import Config
 from benchmarks.config.variables import Variables
@@ -57,13 +59,16 @@ def _key(workload: Workload, devices: Devices, variables: Variables, code: Mappi
     )
 
 
+class _Held(msgspec.Struct):
+    """What the cache holds of a model and a manager."""
+
+    facts: ModelFacts
+    sent_bytes: int | float | None
+
+
 def _held(key: str) -> tuple[ModelFacts, float | None] | None:
-    entry = _FILE.find(key)
-    try:
-        return (ModelFacts(**entry["facts"]), entry["sent_bytes"]) if entry else None
-    except (KeyError, TypeError) as error:
-        _FILE.ignore(error)
-        return None
+    held = _FILE.find(key, _Held)
+    return (held.facts, held.sent_bytes) if held else None
 
 
 def _count(workload: Workload, devices: Devices, variables: Variables) -> tuple[ModelFacts, float | None]:

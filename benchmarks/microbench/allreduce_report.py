@@ -128,7 +128,7 @@ class Report:
         for num_devices, reasons in cannot.items():
             for spec, reason in reasons.items():
                 none = Measurement(images_per_step=None)
-                self._save(self._record(spec, "", num_devices, none, Status.SKIPPED, reason))
+                self._save([self._record(spec, "", num_devices, none, Status.SKIPPED, reason)])
         if not self._as_text:
             return
         say(f"All-reduce of float32 on {self._described[max(self._described)]}: every device gets the mean over all.")
@@ -161,7 +161,7 @@ class Report:
         """Saves and prints the results of all reductions of a message on so many devices."""
         self._begun = None
         records = {spec: self._measured(message, spec, num_devices, timing) for spec, timing in timings.items()}
-        self._save(*records.values())
+        self._save(list(records.values()))
         valid = {spec: timings[spec].seconds for spec, record in records.items() if record.status is Status.OK}
         means = {spec: sum(seconds) / len(seconds) for spec, seconds in valid.items()}
         if len(message.shapes) == 1 and means:
@@ -261,8 +261,9 @@ class Report:
             warnings=self._warnings[num_devices],
         )
 
-    def _save(self, *records: Record) -> None:
-        self._all_saved = keep(self._store, *records) and self._all_saved
+    def _save(self, records: Sequence[Record]) -> None:
+        records, saved = keep(self._store, *records)
+        self._all_saved = saved and self._all_saved
         if not self._as_text:
             for record in records:
                 say(record.to_json())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
 from benchmarks.errors import BenchError
@@ -34,18 +35,7 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
 
 def stored_peak(key: str) -> Peak | None:
     """Returns the peak in the cache; None without one. A damaged entry is ignored with a warning."""
-    return _peak_of(FILE.find(key))
-
-
-def _peak_of(entry: Mapping[str, Any] | None) -> Peak | None:
-    try:
-        found = {name: float(entry[name]) for name in ("flops_per_sec", "bytes_per_sec")} if entry is not None else {}
-        if not all(0 < value < math.inf for value in found.values()):
-            raise ValueError("a peak is not a positive number")
-    except (KeyError, TypeError, ValueError) as error:
-        FILE.ignore(error)
-        return None
-    return Peak(**found) if found else None
+    return FILE.find(key, Peak)
 
 
 def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
@@ -68,11 +58,11 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     measured = matmul_peak.measure(device, precision)
 
     def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
-        known = _peak_of(entry) or measured
+        known = FILE.read(entry, Peak) or measured
         return {name: max(value, getattr(known, name)) for name, value in dataclasses.asdict(measured).items()}
 
     FILE.update(key, best)  # under its lock, as another process may have measured meanwhile
-    return Peak(**best(FILE.find(key)))
+    return Peak(**best(FILE.find(key, dict)))
 
 
 def beside_peak(
@@ -96,7 +86,7 @@ def beside_peak(
     if found is None:
         return derived
     reachable = count * found.flops_per_sec
-    return dataclasses.replace(
+    return replace(
         derived,
         measured_peak_tflops=reachable / 1e12,
         mfu_of_measured_peak=flops_per_image * derived.images_per_sec / reachable,

@@ -96,8 +96,7 @@ def run(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
             deadlines.preparation("Ending the input's pipelines")
         buffer = shuffle_fullness.measure(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
-    record = _record(chosen, provenance, measurement, data_set=data_set)
-    kept = keep(store, record)
+    (record,), kept = keep(store, _record(chosen, provenance, measurement, data_set=data_set))
     if not as_text:
         say(record.to_json())
     else:

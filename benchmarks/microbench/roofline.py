@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from benchmarks.process.tensorflow_setup import Devices
 
@@ -18,8 +20,8 @@ from benchmarks.process.tensorflow_setup import Devices
 class Peak:
     """The measured peaks: operations of a large matrix product, 2 per multiply-add; bytes moved by a large sum."""
 
-    flops_per_sec: float
-    bytes_per_sec: float
+    flops_per_sec: Annotated[float, msgspec.Meta(gt=0)]
+    bytes_per_sec: Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,7 @@ from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.trackers import handover
-from results.masking import without_secrets
-from results.record import Record, Status
+from results.record import Record, Status, recorded_command
 from results.store import Store
 
 # Of an attempt that may succeed when it is repeated.
@@ -104,7 +103,7 @@ def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:
         (ended,) = subprocesses.run(inside, timeout_seconds=None)
         limit = handover.SEND_SECONDS
     finally:  # also of a run that was stopped
-        written = without_secrets(command)
+        written = recorded_command(command)
         announce = say if config.output.output_format == "text" else warn
         for record in (each for each in store.load(before).records if each.identity.command == written):
             handover.send_of_run(record, config.output.trackers, [store.jsonl_path], announce, limit)

@@ -7,6 +7,8 @@ import resource
 import signal
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from benchmarks import console
 from benchmarks.cluster import restarts
 from benchmarks.config.config import Config
@@ -132,13 +134,13 @@ class _End:
         if self.store is None or not is_leader:
             self.dismiss()  # it would wait for the same directory
             return
-        record = _record(self.config, self.log, error, self.provenance).masked()
+        record = _record(self.config, self.log, error, self.provenance)
         try:
             ratio = synthetic_ratio(record, self.store.jsonl_path)
-            record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
+            record = replace(record, derived=replace(record.derived, synthetic_ratio=ratio))
         except Exception:  # whatever other runs have left in the file, this one is saved
             warn_of_exception()
-        self.record, self.is_kept = record, keep(self.store, record)
+        (self.record,), self.is_kept = keep(self.store, record)
         self.dismiss()
 
     def save_of_killed(self, death: sentinel.Death) -> None:
@@ -164,7 +166,7 @@ class _End:
             keep(open_store(self.config.output.output_dir), record)
         except Exception as error:
             warn(f"{error} The record of the run follows.")
-            console.log(record.to_json())
+            console.log(record.cleaned().to_json())
         warn(reason)  # last, since a reader of stderr may have paused
 
     def show(self, error: BenchError | None) -> ExitStatus:
@@ -271,7 +273,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
         ),
     )
     conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
-    return dataclasses.replace(
+    return replace(
         record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
         environment={
             **provenance.environment,

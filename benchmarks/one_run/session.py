@@ -45,7 +45,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
             log.observe(fp32_losses=_train_in_fp32(config, log, display))
         except (tf.errors.OpError, BenchError) as error:  # the measurement is still valid
             warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
-    log.reports = list(team.meet("results", dataclasses.asdict(log.report()), patient=True).values())
+    log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
     _require_valid(log)
     if log.unsaved is not None:
         raise log.unsaved

@@ -11,7 +11,9 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
@@ -66,7 +68,7 @@ class Probed:
 class Found:
     """The result of a search: images that fit (0: not even one), the limit in a sentence, and their peak memory."""
 
-    largest: int
+    largest: Annotated[int, msgspec.Meta(ge=1)]
     limit: str
     peak_bytes: int | None = None
 
@@ -177,15 +179,11 @@ def resolve(
 
 def _cached(key: str, *, on_gpu: bool) -> Found | None:
     """Returns the cached answer; None if there is none, or if it takes more memory than is free now."""
-    entry = cache.find(key)
-    if entry is None:
+    held = cache.FILE.find(key, cache.Answered[Found])
+    if held is None:
         return None
-    time_utc, answer = entry
-    images, peak, free = answer.get("largest"), answer.get("peak_bytes"), linux.available_bytes()
-    if not isinstance(images, int) or images < 1:
-        cache.FILE.ignore(ValueError(f"a batch of {images!r}"))
-        return None
-    if not on_gpu and isinstance(peak, int) and peak > free:
+    time_utc, images, peak, free = held.time_utc, held.answer.largest, held.answer.peak_bytes, linux.available_bytes()
+    if not on_gpu and peak is not None and peak > free:
         warn(
             f"--batch_size=auto: {images} images fitted on {time_utc[:10]} with {peak / 2**30:.1f} GiB of host memory, "
             f"but only {free / 2**30:.1f} GiB are free now: searching again."

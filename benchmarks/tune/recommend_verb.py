@@ -105,12 +105,8 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
 
 def _cached(key: str) -> tuple[Answer, str] | None:
     """Returns the cached answer and the time at which it was found."""
-    entry = cache.find(key)
-    try:
-        return (Answer.from_dict(entry[1]), entry[0]) if entry else None
-    except (KeyError, TypeError, AttributeError) as error:
-        cache.FILE.ignore(error)
-        return None
+    found = cache.FILE.find(key, cache.Answered[Answer])
+    return (found.answer, found.time_utc) if found else None
 
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
@@ -132,8 +132,8 @@ class Trials:
         made = fake_run()
         peak = (500 + images) * MEGABYTE
         losses = [1.0] if cell.config.computing.check_precision and images <= self.most_checked else []
-        seen = dataclasses.replace(made.measurement, peak_host_memory_bytes=peak, fp32_losses=losses)
-        return dataclasses.replace(made, measurement=seen)
+        seen = replace(made.measurement, peak_host_memory_bytes=peak, fp32_losses=losses)
+        return replace(made, measurement=seen)
 
 
 @pytest.fixture

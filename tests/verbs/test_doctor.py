@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
@@ -106,15 +107,13 @@ class Runs:
         few = stage == self._told.get("slow") and int(flags["time_limit_seconds"]) < 112
         made = fake_run(step_seconds=[9.0] * 4 if few else 0.1)
         low, high = (None, None) if few else (0.999 * end, 1.001 * end)
-        derived = dataclasses.replace(
-            made.derived, images_per_sec=end, images_per_sec_low=low, images_per_sec_high=high
-        )
-        measurement = dataclasses.replace(
+        derived = replace(made.derived, images_per_sec=end, images_per_sec_low=low, images_per_sec_high=high)
+        measurement = replace(
             made.measurement,
             images_per_step=round(0.1 * end),  # in the steps' 0.1 s
             startup_seconds=self._told.get("startup", 3.0),
         )
-        return dataclasses.replace(made, measurement=measurement, derived=derived)
+        return replace(made, measurement=measurement, derived=derived)
 
 
 def _stage(flags: Mapping[str, str]) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.config import config, flag, run_flags
@@ -67,8 +68,8 @@ class Runs:
             if word in cell.arguments:
                 return fake_run(status=status, reason=reason)
         made = fake_run(step_seconds=[chosen.batch_global / self.rate(chosen)] * chosen.length.num_batches)
-        measurement = dataclasses.replace(made.measurement, images_per_step=chosen.batch_global)
-        return dataclasses.replace(made, measurement=measurement)
+        measurement = replace(made.measurement, images_per_step=chosen.batch_global)
+        return replace(made, measurement=measurement)
 
 
 @pytest.fixture
@@ -324,7 +325,7 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str])
     answer = _answer(capsys)
     assert answer.pop("by_topology") is None, "there is no GPU"
     assert Path(answer.pop("flagfile")).is_file()
-    assert answer.pop("remembered_utc").startswith("20") and Answer.from_dict(answer).to_dict() == answer
+    assert answer.pop("remembered_utc").startswith("20") and msgspec.convert(answer, Answer).to_dict() == answer
     _recommend(*ON_CPU, "--fresh")
     assert len(runs.cells) == 2 * count
     _recommend(*ON_CPU, "--optimizer=adam")

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.explain import step_balance
@@ -22,7 +23,7 @@ ON_CPU = _config("--model=resnet50", "--device=cpu", "--num_gpus=2", "--batch_si
 
 def _reduction(spec: str, size_bytes: int, seconds: float, **fields: Any) -> Record:
     record = fake_reduction(spec, size_bytes, seconds)
-    return dataclasses.replace(record, config={**record.config, "device": "gpu", **fields})
+    return replace(record, config={**record.config, "device": "gpu", **fields})
 
 
 def _balance(rates: Rates, chosen: config.Config = ON_GPUS, sent_bytes: float | None = 150e6) -> Balance:

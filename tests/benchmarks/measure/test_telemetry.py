@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -380,7 +379,7 @@ def test_workers_keep_their_own_and_the_latest_says_what_its_start_was_made_of()
         sent = WorkerReport(
             measurement=measurement, ends=[1.0], asynchronous=False, staleness=[], compute_seconds=[1.0], placement={}
         )
-        return WorkerReport.from_message(json.loads(json.dumps(dataclasses.asdict(sent))))
+        return WorkerReport.from_message(json.loads(json.dumps(sent.to_message())))
 
     all_three = together([report(3.0, 0), report(5.0, 1), report(4.0, 2)])
     assert (all_three.startup_seconds, all_three.startup_phases_seconds) == (5.0, {"Python": 5.0})

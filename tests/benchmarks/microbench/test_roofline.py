@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
 from benchmarks.microbench import device_peak, matmul_peak
@@ -148,11 +149,9 @@ def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.M
 
 def test_a_record_shows_both_utilisations() -> None:
     on_gpu = fake_run(num_devices=4, step_seconds=0.1)
-    known = dataclasses.replace(on_gpu.derived, measured_peak_tflops=800.0, mfu_of_measured_peak=0.25)
+    known = replace(on_gpu.derived, measured_peak_tflops=800.0, mfu_of_measured_peak=0.25)
     surroundings = {**on_gpu.environment, "gpus": ["NVIDIA H200 141 GiB"] * 4}
-    record = dataclasses.replace(
-        on_gpu, derived=known, environment=surroundings, placement={"flops_per_image": 23_000_000_000}
-    )
+    record = replace(on_gpu, derived=known, environment=surroundings, placement={"flops_per_image": 23_000_000_000})
     found = row(record)
     assert found["flops_per_image"] == 23_000_000_000
     assert (found["measured_peak_tflops"], found["mfu_of_measured_peak"]) == (800.0, 0.25)
@@ -160,10 +159,10 @@ def test_a_record_shows_both_utilisations() -> None:
         "MFU:            25 % of the 800 TFLOP/s that a matrix product reaches here (fp32)"
     ]
     assert result_text.mfu_lines(on_gpu) == []
-    too_much = dataclasses.replace(known, mfu_of_measured_peak=1.25)
-    (line,) = result_text.mfu_lines(dataclasses.replace(record, derived=too_much))
+    too_much = replace(known, mfu_of_measured_peak=1.25)
+    (line,) = result_text.mfu_lines(replace(record, derived=too_much))
     assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures the peak again" in line
-    text = {column.name: column.text(summarize([record])[0]) for column in COLUMNS}
+    text = {column.name: column.cell(summarize([record])[0]) for column in COLUMNS}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
 
