@@ -17,6 +17,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import graph, session
 from benchmarks.one_run.display import Display
 from benchmarks.process.private_network import OPEN_PORTS
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
@@ -49,17 +50,16 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
     computes = cluster.own.has_towers
     if cluster.own == cluster.leader and not cluster.local:
         warn(f"The network is not private: {OPEN_PORTS}")
-    devices.require_gpus(config.runtime)
+    devices.require_gpus(config.runtime.devices)
     devices.set_arithmetic(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
-    own_devices, description = devices.session_config("cpu", 1), "CPU"
+    own_devices, description = devices.session_config(Devices()), "CPU"
     if computes:
-        own, shared_on = config.devices, config.variables.shared_on
+        own = config.devices
         own_devices = graph.session_config(own, config.runtime)
         if not own.on_gpu and not own.num_intra_threads:
             own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
-        plan = devices.plan(own.device, own.num_devices, virtual_gpus=own.virtual_gpus, shared_on=shared_on)
-        description = plan.description
+        description = devices.plan(own, shared_on=config.variables.shared_on).description
     manager, limit_seconds = config.variables.variable_update, config.processes.start_timeout_seconds
     with joined(cluster, manager, watchdog, own_devices, limit_seconds) as team:
         try:

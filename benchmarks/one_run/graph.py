@@ -18,10 +18,9 @@ from benchmarks.errors import UsageError
 from benchmarks.input import host_pipeline
 from benchmarks.input.options import Data, of_validation
 from benchmarks.input.tower_input import InputSpec
-from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.topology import device_options
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.topology import devices as device_planning
-from benchmarks.topology.devices import Devices
+from benchmarks.topology.devices import DevicePlan
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
 from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
@@ -67,7 +66,7 @@ class RunGraph:
     placement: Mapping[str, Any]
 
 
-def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
+def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGraph:
     """Builds everything that the session runs, in the default graph; earlier runs have drawn `images_before`."""
     workload, training, computing, variables = config.workload, config.training, config.computing, config.variables
     is_training = not workload.forward_only
@@ -172,7 +171,7 @@ def build_model(workload: Workload, training: Training, computing: Computing) ->
 
 
 def divided(
-    variables: Variables, model: building.Model, devices: Devices
+    variables: Variables, model: building.Model, devices: DevicePlan
 ) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the model, divided over the devices as configured, and the manager of its variables.
 
@@ -196,7 +195,9 @@ def divided(
     )
 
 
-def _of_pipeline(model: pipeline.Pipeline, manager: VariableManager, devices: Devices, images: int) -> dict[str, Any]:
+def _of_pipeline(
+    model: pipeline.Pipeline, manager: VariableManager, devices: DevicePlan, images: int
+) -> dict[str, Any]:
     """Returns what the record of a pipeline has more, or other than that of towers."""
     weights = [entry for entry in manager.placed() if entry.kind == "weight"]
     sent = model.traffic(images)
@@ -219,7 +220,7 @@ def _sent_between_processes(manager: VariableManager, model: building.Model, *, 
 
 
 def _sent_between_devices(
-    devices: device_options.Devices, variables: Variables, model: building.Model, batch_per_device: int
+    devices: Devices, variables: Variables, model: building.Model, batch_per_device: int
 ) -> dict[str, Any]:
     """Returns for the record what a training step of a single process sends."""
     manager = manager_on_real_devices(
@@ -269,7 +270,7 @@ def build_evaluator(
     spec: InputSpec,
     model: building.Model,
     manager: VariableManager,
-    devices: Devices,
+    devices: DevicePlan,
 ) -> Evaluator:
     """Finds the validation set, and builds in the default graph what evaluates a manager's weights on all devices.
 
@@ -302,31 +303,30 @@ def input_spec(workload: Workload, place: Place, seed: int, batch_per_device: in
     )
 
 
-def plan_devices(config: Config, *, eager: bool = False) -> Devices:
+def plan_devices(config: Config, *, eager: bool = False) -> DevicePlan:
     """Returns the towers' devices, after checking that they exist; with `eager`, the eager runtime gets them.
 
     Raises:
         UsageError: a device is missing.
     """
-    device_planning.set_threads(config.runtime)
-    device_planning.require_gpus(config.runtime, eager=eager)
-    if config.own_device == "cpu" and config.workload.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(config.runtime)
+    own = config.runtime.devices
+    device_planning.set_threads(own)
+    device_planning.require_gpus(own, eager=eager)
+    if not own.on_gpu and config.workload.data_format == "NCHW":
+        device_planning.require_nchw_on_cpu(own)
     if eager:
-        device_planning.configure_eager_runtime(config.runtime)
+        device_planning.configure_eager_runtime(own)
     return device_planning.plan(
-        config.devices.device,
-        config.devices.num_devices,
-        virtual_gpus=config.devices.virtual_gpus,
+        config.devices,
         shared_on=config.variables.shared_on,
         cluster=config.processes.cluster,
         manager=config.variables.variable_update,
     )
 
 
-def session_config(devices: device_options.Devices, runtime: Runtime) -> tf.compat.v1.ConfigProto:
+def session_config(devices: Devices, runtime: Runtime) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
-    made = device_planning.session_config(devices.device, devices.num_devices, **runtime.session_options())
+    made = device_planning.session_config(devices)
     rewriting = made.graph_options.rewrite_options
     # A second pass over the graph takes a quarter of the first step's time, and made no step faster. Nor did saving
     # memory on CPUs, where the search for it takes another quarter with 8 towers.
@@ -344,7 +344,7 @@ def _training_step(
     computing: Computing,
     model: building.Model | splitting.SplitModel | pipeline.Pipeline,
     tower_input: run_input.RunInput,
-    devices: Devices,
+    devices: DevicePlan,
     manager: VariableManager,
     objective: objectives.Objective,
 ) -> training_step.Step:

@@ -142,8 +142,9 @@ class _Run:
         data, cluster = config.data, config.processes.cluster
         try:
             deadlines.none()
-            visible = _visible_gpus(config.devices, config.variables.variable_update)
-            tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=visible))
+            numbers = _visible_gpus(config.devices, config.variables.variable_update)
+            visible = dataclasses.replace(config.runtime.devices, visible_gpus=numbers)
+            tensorflow_setup.prepare(dataclasses.replace(config.runtime, devices=visible))
             if data.data_dir is not None and cluster is None:  # in a cluster the others must learn of it
                 deadlines.opening(f"Opening --data_dir={data.data_dir}")
                 existing_directory(data.data_name, data.data_dir)
@@ -214,9 +215,7 @@ class _Run:
             device=devices.device,
             precision=config.computing.precision,
             count=devices_with_a_peak(
-                devices.device,
-                num_devices=devices.num_devices,
-                virtual_gpus=devices.virtual_gpus,
+                devices,
                 num_workers=processes.num_workers,
                 num_hosts=processes.cluster.num_worker_hosts if processes.cluster else 1,
             ),

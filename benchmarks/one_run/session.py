@@ -25,7 +25,7 @@ from benchmarks.one_run.epochs import Epochs, Plan, images_per_epoch, plan
 from benchmarks.process import apart
 from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.topology import devices as device_planning
-from benchmarks.topology.devices import Devices
+from benchmarks.topology.devices import DevicePlan
 from benchmarks.training import pipeline
 from results.input_verdict import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import REFERENCE_LOOPS
@@ -125,7 +125,7 @@ class _Training:
             team.expect_nothing()
             self._measure_input(built)
 
-    def _run_in_session(self, built: graph.RunGraph, devices: Devices, earlier: resuming.Earlier) -> None:
+    def _run_in_session(self, built: graph.RunGraph, devices: DevicePlan, earlier: resuming.Earlier) -> None:
         """Takes the steps, and looks at what they have left."""
         config, log, team, display = self._config, self._log, self._team, self._display
         length = images_per_epoch(config.workload.model, built.input.source)
@@ -211,13 +211,12 @@ class _Training:
             return
         self._display.phase("measuring the input's stages", None)
         assert config.data.input is not None, "input that is read has options"
-        options = config.runtime.session_options()
         stages = input_stages.measure_after_run(
             source,
             built.input_spec,
             config.data.input,
             num_devices=len(built.input.towers),
-            session_config=device_planning.session_config("cpu", config.devices.num_devices, **options),
+            session_config=device_planning.session_config(dataclasses.replace(config.devices, device="cpu")),
             deadlines=Deadlines(self._team, config.processes.step_timeout_seconds),
         )
         log.observe(input_stages=stages)

@@ -45,9 +45,7 @@ def build(*words: str) -> Built:
     chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: GPUS, environ={})
     assert chosen.devices.device == "gpu"
     planned = devices.plan(
-        "gpu",
-        chosen.devices.num_devices,
-        virtual_gpus=chosen.devices.virtual_gpus,
+        chosen.devices,
         shared_on=chosen.variables.shared_on,
         cluster=chosen.processes.cluster,
         manager=chosen.variables.variable_update,

@@ -243,7 +243,7 @@ def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pyt
         entry["answer"]["largest"] = "many"
     answers.FILE.path().write_text(json.dumps(held))
     assert _resolve().workload.batch_per_device == 96
-    assert "'many'" in capsys.readouterr().err
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_a_process_that_was_killed_did_not_fit(trials: Trials) -> None:
@@ -295,7 +295,7 @@ def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture
     ("words", "sentence"),
     [
         (["explain", "replicated", *AUTO], "found by trying"),
-        (["sweep", *AUTO], "Nothing can be run. --batch_size=auto is found by trying"),
+        (["sweep", *AUTO], "Nothing can be run. .*it is found by trying"),
         (["verify", "--batch_size=8"], "no flag --batch_size"),
         ([*AUTO, "--local_cluster=ps:1,worker:2"], "in one process"),
         (["run", "--batch_size=many"], "'many' is not a whole number, and not auto"),

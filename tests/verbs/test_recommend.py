@@ -221,7 +221,7 @@ def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
 
 
 def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--batch_size=64", "--xla_compile=false", "--data_format=NHWC", "--variable_update=replicated")
+    given = ("--batch_size=64", "--xla=off", "--data_format=NHWC", "--variable_update=replicated")
     _recommend(*ON_CPU, *given, "--precision=fp32", "--output_format=json")
     answer = _answer(capsys)
     assert set(given) <= set(shlex.split(answer["command"]))
@@ -568,9 +568,7 @@ def test_what_is_packed_by_default_is_compared_with_other_ways_to_pack() -> None
     found = stages.stages({}, config.resolve(values, lambda: 2), any_precision=False)
     (packings,) = (stage for stage in found if stage.title == "gradient repacking")
     nccl = {"variable_update": "replicated", "all_reduce_spec": "nccl"}
-    cells = stages.cells(
-        packings, {"device": "gpu", "num_gpus": "2"}, nccl, config.resolve(values, lambda: 2), lambda: 2
-    )
+    cells = stages.cells(packings, {"device": "gpu", "num_gpus": "2"}, nccl, lambda: 2)
     modifiers = [cell.config.variables.modifiers for _, cell in cells]
     assert [(one.gradient_repacking, bool(one.agg_small_grads_max_bytes)) for one in modifiers] == [
         (0, True),

@@ -174,5 +174,5 @@ def test_limits_of_gpu_memory_are_for_gpus_and_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="both limit a GPU's memory: drop one"):
         resolve("--device=gpu", "--gpu_memory_limit_mb=100", "--gpu_memory_frac=0.5")
     made, usual = resolve("--device=gpu", "--gpu_memory_limit_mb=100"), resolve("--device=gpu")
-    assert made.runtime.session_options()["gpu_memory_limit_mib"] == 100
+    assert made.devices.gpu_memory_limit_mib == 100
     assert made.key_fields() != usual.key_fields()

@@ -5,14 +5,16 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.config.workload import Workload
 from benchmarks.microbench import device_peak, matmul_peak
 from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
 from benchmarks.one_run import result_text
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.system.hardware import Inventory, describe_hardware
 from models import specs
 from results.columns import row
@@ -64,10 +66,10 @@ def test_amounts_have_three_digits(value: float, text: str) -> None:
 
 
 def test_logical_devices_of_a_host_share_its_peak() -> None:
-    assert devices_with_a_peak("cpu", num_devices=8) == 1
-    assert devices_with_a_peak("cpu", num_devices=2, num_workers=4, num_hosts=2) == 2
-    assert devices_with_a_peak("gpu", num_devices=4, virtual_gpus=2, num_workers=3) == 6
-    assert devices_with_a_peak("gpu", num_devices=3, virtual_gpus=2) == 2
+    assert devices_with_a_peak(Devices(num_devices=8)) == 1
+    assert devices_with_a_peak(Devices(num_devices=2), num_workers=4, num_hosts=2) == 2
+    assert devices_with_a_peak(Devices(device="gpu", num_devices=4, virtual_gpus=2), num_workers=3) == 6
+    assert devices_with_a_peak(Devices(device="gpu", num_devices=3, virtual_gpus=2)) == 2
 
 
 @pytest.fixture(autouse=True)
@@ -188,8 +190,10 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
     surroundings = {**HARDWARE, "tensorflow_version": "2.21.0"}
     _store(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
 
-    def found(derived: Derived, flops_per_image: float | None, environment: Mapping[str, Any], device: str) -> Derived:
-        count = devices_with_a_peak(device, num_devices=4)
+    def found(
+        derived: Derived, flops_per_image: float | None, environment: Mapping[str, Any], device: Literal["cpu", "gpu"]
+    ) -> Derived:
+        count = devices_with_a_peak(Devices(device=device, num_devices=4))
         return device_peak.beside_peak(
             derived, flops_per_image, environment, device=device, precision="fp32", count=count
         )
@@ -204,10 +208,8 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
 
 def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: PEAK)
-    step = device_peak.measure(
-        specs.find("mlp"), device="cpu", precision="fp32", batch=10, data_format="NHWC", num_classes=10,
-        forward_only=False, images_per_sec=1000.0,
-    )  # fmt: skip
+    workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
+    step = device_peak.measure(specs.find("mlp"), workload, "cpu", "fp32", 1000.0)
     assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
     # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
     first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)

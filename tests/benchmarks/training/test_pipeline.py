@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from benchmarks.errors import UsageError
 from benchmarks.input.tower_input import TowerInput
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import flop_count, pipeline
 from benchmarks.training.objectives import Objective, cross_entropy
@@ -58,7 +59,7 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
             losses.append(cross_entropy(logits, batch.labels[2 * part : 2 * part + 2]))
             gradients.append(tf.gradients(losses[-1], [now[variable.name] for variable in weights]))
             now |= state
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=2))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             got, wanted = session.run(
                 [(score.loss, update.gradients, update.state), (losses, gradients, {n: now[n] for n in update.state})]

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, step_trace, traffic, training_step
 from models import building, splitting
@@ -107,7 +108,7 @@ def test_a_traced_step_sends_what_the_formula_counts(given: list[str]) -> None:
         step = _built(chosen, whole, 2)
         options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
         options.experimental.collective_graph_key = 1
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 3)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=3))) as session:
             step.initialize(session, options=options)
             metadata = tf.compat.v1.RunMetadata()
             session.run(step.loops[0].operation, options=options, run_metadata=metadata)
@@ -125,7 +126,7 @@ def _built(chosen: config.Config, whole: building.Model, towers: int) -> trainin
     """Builds a step in the default graph, on devices of which none is the host."""
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (devices.HOST,) if chosen.variables.shared_on == "cpu" else names
-    plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
+    plan = devices.DevicePlan(place=Place(names, devices.HOST), shared=shared, description="")
     model = splitting.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
     manager = factory.make(
         chosen.variables.variable_update,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from variable_mgr.place import MeanFunction, Place, Turn
 from variable_mgr.reductions import kernels
@@ -85,7 +86,7 @@ def test_every_tower_has_the_mean_in_its_shape(name: str, count: int, graph: tf.
         with tf.device(device):
             inputs.append(tf.compat.v1.placeholder_with_default(value, value.shape))
     means = RUN_HERE[name](inputs, place, Turn(3, count - 1))
-    with tf.compat.v1.Session(config=devices.session_config("cpu", count)) as session:
+    with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=count))) as session:
         for mean in session.run(means):
             np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-6)
 
