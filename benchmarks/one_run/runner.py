@@ -321,7 +321,7 @@ def out_of_memory(what: str, workload: Workload, devices: Devices) -> str:
     return f"{what}: {workload.model} with {images} per device on {on}. Try a smaller --batch_size."
 
 
-def _visible_gpus(devices: Devices, manager: str) -> Sequence[int] | None:
+def _visible_gpus(devices: Devices, manager: str) -> tuple[int, ...] | None:
     """Returns the GPUs that TensorFlow may see.
 
     MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those. Of a divided
@@ -334,4 +334,4 @@ def _visible_gpus(devices: Devices, manager: str) -> Sequence[int] | None:
         return None
     if manager not in REFERENCE_LOOPS or devices.virtual_gpus > 1:
         return visible
-    return (visible or range(devices.num_devices))[: devices.num_devices]
+    return devices.gpu_numbers

@@ -13,6 +13,7 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.datasets import fake_small_images
 from benchmarks.one_run import graph
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training.run_input import RunInput
 
@@ -51,7 +52,7 @@ def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[st
     chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default():
         built = _build_input(chosen, "/cpu:0")
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             for initializer in built.initializers:
                 session.run(initializer)
             images = session.run(built.towers[0].images)
