@@ -24,7 +24,7 @@ from models.model_spec import ModelSpec
 from results.text import counted
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.traffic import FLOAT32_BYTES, Traffic, busiest_server, weight_elements
+from variable_mgr.traffic import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
 
 if TYPE_CHECKING:
     from benchmarks.training.model_facts import ModelFacts
@@ -165,7 +165,7 @@ def _through_stages(config: Config, model: Model) -> _Flow:
     assert config.variables.pipeline is not None, "the caller has looked"
     parts = pipeline.plan(model, **vars(config.variables.pipeline))
     facts = parts.facts(config.place.towers, config.batch_global)
-    sent = _megabytes(parts.traffic(config.batch_global).activation_bytes)
+    sent = _megabytes(total_bytes(parts.transfers(config.batch_global)) or 0)
     return _Flow(
         Pipelined(parts.homes(config.place.towers)),
         f"{counted(config.devices.num_devices, 'stage')}, {facts['micro_batches']} micro-batches of "
@@ -187,7 +187,7 @@ def _between_processes(config: Config, model: Model) -> _Flow:
         shared_devices=(config.place.host,),
         modifiers=config.variables.modifiers,
     )
-    links = manager.links(model.variables)
+    links = by_link(manager.transfers(model.variables))
     return _Flow(
         manager,
         f"{counted(config.processes.num_workers, 'worker')} with {_towers(config)} each",
@@ -202,7 +202,7 @@ def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_traffic
+    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_transfers
     from models import splitting
 
     towers, is_divided = config.devices.num_devices, config.variables.modifiers.fc_model_parallel
@@ -216,15 +216,15 @@ def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
             shared_on=config.variables.shared_on,
         )
 
-    def traffic(divided: bool) -> Traffic:
-        return model_traffic(
+    def transfers(divided: bool) -> list[Transfer]:
+        return model_transfers(
             make(divided), model, config.workload.batch_per_device, divided_over=towers if divided else 0
         )
 
     problem = splitting.why_not(splitting.split(model), towers)
     if problem and is_divided:
         raise UsageError(problem)
-    dense, sent = dense_share(model, config.workload.batch_per_device), traffic(is_divided)
+    dense, sent = dense_share(model, config.workload.batch_per_device), transfers(is_divided)
     facts = _bytes(sent, towers)
     share = f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
     facts[f"Last {len(dense.layers.outputs)} dense"] = (
@@ -232,10 +232,10 @@ def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
     )
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = dense.layers.activation_bytes(towers) / config.workload.batch_per_device
-            facts |= _division(traffic(False).total_bytes, traffic(True).total_bytes, activations, config)
-    at_each = None if sent.total_bytes is None else sent.total_bytes / towers
-    return _Flow(make(is_divided), _towers(config), facts, at_each)
+            activations = (total_bytes(dense.layers.transfers(towers)) or 0) / config.workload.batch_per_device
+            facts |= _division(total_bytes(transfers(False)), total_bytes(transfers(True)), activations, config)
+    total = total_bytes(sent)
+    return _Flow(make(is_divided), _towers(config), facts, None if total is None else total / towers)
 
 
 def _division(without: int | None, divided: int | None, activations: float, config: Config) -> dict[str, str]:
@@ -254,15 +254,15 @@ def _towers(config: Config) -> str:
     return f"{counted(config.devices.num_devices, 'tower')} of {config.workload.batch_per_device}"
 
 
-def _bytes(sent: Traffic, towers: int) -> dict[str, str]:
+def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
     """Returns what is sent, in words; a mean per tower, since not every algorithm loads towers evenly."""
     parts = {
-        "weights read": sent.read_bytes,
-        "gradients": sent.gradient_bytes,
-        "weights averaged": sent.weight_bytes,
-        "activations": sent.activation_bytes,
+        "weights read": total_bytes(sent, "read"),
+        "gradients": total_bytes(sent, "gradient"),
+        "weights averaged": total_bytes(sent, "weight"),
+        "activations": total_bytes(sent, "activation"),
     }
-    total = sent.total_bytes
+    total = total_bytes(sent)
     known = "unknown" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
     named = ", ".join(f"{name} {_megabytes(size)}" for name, size in parts.items() if size)
     return {"Sent per step": known + (f" ({named})" if named else "")}
