@@ -49,6 +49,7 @@ from variable_mgr.catalog import Processes
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.traffic import total_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD_SCHEMA = ROOT / "docs" / "reference" / "record.schema.json"
@@ -362,7 +363,7 @@ def _exclusive_modifiers() -> str:
 def _reductions() -> str:
     three_cpus = Place(tuple(f"/cpu:{number}" for number in range(3)), "/cpu:0")
     rows = (
-        (f"`{one.name}`", one.meaning, f"{one.sent(8):g}" if one.sent else "", one.why_not(three_cpus) or "")
+        (f"`{one.name}`", one.meaning, f"{total_bytes(one.transfers(8, 1)) or ''}", one.why_not(three_cpus) or "")
         for one in ALGORITHMS.values()
     )
     return _table(("reduction", "what it does", "sent by 8 towers", "limit"), rows)

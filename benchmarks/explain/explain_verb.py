@@ -26,7 +26,7 @@ from results.text import counted
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import FLOAT32_BYTES, Traffic, busiest_server, weight_elements
+from variable_mgr.traffic import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
 
 if TYPE_CHECKING:
     from benchmarks.training.model_facts import ModelFacts
@@ -173,7 +173,7 @@ def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int,
     from variable_mgr.managers.pipelined import Pipelined
 
     parts = pipeline.plan(model, **vars(pipelining))
-    sent = _megabytes(parts.traffic(images).activation_bytes)
+    sent = _megabytes(total_bytes(parts.transfers(images)) or 0)
     return _Flow(
         Pipelined(parts.homes(devices)),
         {
@@ -189,7 +189,7 @@ def _between_processes(variables: Variables, place: Place, model: Model) -> _Flo
 
     name, modifiers = variables.variable_update, variables.modifiers
     manager = factory.make(name, place, shared_devices=(place.host,), modifiers=modifiers)
-    links = manager.links(model.variables)
+    links = by_link(manager.transfers(model.variables))
     return _Flow(manager, _links(links), busiest_server(links) or max(links.values(), default=None))
 
 
@@ -201,7 +201,7 @@ def _between_devices(
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_traffic
+    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_transfers
     from models import splitting
 
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
@@ -215,13 +215,13 @@ def _between_devices(
             shared_on=variables.shared_on,
         )
 
-    def traffic(divided: bool) -> Traffic:
-        return model_traffic(make(divided), model, batch_per_device, divided_over=towers if divided else 0)
+    def transfers(divided: bool) -> list[Transfer]:
+        return model_transfers(make(divided), model, batch_per_device, divided_over=towers if divided else 0)
 
     problem = splitting.why_not(splitting.split(model), towers)
     if problem and is_divided:
         raise UsageError(problem)
-    dense, sent = dense_share(model, batch_per_device), traffic(is_divided)
+    dense, sent = dense_share(model, batch_per_device), transfers(is_divided)
     facts = _bytes(sent, towers)
     share = f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
     facts[f"Last {len(dense.layers.outputs)} dense"] = (
@@ -229,10 +229,11 @@ def _between_devices(
     )
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = dense.layers.activation_bytes(towers)
-            facts |= _division(traffic(False).total_bytes, traffic(True).total_bytes, activations, batch_per_device)
-    at_each = None if sent.total_bytes is None else sent.total_bytes / towers
-    return _Flow(make(is_divided), facts, at_each)
+            activations = total_bytes(dense.layers.transfers(towers)) or 0
+            without, with_it = total_bytes(transfers(False)), total_bytes(transfers(True))
+            facts |= _division(without, with_it, activations, batch_per_device)
+    total = total_bytes(sent)
+    return _Flow(make(is_divided), facts, None if total is None else total / towers)
 
 
 def _division(without: int | None, divided: int | None, activations: float, batch_per_device: int) -> dict[str, str]:
@@ -247,15 +248,15 @@ def _division(without: int | None, divided: int | None, activations: float, batc
     }
 
 
-def _bytes(sent: Traffic, towers: int) -> dict[str, str]:
+def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
     """Returns what is sent, in words; a mean per tower, since not every algorithm loads towers evenly."""
     parts = {
-        "weights read": sent.read_bytes,
-        "gradients": sent.gradient_bytes,
-        "weights averaged": sent.weight_bytes,
-        "activations": sent.activation_bytes,
+        "weights read": total_bytes(sent, "read"),
+        "gradients": total_bytes(sent, "gradient"),
+        "weights averaged": total_bytes(sent, "weight"),
+        "activations": total_bytes(sent, "activation"),
     }
-    total = sent.total_bytes
+    total = total_bytes(sent)
     known = "unknown" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
     named = ", ".join(f"{name} {_megabytes(size)}" for name, size in parts.items() if size)
     return {"Sent per step": known + (f" ({named})" if named else "")}

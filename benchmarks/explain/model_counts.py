@@ -73,8 +73,9 @@ def _held(key: str) -> tuple[ModelFacts, float | None] | None:
 
 def _count(workload: Workload, devices: Devices, variables: Variables) -> tuple[ModelFacts, float | None]:
     from benchmarks.training import model_facts
-    from benchmarks.training.traffic import manager_on_real_devices, model_traffic
+    from benchmarks.training.traffic import manager_on_real_devices, model_transfers
     from models import building
+    from variable_mgr.traffic import total_bytes
 
     spec = specs.find(workload.model)
     model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
@@ -85,4 +86,4 @@ def _count(workload: Workload, devices: Devices, variables: Variables) -> tuple[
         towers=devices.num_devices,
         shared_on=variables.shared_on,
     )
-    return model_facts.of(model, spec), model_traffic(manager, model, workload.batch_per_device).total_bytes
+    return model_facts.of(model, spec), total_bytes(model_transfers(manager, model, workload.batch_per_device))

@@ -22,6 +22,7 @@ from benchmarks.topology import device_options
 from models import specs
 from results.record import Kind, Record, Status
 from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.traffic import total_bytes
 
 ASSUMED_MFU = 0.5
 _MOST_NAMED = 5
@@ -267,8 +268,9 @@ def _sent_per_sec(record: Record) -> float | None:
     modifiers, towers = record.config.get("modifiers") or {}, record.config.get("num_devices")
     size, seconds = record.measurement.message_bytes, record.measurement.step_seconds
     algorithm = ALGORITHMS.get(str(modifiers.get("all_reduce_spec")).partition("#")[0])
-    if not (size and isinstance(towers, int) and towers > 1 and algorithm and algorithm.sent):
+    if not (size and isinstance(towers, int) and towers > 1 and algorithm):
         return None
-    if modifiers.get("compact_gradient_transfer"):
+    per_byte = total_bytes(algorithm.transfers(towers, 1))
+    if per_byte is None or modifiers.get("compact_gradient_transfer"):
         return None
-    return algorithm.sent(towers) / towers * size * len(seconds) / sum(seconds)
+    return per_byte / towers * size * len(seconds) / sum(seconds)

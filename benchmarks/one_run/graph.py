@@ -26,14 +26,13 @@ from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.options import Training
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
-from benchmarks.training.traffic import manager_on_real_devices, model_traffic
+from benchmarks.training.traffic import between_devices, between_processes, manager_on_real_devices, model_transfers
 from models import building, specs, splitting
 from models.convolutions import Products
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.managers.pipelined import Pipelined
 from variable_mgr.place import Place
-from variable_mgr.traffic import NETWORK, busiest_server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +95,8 @@ def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGra
             trained, tower_input.towers, devices, manager=manager, objective=objective, xla=xla
         )
     if config.processes.cluster:
-        sent = _sent_between_processes(manager, model, training=is_training)
+        sent = between_processes(manager.transfers(model.variables, training=is_training))
+        sent = sent if is_training or sent["links"] else {}
     else:
         sent = _sent_between_devices(config.devices, variables, model, workload.batch_per_device) if is_training else {}
     work, images = _flops(workload, computing, model, step, len(devices.towers))
@@ -200,23 +200,11 @@ def _of_pipeline(
 ) -> dict[str, Any]:
     """Returns what the record of a pipeline has more, or other than that of towers."""
     weights = [entry for entry in manager.placed() if entry.kind == "weight"]
-    sent = model.traffic(images)
     return {
         "pipeline": model.facts(devices.towers, images),
         "gradient_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in weights),
-        "sent_per_step": {**dataclasses.asdict(sent), "total_bytes": sent.total_bytes},
+        "sent_per_step": between_devices(model.transfers(images)),
     }
-
-
-def _sent_between_processes(manager: VariableManager, model: building.Model, *, training: bool) -> dict[str, Any]:
-    """Returns for the record what a step of a cluster sends."""
-    links = manager.links(model.variables, training=training)
-    if not training and not links:
-        return {}
-    number = manager.link_transfers(model.variables, training=training)
-    total_bytes = sum(links.values()) if links else None
-    by_kind = {"by_kind": {NETWORK: (number, total_bytes)}} if links else {}
-    return {"links": dict(links), "total_bytes": total_bytes, "busiest_ps_bytes": busiest_server(links), **by_kind}
 
 
 def _sent_between_devices(
@@ -231,8 +219,7 @@ def _sent_between_devices(
         shared_on=variables.shared_on,
     )
     divided_over = devices.num_devices if variables.modifiers.fc_model_parallel else 0
-    by_formula = model_traffic(manager, model, batch_per_device, divided_over=divided_over)
-    return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
+    return between_devices(model_transfers(manager, model, batch_per_device, divided_over=divided_over))
 
 
 def build_input(

@@ -17,6 +17,7 @@ from models import building
 from models.building import Model
 from models.layers import Layers
 from variable_mgr.managers.pipelined import Pipelined
+from variable_mgr.traffic import DEVICE, Transfer
 
 TWO = ("/cpu:0", "/cpu:1")
 
@@ -140,9 +141,8 @@ def test_facts_are_counted_and_too_many_stages_are_refused() -> None:
     assert facts["stages"][0]["layers"] == "first to first_relu"
     assert facts["stages"][0]["variable_bytes"] == 4 * (9 * 3 * 4 + 4 * 4)
     assert facts["stages"][0]["output_bytes_per_image"] == 4 * 64 * 4
-    sent = split.traffic(8)
-    assert sent.activation_bytes == sent.total_bytes == 2 * 8 * 4 * 64 * 4
-    assert sent.by_kind == {"device to device": (2 * 2 * 1, sent.total_bytes)}, "of each micro-batch, forward and back"
+    sent = Transfer(DEVICE, DEVICE, 2 * 8 * 4 * 64 * 4, number=2 * 2, what="activation")
+    assert split.transfers(8) == [sent], "of each micro-batch, forward and back"
     assert (facts["micro_batches"], facts["images_per_micro_batch"]) == (2, 4)
     assert facts["idle_share_of_equal_stages"] == pytest.approx(1 / 3)
     with pytest.raises(UsageError, match=r"at most 4 stages.*--pipeline_stages=4 --num_gpus=4"):
