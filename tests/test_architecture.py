@@ -90,9 +90,7 @@ def _runs_up(importing: tuple[str, ...], imported: tuple[str, ...]) -> bool:
     """Returns whether an import goes from a package or room to one that must not be known there."""
     if imported[0] not in PACKAGES:
         return False
-    if (
-        importing[0] != "benchmarks"
-    ):  # models, results and variable_mgr know only themselves, and how to declare options
+    if importing[0] != "benchmarks":  # models, results and variable_mgr know only themselves, and `option`
         is_option = imported[:2] == ("benchmarks", "option") and importing[0] == "variable_mgr"
         return importing[0] in PACKAGES and imported[0] != importing[0] and not is_option
     if imported[0] != "benchmarks" or len(imported) == 1:

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.cli import server_verb
 from benchmarks.config import flag, run_flags
-from benchmarks.errors import UsageError
 from benchmarks.topology.cluster import Task
 from tests.support.commands import Finished
 
@@ -101,13 +100,6 @@ def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, mon
         (["server"], "server starts one task of a cluster: name it"),
         (["server", "--cluster_spec=local|localhost:2222"], "but not which of its tasks this is: add --job_name"),
         (["server", "--local_cluster=worker:2"], "server starts one task of a cluster: name it"),
-        (
-            [SPEC, "--job_name=ps", "--task_id=1", "--task_index=0"],
-            "--task_id=1 and --task_index=0 contradict each other",
-        ),
-        (["--sync", "--async"], "--async=true and --sync=true contradict each other: drop one of them."),
-        (["--async", "--cross_replica_sync"], "--async=true and --cross_replica_sync=true contradict each other"),
-        (["--nosync", "--cross_replica_sync=true"], "--sync=false and --cross_replica_sync=true contradict each other"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(run_bench: RunBench, words: list[str], sentence: str) -> None:
@@ -134,28 +126,6 @@ def test_a_server_is_a_task_of_any_job(flags: list[str], own: Task, device: str,
     found, task, runtime = server_verb.resolve(run_flags.unset(parsed.values), lambda: 0)
     assert (task, runtime.devices.device, runtime.devices.num_devices) == (own, device, devices)
     assert runtime.peers == tuple(address for addresses in found.hosts.values() for address in addresses)
-
-
-@pytest.mark.parametrize(
-    ("given", "same"),
-    [
-        (["--sync"], ["--cross_replica_sync=true"]),
-        (["--nosync"], ["--cross_replica_sync=false"]),
-        (["--async"], ["--nocross_replica_sync"]),
-        (["--async=false"], ["--cross_replica_sync"]),
-        (["--async", "--nosync", "--nocross_replica_sync"], ["--nocross_replica_sync"]),
-        (["--task_id=1", "--task_index=1"], ["--task_index=1"]),
-    ],
-)
-def test_another_spelling_is_the_same_value(given: list[str], same: list[str]) -> None:
-    values = flag.parse(given, run_flags.RUN_FLAGS).values
-    assert values == flag.parse(same, run_flags.RUN_FLAGS).values
-    assert not {"sync", "async", "task_id"} & set(values)
-
-
-def test_a_spelling_out_of_range_is_refused_as_the_flag() -> None:
-    with pytest.raises(UsageError, match="--task_index=-1 is too small"):
-        flag.parse(["--task_id=-1"], run_flags.RUN_FLAGS)
 
 
 def test_a_sweep_takes_other_spellings_as_lists(run_bench: RunBench) -> None:

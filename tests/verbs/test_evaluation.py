@@ -122,27 +122,14 @@ def test_without_a_checkpoint_there_is_nothing_to_evaluate(digits: Path, run_ben
     assert "There is no checkpoint nothing" in finished.stderr
 
 
-EVERY = "--eval_during_training_every_n_steps=5"
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ([EVERY], "synthetic images have none: add --data_dir"),
-        ([EVERY, "--data_dir=d", "--nocross_replica_sync", "--num_gpus=2"], "asynchronous towers never pause"),
-        ([EVERY, "--data_dir=d", "--forward_only"], "--forward_only trains nothing"),
-        ([EVERY, "--variable_update=keras_fit"], "Use a variable manager"),
-        (["--stop_at_top_1_accuracy=0.5"], "add --eval_during_training_every_n_steps or"),
-        (["--eval_batch_size=5"], "there is none: add"),
         (["--data_dir=d", "--eval_during_training_at_specified_steps=5,x"], "whole numbers above 0 with commas"),
         (["--data_dir=d", "--eval_during_training_at_specified_epochs=0"], "numbers above 0 with commas"),
-        (["--eval", "--data_dir=d"], "name the directory where training saved it with --train_dir"),
-        (["--eval", "--train_dir=t"], "synthetic images have none: add --data_dir"),
-        (["--eval", "--train_dir=t", "--data_dir=d", "--forward_only"], "exclude each other"),
-        (["--eval", "--train_dir=t", "--data_dir=d", "--pipeline_stages=1"], "each device the whole model"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_in_words(given: list[str], sentence: str) -> None:
+def test_what_is_no_list_of_steps_or_epochs_is_refused(given: list[str], sentence: str) -> None:
     values = flag.parse(["--device=cpu", "--model=mlp", *given], run_flags.RUN_FLAGS).values
     with pytest.raises(UsageError, match=sentence):
         config.resolve(values, lambda: 0, {})

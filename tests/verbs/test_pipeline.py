@@ -83,22 +83,12 @@ def test_only_a_pipeline_changes_the_key() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--device=cpu", "--micro_batches=2"], "add --pipeline_stages"),
         (["--device=cpu", "--pipeline_stages=4", "--num_gpus=2"], "use --num_gpus=4"),
         ([*TWO_STAGES, "--batch_size=4", "--micro_batches=3"], "8 images .* use --micro_batches=2"),
         ([*TWO_STAGES, "--batch_size=4", "--micro_batches=9"], "8 images .* use --micro_batches=8"),
-        ([*TWO_STAGES, "--variable_update=replicated"], "not with replicated: omit --variable_update"),
-        ([*TWO_STAGES, "--variable_update=keras_fit"], "not with keras_fit"),
-        ([*TWO_STAGES, "--variable_update=staged"], "--staged_vars is about several towers"),
-        ([*TWO_STAGES, "--fc_model_parallel"], "--fc_model_parallel is about several towers"),
-        ([*TWO_STAGES, "--nocross_replica_sync"], "--cross_replica_sync=false is about several towers"),
-        ([*TWO_STAGES, "--local_parameter_device=cpu"], "on the device of their stage: omit it"),
-        ([*TWO_STAGES, "--forward_only"], "omit --forward_only"),
-        ([*TWO_STAGES, "--xla"], "--xla=jit compiles a tower as a whole"),
-        ([*TWO_STAGES, "--local_cluster=ps:1,worker:2"], "omit the cluster"),
     ],
 )
-def test_what_a_pipeline_does_not_go_with_is_refused(arguments: list[str], words: str) -> None:
+def test_stages_and_parts_that_do_not_fit_are_refused_with_those_that_do(arguments: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         _resolve(*arguments)
 

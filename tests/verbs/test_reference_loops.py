@@ -174,21 +174,6 @@ def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
 @pytest.mark.parametrize(
     "flag",
     [
-        "--data_dir=/data",
-        "--data_name=synthetic_host",
-        "--forward_only",
-        "--print_training_accuracy",
-        "--optimizer=adam",
-        "--precision=fp16",
-        "--use_fp16",
-        "--xla",
-        "--xla_compile",
-        "--conv1x1_as_matmul",
-        "--filter_gradients_as_matmul",
-        "--nofused_bn",
-        "--check_precision",
-        "--local_cluster=worker:2",
-        "--local_parameter_device=cpu",
         "--staged_vars",
         "--nocross_replica_sync",
         "--variable_consistency=relaxed",
@@ -199,29 +184,16 @@ def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
         "--compact_gradient_transfer",
         "--local_sgd_steps=2",
         "--fc_model_parallel",
-        "--log_device_placement",
     ],
 )
-def test_what_such_a_loop_does_not_do_is_refused_with_a_way_out(loop: str, flag: str) -> None:
-    with pytest.raises(UsageError, match=r"(?i)leave|omit|drop one|use ") as refused:
+def test_modifiers_of_managers_are_refused(loop: str, flag: str) -> None:
+    with pytest.raises(UsageError, match=f"not with {loop}: "):
         _resolve("--device=cpu", f"--variable_update={loop}", flag)
-    assert loop in str(refused.value)
-
-
-@pytest.mark.parametrize("arguments", [[], ["--variable_update=keras_fit", "--model=vgg16"]])
-def test_the_application_is_for_keras_fit_of_resnet50(arguments: list[str]) -> None:
-    with pytest.raises(UsageError, match="--variable_update=keras_fit --model=resnet50"):
-        _resolve("--device=cpu", "--keras_application", *arguments)
 
 
 def test_the_application_is_part_of_the_identity() -> None:
     loop = ("--device=cpu", "--variable_update=keras_fit")
     assert _resolve(*loop).key_fields() != _resolve(*loop, "--keras_application").key_fields()
-
-
-def test_memory_that_such_a_loop_cannot_pin_is_refused() -> None:
-    with pytest.raises(UsageError, match="--force_gpu_compatible: keras_fit decides by itself"):
-        _resolve("--device=gpu", "--variable_update=keras_fit", "--force_gpu_compatible", gpus=1)
 
 
 def test_the_application_comes_in_keras_own_layout_unless_told() -> None:

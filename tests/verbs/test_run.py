@@ -185,7 +185,7 @@ def test_print_config_refuses_what_no_machine_can_run(run_bench: RunBench) -> No
     done = run_bench("--print_config", "--num_gpus=8", "--forward_only", "--staged_vars")
     assert done.status == 2
     assert done.stdout == ""
-    assert "omit --staged_vars" in done.stderr
+    assert "--staged_vars" in done.stderr
 
 
 def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:

@@ -109,62 +109,19 @@ def test_gpus_may_be_split() -> None:
         (["--gpus=0,7"], 4, "names GPU 7; this machine has 4"),
         (["--gpus=0,0"], 4, "different GPUs"),
         (["--gpus=a"], 4, "such as --gpus=0,2"),
-        (["--gpus=0", "--device=cpu"], 4, "--gpus is about GPUs"),
-        (["--virtual_gpus=0"], 4, "--virtual_gpus=0"),
-        (["--virtual_gpus=half"], 4, "--virtual_gpus=half"),
-        (["--num_gpus=0"], 4, "--num_gpus=0 is too small: it must be at least 1"),
-        (["--batch_size=-3"], 0, "--batch_size=-3 is too small"),
-        (["--num_batches=0"], 0, "--num_batches=0 is too small"),
-        (["--num_warmup_batches=-1"], 0, "at least 0"),
-        (["--display_every=0"], 0, "--display_every=0"),
-        (["--num_epochs=0"], 0, "--num_epochs=0.0 must be above 0"),
-        (["--init_learning_rate=nan"], 0, "give a finite number"),
-        (["--init_learning_rate=0"], 0, "must be above 0"),
-        (["--num_epochs=inf"], 0, "give a finite number"),
-        (["--tf_random_seed=5000000000"], 0, "too large: it must be at most 4294967295"),
         (["--gpus=0"], 0, "names GPU 0; this machine has 0"),
         (["--gpus=0", "--device=auto"], 0, "names GPU 0; this machine has 0"),
-        (["--virtual_gpus=2", "--device=cpu"], 4, "--virtual_gpus is about GPUs"),
-        (["--gpu_thread_mode=gpu_private", "--device=cpu"], 4, "--gpu_thread_mode is about GPUs"),
-        (["--per_gpu_thread_count=2", "--device=cpu"], 4, "--per_gpu_thread_count is about GPUs"),
         (["--per_gpu_thread_count=2"], 4, "use --gpu_thread_mode=gpu_private or gpu_shared"),
         (["--per_gpu_thread_count=2", "--gpu_thread_mode=global"], 4, "use --gpu_thread_mode=gpu_private"),
-        (["--per_gpu_thread_count=-1", "--gpu_thread_mode=gpu_private"], 4, "at least 0"),
-        (["--time_limit_seconds=-1"], 0, "must be above 0"),
-        (["--weight_decay=nan"], 0, "--weight_decay=nan"),
-        (["--gpu_memory_frac=1.5"], 1, "at most 1"),
-        (["--num_classes=1"], 0, "at least 2"),
-        (["--num_batches=5", "--num_epochs=1"], 0, "give one of them"),
-        (["--distortions"], 0, "--distortions is about images that are read, and these are synthetic: give --data_dir"),
-        (["--data_name=synthetic_host", "--resize_method=area"], 0, "these are synthetic_host"),
-        (["--model=mlp", "--data_dir=x", "--resize_method=area"], 0, "is about photos, and mnist has none"),
-        (["--model=mlp", "--data_dir=x", "--on_bad_record=skip"], 0, "is about photos, and mnist has none"),
         (["--model=mlp", "--num_classes=1000", "--data_dir=x"], 0, "mnist has 10 classes"),
         (
             ["--data_name=mnist", "--data_dir=x"],
             0,
             r"resnet50 is for imagenet \(224.* for mnist: lenet_mnist, mlp\.",
         ),
-        (["--data_dir=x", "--image_crop=central", "--distortions"], 0, "--distortions are for training"),
-        (["--data_dir=x", "--forward_only", "--distortions"], 0, "give --image_crop=distorted as well"),
-        (["--data_dir=x", "--nodistort_color_in_yiq"], 0, "--distort_color_in_yiq is about --distortions"),
-        (["--data_dir=x", "--decode_scaling", "--nofuse_decode_and_crop"], 0, "needs --fuse_decode_and_crop"),
-        (["--data_dir=x", "--datasets_use_caching", "--datasets_repeat_cached_sample"], 0, "exclude each other"),
-        (["--data_dir=x", "--datasets_use_caching", "--on_bad_record=skip"], 0, "a cache reads once"),
-        (["--data_dir=x", "--datasets_sloppy_parallel_interleave", "--on_bad_record=skip"], 0, "needs a fixed order"),
-        (["--data_dir=x", "--datasets_sloppy_parallel_interleave", "--deterministic"], 0, "must not come in any order"),
-        (["--variable_update=parameter_server", "--nocross_replica_sync", "--deterministic"], 0, "in any order"),
-        (["--max_restarts=1", "--train_dir=x"], 0, "acts only with --local_cluster or --hosts"),
-        (["--max_restarts=1", "--local_cluster=worker:2"], 0, "needs checkpoints to resume from"),
-        (["--data_name=synthetic_host", "--datasets_autotune_cpu_budget=2"], 0, "these are synthetic_host"),
-        (["--model=mlp", "--data_dir=x", "--image_crop=central"], 0, "mnist has none"),
-        (["--data_dir=x", "--nodatasets_use_prefetch", "--datasets_prefetch_buffer_size=4"], 0, "contradict"),
-        (["--data_dir=x", "--datasets_autotune_cpu_budget=2"], 0, "needs --datasets_parallel_calls=-1"),
-        (["--data_dir=x", "--datasets_parallel_calls=-2"], 0, "at least -1"),
-        (["--data_dir=x", "--datasets_parallel_interleave_cycle_length=0"], 0, "at least 1"),
-        (["--model=vgg61"], 0, "Did you mean 'vgg16'"),
         (["--data_name=synthetic", "--data_dir=x"], 0, "drop one of them"),
         (["--data_dir=https://me:secret@host/x"], 0, "^--data_dir: https://... is an address of another storage"),
+        (["--model=vgg61"], 0, "Did you mean 'vgg16'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: int, words: str) -> None:
@@ -241,37 +198,28 @@ class Driver(Machine):
         return self.capabilities[gpu]
 
 
-PASCAL, VOLTA, HOPPER = (6, 0), (7, 0), (9, 0)
+PASCAL, HOPPER = (6, 0), (9, 0)
 
 
 @pytest.mark.parametrize(
     ("flags_given", "capabilities", "layout"),
     [
-        (["--precision=fp32"], [HOPPER], "NCHW"),
-        (["--precision=tf32"], [HOPPER], "NCHW"),
-        (["--precision=bf16"], [HOPPER], "NHWC"),
-        (["--precision=fp16"], [VOLTA], "NHWC"),
-        (["--precision=bf16"], [VOLTA], "NCHW"),
-        (["--use_fp16"], [VOLTA], "NHWC"),
-        (["--use_fp16"], [PASCAL], "NCHW"),
-        (["--use_fp16", "--data_format=NCHW"], [HOPPER], "NCHW"),
-        (["--data_format=NHWC"], [HOPPER], "NHWC"),
-        (["--use_fp16"], [HOPPER, PASCAL], "NHWC"),
-        (["--use_fp16", "--num_gpus=2"], [HOPPER, PASCAL], "NCHW"),
-        (["--use_fp16", "--gpus=1"], [HOPPER, PASCAL], "NCHW"),
-        (["--use_fp16", "--num_gpus=2", "--virtual_gpus=2"], [HOPPER, PASCAL], "NHWC"),
-        (["--use_fp16"], [], "NHWC"),
-        (["--model=convnext_tiny"], [HOPPER], "NHWC"),
-        (["--use_fp16", "--device=cpu"], [PASCAL], "NHWC"),
+        (["--data_format=NCHW"], [HOPPER], "NCHW"),
+        (["--model=convnext_tiny"], [PASCAL], "NHWC"),
+        ([], [HOPPER, PASCAL], "NHWC"),
+        (["--num_gpus=2"], [HOPPER, PASCAL], "NCHW"),
+        (["--gpus=1"], [HOPPER, PASCAL], "NCHW"),
+        (["--num_gpus=2", "--virtual_gpus=2"], [HOPPER, PASCAL], "NHWC"),
+        ([], [], "NHWC"),
+        (["--device=cpu"], [PASCAL], "NHWC"),
     ],
 )
-def test_the_layout_is_that_of_the_fastest_kernels(
+def test_the_layout_is_that_of_the_fastest_kernels_of_the_gpus_that_are_used(
     monkeypatch: pytest.MonkeyPatch, flags_given: list[str], capabilities: list[tuple[int, int]], layout: str
 ) -> None:
-    """Where the driver reports nothing, GPUs are those of today."""
     monkeypatch.setitem(sys.modules, "pynvml", Driver(*capabilities))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert resolve(*flags_given, gpus=2).workload.data_format == layout
+    assert resolve("--precision=fp16", *flags_given, gpus=2).workload.data_format == layout
 
 
 def test_the_commands_of_the_2017_guide_are_understood() -> None:
@@ -310,7 +258,6 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
         ("--optimizer=adam", True),
         ("--num_intra_threads=1", True),
         ("--precision=bf16", True),
-        ("--use_fp16", True),
         ("--xla", True),
         ("--noxla", False),
         ("--conv1x1_as_matmul", True),
@@ -338,20 +285,6 @@ def test_the_loss_scale_moves_the_number_and_the_check_of_the_precision_does_not
     fp16 = resolve("--use_fp16").key_fields()
     assert resolve("--use_fp16", "--fp16_loss_scale=64").key_fields() != fp16
     assert resolve("--use_fp16", "--check_precision").key_fields() == fp16
-
-
-@pytest.mark.parametrize(
-    ("flag", "model", "kind"),
-    [("conv1x1_as_matmul", "vgg16", "one pixel"), ("filter_gradients_as_matmul", "mlp", "more than one pixel")],
-)
-def test_convolutions_to_be_computed_as_products_must_be_there(flag: str, model: str, kind: str) -> None:
-    with pytest.raises(UsageError, match=f"--{flag}: {model} has no convolutions of {kind}: leave it out"):
-        resolve(f"--{flag}", f"--model={model}")
-
-
-def test_batch_normalisation_to_be_separate_must_be_there() -> None:
-    with pytest.raises(UsageError, match="--nofused_bn: vgg16 has no batch normalisation: leave it out"):
-        resolve("--nofused_bn", "--model=vgg16")
 
 
 def test_learning_rate_follows_the_optimizer_unless_given() -> None:
@@ -400,22 +333,11 @@ BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
         (["--variable_update=nccl", "--device=cpu"], 0, "nccl moves data between NVIDIA GPUs only"),
         (["--variable_update=nccl", "--num_gpus=2", "--virtual_gpus=2"], 1, "nccl needs a physical GPU"),
         (["--staged_vars", "--variable_update=replicated"], 0, "--staged_vars goes with parameter_server"),
-        (["--staged_vars", "--forward_only"], 0, "--forward_only computes no gradients .* omit --staged_vars"),
-        (["--variable_update=staged", "--forward_only"], 0, "omit --variable_update=staged"),
-        (["--variable_consistency=relaxed", "--forward_only"], 0, "omit --variable_consistency=relaxed"),
-        (["--variable_update=staged", "--nostaged_vars"], 0, "contradict each other"),
-        (["--compact_gradient_dtype=bfloat16"], 0, "acts only with --compact_gradient_transfer"),
         (["--agg_small_grads_max_group=3"], 0, "acts only with --agg_small_grads_max_bytes"),
         (["--variable_update=replicated", "--use_nccl", "--all_reduce_spec=xring"], 0, "each choose a reduction"),
         (["--hierarchical_copy"], 0, "--hierarchical_copy.* goes with replicated.* Use --variable_update=replicated"),
         (["--all_reduce_spec=xring"], 0, "--all_reduce_spec .*goes with replicated"),
         (["--variable_update=replicated", "--all_reduce_spec=ring"], 0, "Did you mean 'xring'"),
-        (
-            ["--variable_update=replicated", "--all_reduce_spec=xring", "--hierarchical_copy"],
-            0,
-            "each choose a reduction",
-        ),
-        (["--gradient_repacking=-1"], 0, "--gradient_repacking=-1 is too small"),
         ([*COLLECTIVE, "--all_reduce_spec=nccl"], 0, "nccl moves data between NVIDIA GPUs only"),
         ([*COLLECTIVE, "--num_gpus=2", "--virtual_gpus=2", "--all_reduce_spec=nccl"], 1, "nccl needs a physical GPU"),
         ([*COLLECTIVE, "--all_reduce_spec=xring"], 0, "reduces by collective or nccl only: .* --variable_update="),
@@ -426,7 +348,6 @@ BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
             "not bfloat16: use float16, another --all_reduce_spec",
         ),
         ([*NCCL, "--num_gpus=2", *BFLOAT16, "--precision=fp16"], 2, "or omit --compact_gradient_transfer"),
-        ([*NCCL, "--num_gpus=2", BFLOAT16[0], "--precision=fp16"], 2, "small ones vanish: use .*, or omit it with"),
     ],
 )
 def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:

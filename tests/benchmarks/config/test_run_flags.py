@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import dataclasses
 import pwd
 from pathlib import Path
@@ -121,6 +120,56 @@ def test_misses_are_explained(arguments: list[str], words: str) -> None:
         flag.parse(arguments, run_flags.RUN_FLAGS)
 
 
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        (["--sync"], ["--cross_replica_sync=true"]),
+        (["--nosync"], ["--cross_replica_sync=false"]),
+        (["--async"], ["--nocross_replica_sync"]),
+        (["--async=false"], ["--cross_replica_sync"]),
+        (["--async", "--nosync", "--nocross_replica_sync"], ["--nocross_replica_sync"]),
+        (["--task_id=1", "--task_index=1"], ["--task_index=1"]),
+        (["--use_fp16"], ["--precision=fp16"]),
+        (["--use_fp16", "--precision=fp16"], ["--precision=fp16"]),
+        (["--nouse_fp16"], []),
+        (["--nouse_fp16", "--precision=bf16"], ["--precision=bf16"]),
+        (["--xla_compile"], ["--xla=jit"]),
+        (["--noxla_compile"], ["--xla=off"]),
+        (["--hierarchical_copy"], ["--all_reduce_spec=hierarchical"]),
+        (["--nohierarchical_copy", "--all_reduce_spec=xring"], ["--all_reduce_spec=xring"]),
+    ],
+)
+def test_another_spelling_is_the_same_value(given: list[str], same: list[str]) -> None:
+    values = flag.parse(given, run_flags.RUN_FLAGS).values
+    assert values == flag.parse(same, run_flags.RUN_FLAGS).values
+    assert not {one.name for one in TABLE if one.same_as} & set(values)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--async=true", "--sync=true"),
+        ("--async=true", "--cross_replica_sync=true"),
+        ("--sync=false", "--cross_replica_sync=true"),
+        ("--task_id=1", "--task_index=0"),
+        ("--use_fp16=true", "--precision=bf16"),
+        ("--use_fp16=false", "--precision=fp16"),
+        ("--xla_compile=true", "--xla=off"),
+        ("--xla_compile=false", "--xla=jit"),
+        ("--hierarchical_copy=true", "--all_reduce_spec=xring"),
+        ("--hierarchical_copy=false", "--all_reduce_spec=hierarchical"),
+    ],
+)
+def test_two_spellings_with_unlike_values_are_refused(given: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match=f"^{given[0]} and {given[1]} contradict each other: drop one of them.$"):
+        flag.parse(given, run_flags.RUN_FLAGS)
+
+
+def test_a_spelling_out_of_range_is_refused_as_the_flag() -> None:
+    with pytest.raises(UsageError, match="--task_index=-1 is too small"):
+        flag.parse(["--task_id=-1"], run_flags.RUN_FLAGS)
+
+
 def test_words_are_kept_wherever_they_stand() -> None:
     assert list(flag.parse(["one", "--num_gpus=2", "two"], run_flags.RUN_FLAGS).words) == ["one", "two"]
 
@@ -136,27 +185,6 @@ def test_the_full_help_describes_every_flag() -> None:
         "vit_b_16, vit_ti_16; default: resnet50)",
     ):
         assert words in unwrapped
-
-
-@pytest.mark.parametrize(
-    ("one", "spelling", "values", "default"),
-    [
-        (Flag("n", int, "", default=0), "--n=INT", "whole number", "0"),
-        (Flag("n", int, "", default="the model's", at_least=1), "--n=INT", "1 or more", "the model's"),
-        (Flag("n", int, "", ("auto",), at_least=1), "--n=INT|auto", "1 or more, or auto", ""),
-        (Flag("n", int, "", at_least=0, at_most=9), "--n=INT", "0 to 9", ""),
-        (Flag("x", float, "", default=4e-5, above=0, at_most=1), "--x=FLOAT", "above 0, at most 1", "4e-05"),
-        (Flag("x", float, "", default=600.0), "--x=FLOAT", "number", "600"),
-        (Flag("b", bool, ""), "--[no]b", "true|false", "false"),
-        (Flag("b", bool, "", default=True), "--[no]b", "true|false", "true"),
-        (Flag("s", str, ""), "--s=TEXT", "text", ""),
-        (Flag("s", str, "", default="out", path="directory"), "--s=DIRECTORY", "directory", "out"),
-        (Flag("s", str, "", ("text", "json")), "--s=text|json", "text|json", ""),
-        (Flag("s", str, "", known=("a", "b")), "--s=NAME", "a|b", ""),
-    ],
-)
-def test_what_is_written_about_a_flag(one: Flag, spelling: str, values: str, default: str) -> None:
-    assert (one.spelling, one.values_text, one.default_text) == (spelling, values, default)
 
 
 @pytest.mark.parametrize(
@@ -212,17 +240,6 @@ def test_a_flag_with_its_default_changes_nothing(one: Flag, monkeypatch: pytest.
         return dataclasses.replace(config.resolve(values, lambda: 1), notices=())
 
     assert resolved(f"--{one.name}={one.default_text}") == resolved()
-
-
-def test_flags_that_the_peer_has_are_of_its_type() -> None:
-    """The peer's types, for the flags of the same name; the file lies beside this test."""
-    types = {"string": str, "enum": str, "list": str, "integer": int, "float": float, "boolean": bool}
-    with (Path(__file__).parent / "peer_flags.csv").open() as file:
-        peer = {row["flag"]: types[row["type"]] for row in csv.DictReader(file)}
-    common = [flag for flag in TABLE if flag.name in peer]
-    assert len(common) >= 20
-    kinds = {flag.name: bool if flag.boolean else flag.kind for flag in common}
-    assert kinds == {flag.name: peer[flag.name] for flag in common}
 
 
 @pytest.mark.parametrize("name", flag.presets())

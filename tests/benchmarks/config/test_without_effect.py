@@ -151,28 +151,7 @@ def test_what_scripts_for_tf_cnn_benchmarks_pass_is_accepted() -> None:
             resolve(*run, *words)
 
 
-@pytest.mark.parametrize(
-    ("word", "needed"),
-    [
-        ("--server_port=4000", "--hosts or --cluster"),
-        ("--ssh", "--hosts"),
-        ("--noprivate_network", "--local_cluster"),
-    ],
-)
-def test_flags_of_a_way_to_start_a_cluster_need_it(word: str, needed: str) -> None:
-    with pytest.raises(UsageError, match=f"{word[4:9]}.* acts only with {needed}: add that, or leave it out"):
-        resolve(word)
-    on_hosts = resolve("--server_port=4000", "--hosts=a,b", "--ssh", "--variable_update=collective_all_reduce")
-    assert on_hosts.processes.cluster and on_hosts.processes.cluster.workers == ("a:4001", "b:4001")
-
-
-def test_limits_of_gpu_memory_are_for_gpus_and_exclude_each_other() -> None:
-    for word in ("--gpu_memory_limit_mb=100", "--gpu_memory_frac=0.5"):
-        for device in ((), ("--device=cpu",)):
-            with pytest.raises(UsageError, match=f"^{word.partition('=')[0]} is about GPUs, and "):
-                resolve(word, *device)
-    with pytest.raises(UsageError, match="both limit a GPU's memory: drop one"):
-        resolve("--device=gpu", "--gpu_memory_limit_mb=100", "--gpu_memory_frac=0.5")
+def test_a_limit_of_gpu_memory_reaches_the_session_and_the_key() -> None:
     made, usual = resolve("--device=gpu", "--gpu_memory_limit_mb=100"), resolve("--device=gpu")
     assert made.devices.gpu_memory_limit_mib == 100
     assert made.key_fields() != usual.key_fields()

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.config import run_flags
+from benchmarks.errors import UsageError
+from benchmarks.training import computing
+from benchmarks.training.computing import Computing, LossScaling, layout, other_onednn_mode
+
+
+def decide(
+    *, on_gpu: bool = False, onednn: str | None = None, cpuinfo: Path = computing.CPUINFO, **flags: Any
+) -> tuple[Computing, tuple[str, ...]]:
+    return computing.decide(run_flags.unset(flags), on_gpu=on_gpu, onednn=onednn, cpuinfo=cpuinfo)
+
+
+def _cpu(tmp_path: Path, flags: str) -> Path:
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor\t: 0\nmodel name\t: A CPU\nflags\t\t: {flags}\n")
+    return path
+
+
+def test_float32_without_xla_is_the_default() -> None:
+    assert decide() == (Computing(), ())
+
+
+@pytest.mark.parametrize(
+    ("precision", "nchw", "capabilities", "expected"),
+    [
+        ("fp32", True, ["9.0"], "NCHW"),
+        ("tf32", True, ["9.0"], "NCHW"),
+        ("bf16", True, ["9.0"], "NHWC"),
+        ("bf16", True, ["7.0"], "NCHW"),
+        ("fp16", True, ["7.0"], "NHWC"),
+        ("fp16", True, ["6.0"], "NCHW"),
+        ("fp16", True, ["9.0", "6.0"], "NCHW"),
+        ("fp16", True, [None], "NHWC"),
+        ("fp32", False, ["9.0"], "NHWC"),
+        ("fp32", True, [], "NHWC"),
+    ],
+)
+def test_the_layout_is_that_of_the_fastest_kernels(
+    precision: str, nchw: bool, capabilities: list[str | None], expected: str
+) -> None:
+    """A GPU of which the driver reports nothing is one of today."""
+    assert layout(precision, nchw=nchw, capabilities=capabilities) == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "instructions", "name"), [("bf16", "amx_bf16", "bfloat16"), ("fp16", "avx512_fp16", "float16")]
+)
+def test_a_cpu_without_instructions_has_a_notice(tmp_path: Path, precision: str, instructions: str, name: str) -> None:
+    slow, (notice,) = decide(precision=precision, cpuinfo=_cpu(tmp_path, "sse2 avx2"))
+    assert slow.precision == precision and f"no {name} instructions" in notice
+    assert "much slower than fp32: use --precision=fp32." in notice
+    assert decide(precision=precision, on_gpu=True, cpuinfo=_cpu(tmp_path, "sse2"))[1] == ()
+    assert decide(precision=precision, cpuinfo=_cpu(tmp_path, f"sse2 {instructions}"))[1] == ()
+    assert decide(precision=precision, cpuinfo=tmp_path / "nothing")[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("instructions", "onednn", "variable", "message"),
+    [
+        ("sse2 avx512_bf16", None, "", "this CPU has neither, so it would compute in fp32: use bf16 or fp32"),
+        ("sse2 avx2", None, "", "use fp32"),
+        ("sse2 amx_bf16", None, "", None),
+        ("asimd bf16", None, "", None),
+        ("sse2 amx_bf16", "off", "", "pass --onednn=on"),
+        ("sse2 amx_bf16", None, "0", "pass --onednn=on"),
+        ("sse2 amx_bf16", "on", "0", None),
+    ],
+)
+def test_tf32_on_a_cpu_needs_what_rounds_its_factors(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instructions: str,
+    onednn: str | None,
+    variable: str,
+    message: str | None,
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", variable)
+    cpuinfo = _cpu(tmp_path, instructions)
+    if message is None:
+        assert decide(precision="tf32", onednn=onednn, cpuinfo=cpuinfo)[0].precision == "tf32"
+        return
+    with pytest.raises(UsageError, match=message):
+        decide(precision="tf32", onednn=onednn, cpuinfo=cpuinfo)
+
+
+def test_for_float16_the_other_16_bit_type_is_named_if_the_cpu_has_it(tmp_path: Path) -> None:
+    (notice,) = decide(precision="fp16", cpuinfo=_cpu(tmp_path, "sse2 avx512_bf16"))[1]
+    assert "no float16 instructions" in notice and notice.endswith("use --precision=bf16 or fp32.")
+
+
+def test_separate_batch_normalisation_is_compiled_by_xla_as_the_fused_one() -> None:
+    compiled, (notice,) = decide(fused_bn=False, xla="jit")
+    assert not compiled.fused_bn and "XLA compiles batch normalisation" in notice
+    assert decide(fused_bn=False) == (Computing(fused_bn=False), ())
+
+
+@pytest.mark.parametrize(
+    ("instructions", "environ", "other"),
+    [
+        ("sse2 avx2", {}, "on"),
+        ("sse2 avx2", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "off"),
+        ("sse2 avx2", {"TF_ENABLE_ONEDNN_OPTS": "True"}, "off"),
+        ("sse2 avx512_vnni", {}, "off"),
+        ("sse2 amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "on"),
+        ("sse2 amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "false"}, "on"),
+        ("asimd bf16", {}, None),
+        ("asimd bf16", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "off"),
+    ],
+)
+def test_the_other_kernels_are_known(
+    tmp_path: Path, instructions: str, environ: dict[str, str], other: str | None
+) -> None:
+    assert other_onednn_mode(environ, _cpu(tmp_path, instructions)) == other
+
+
+def test_float16_scales_the_loss() -> None:
+    def scaling(**flags: Any) -> LossScaling | None:
+        return decide(**{"precision": "fp16", **flags}, on_gpu=True)[0].loss_scaling
+
+    assert scaling() == LossScaling(128.0)
+    assert scaling(fp16_loss_scale=64.0) == LossScaling(64.0)
+    assert scaling(fp16_enable_auto_loss_scale=True) == LossScaling(2.0**15, 1000)
+    changing = {"fp16_enable_auto_loss_scale": True, "fp16_loss_scale": 8.0, "fp16_inc_loss_scale_every_n": 5}
+    assert scaling(**changing) == LossScaling(8.0, 5)
+    assert scaling(forward_only=True) is None
+    assert scaling(eval=True) is None
+    assert scaling(precision="bf16") is None
