@@ -72,7 +72,7 @@ class Flag:
     @property
     def usual(self) -> Any:
         """The value that holds if it is not given; None if that is nothing, or depends on something."""
-        is_phrase = isinstance(self.default, str) and self.default not in self.choices
+        is_phrase = isinstance(self.default, str) and self.default not in (*self.choices, *self.known)
         return bool(self.default) if self.kind is bool and not is_phrase else None if is_phrase else self.default
 
     @property

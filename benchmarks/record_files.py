@@ -70,16 +70,20 @@ def open_store(output_dir: str) -> Store:
         raise UsageError(str(error)) from error
 
 
-def keep(store: Store, *records: Record) -> bool:
-    """Saves records without secrets, or prints them on stderr if that fails. Returns whether they were saved."""
-    records = tuple(record.masked() for record in records)
+def keep(store: Store, *records: Record) -> tuple[Sequence[Record], bool]:
+    """Saves records, or prints them on stderr if that fails.
+
+    Returns:
+        The records as they were saved, which are those to print and to send: without secrets. And whether they were.
+    """
+    records = tuple(record.cleaned() for record in records)
     try:
         problems = store.append(*records)
     except StoreError as error:
         warn(f"{error} The record follows; append this line to {store.jsonl_path} to have it there.")
         for record in records:
             log(record.to_json())
-        return False
+        return records, False
     for problem in problems:
         warn(problem)
-    return True
+    return records, True

@@ -11,7 +11,7 @@ from typing import Any
 
 from results.record import Record
 from results.statistics import MIN_STEPS_FOR_INTERVAL
-from results.text import ODD_VALUE, csv_cell
+from results.text import csv_cell
 
 # The parts of a record that are plain mappings.
 _MAPPINGS = ("config", "environment", "model", "placement")
@@ -36,7 +36,7 @@ class Column:
     unit: str = ""
 
     @functools.cached_property
-    def value(self) -> Callable[[Record], Any]:
+    def of(self) -> Callable[[Record], Any]:
         """Takes the value out of a record; None if it has none."""
         if callable(self.source):
             return self.source
@@ -54,20 +54,13 @@ class Column:
 
         return look_up
 
-    def of(self, record: Record) -> Any:
-        """Returns the value for a record; None if it is unknown, or cannot be computed from an odd record."""
-        try:
-            return self.value(record)
-        except ODD_VALUE:
-            return None
-
 
 def _last(field: str) -> Callable[[Record], Any]:
     return lambda record: (getattr(record.measurement, field) or [None])[-1]
 
 
 def _last_evaluation(field: str) -> Callable[[Record], Any]:
-    return lambda record: record.measurement.evaluations[-1][field] if record.measurement.evaluations else None
+    return lambda record: record.measurement.evaluations[-1].get(field) if record.measurement.evaluations else None
 
 
 def _loss(which: int) -> Callable[[Record], Any]:
@@ -343,19 +336,9 @@ COLUMNS = (
 )
 
 
-_NAMES, _VALUES = [column.name for column in COLUMNS], [column.value for column in COLUMNS]
-
-
 def row(record: Record) -> dict[str, Any]:
-    """Returns the record as one CSV row; what is unknown, or cannot be computed from an odd record, is empty.
-
-    Text is on one line, and no spreadsheet takes it for a formula.
-    """
-    try:
-        values = [value(record) for value in _VALUES]
-    except ODD_VALUE:
-        values = [column.of(record) for column in COLUMNS]
-    return dict(zip(_NAMES, map(_cell, values), strict=True))
+    """Returns the record as one CSV row; what is unknown is empty, and no spreadsheet takes text for a formula."""
+    return {column.name: _cell(column.of(record)) for column in COLUMNS}
 
 
 def _cell(value: Any) -> Any:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from results.record import Record, Shared, UnknownFormatError
-from results.text import one_line
 
 _MOST_PROBLEMS = 20  # of one file
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
@@ -92,7 +91,7 @@ class Kept:
         if number < len(self.records) and _is_same_run(self.records[number], record):
             self.records[number] = record
             return
-        run_id = one_line(record.identity.run_id)
+        run_id = record.identity.run_id
         if number < len(self.records):
             yield f"another run has the id {run_id}, too: both are kept. Remove the one that is not yours."
         key = record.identity.config_key
@@ -100,8 +99,8 @@ class Kept:
         while unlike := sorted(_unlike(like, record)):
             if key == record.identity.config_key:
                 yield (
-                    f"{run_id} has the config_key of {one_line(like.identity.run_id)}, and another configuration "
-                    f"({', '.join(map(one_line, unlike[:3]))}): it is kept apart."
+                    f"{run_id} has the config_key of {like.identity.run_id}, and another configuration "
+                    f"({', '.join(unlike[:3])}): it is kept apart."
                 )
             key += "*"
             like = self._by_key.setdefault(key, record)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from results import statistics
@@ -22,18 +23,23 @@ _LEAST_RATIO_ON_SHARED_CORES = 2.0
 POWER_LIMIT = "power limit"
 
 
-def _of_run(workers: Literal["sum", "max"]) -> Any:
+# No run measures larger numbers, and sums and products of them overflow.
+Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+_Rate = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+def _of_run(workers: Literal["sum", "max"]) -> msgspec.Meta:
     """A number of a run; `workers` combines those of a cluster's workers. Other fields take the first worker's."""
-    return dataclasses.field(default=None, metadata={"of_run": workers})
+    return msgspec.Meta(extra={"of_run": workers})
 
 
-def _of_step(workers: Literal["mean", "max", "first", "each"]) -> Any:
+def _of_step(workers: Literal["mean", "max", "first", "each"]) -> msgspec.Meta:
     """A number that a step may yield besides its time and loss; `workers` combines those of a cluster's workers."""
-    return dataclasses.field(default_factory=list, metadata={"of_step": workers})
+    return msgspec.Meta(extra={"of_step": workers})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was observed. Lists have one entry per measured step unless stated otherwise; all times are in seconds.
 
     A new number is one field here; its producer passes it to `RunLog.observe` or, per step, to `Observed`.
@@ -92,46 +98,48 @@ class Measurement:
             are None.
     """
 
-    images_per_step: int | None
-    startup_seconds: float | None = None
-    startup_phases_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    first_step_seconds: float | None = _of_run("max")
-    warmup_step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
-    step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
-    losses: Sequence[float | None] = dataclasses.field(default_factory=list)
-    warmup_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
-    aside_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
-    aside_steps: Sequence[int] = dataclasses.field(default_factory=list)
-    peak_host_memory_bytes: int | None = _of_run("max")
-    peak_gpu_memory_bytes: int | None = _of_run("max")
-    replica_drift: float | None = _of_run("max")
-    tower_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
-    staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
-    worker_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
-    worker_compute_seconds: Sequence[Sequence[float]] = _of_step("each")
-    tower_compute_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
-    message_bytes: int | None = None
+    images_per_step: Count | None
+    startup_seconds: Number | None = None
+    startup_phases_seconds: Mapping[str, Number] = {}
+    first_step_seconds: Annotated[Number | None, _of_run("max")] = None
+    warmup_step_seconds: Sequence[Number] = []
+    step_seconds: Sequence[Number] = []
+    losses: Sequence[float | None] = []
+    warmup_losses: Sequence[float | None] = []
+    aside_losses: Sequence[float | None] = []
+    aside_steps: Sequence[Count] = []
+    peak_host_memory_bytes: Annotated[Count | None, _of_run("max")] = None
+    peak_gpu_memory_bytes: Annotated[Count | None, _of_run("max")] = None
+    replica_drift: Annotated[float | None, _of_run("max")] = None
+    tower_step_seconds: Sequence[Sequence[Number]] = []
+    staleness_counts: Sequence[Count] = []
+    worker_step_seconds: Sequence[Sequence[Number]] = []
+    worker_compute_seconds: Annotated[Sequence[Sequence[Number]], _of_step("each")] = []
+    tower_compute_seconds: Sequence[Sequence[Number]] = []
+    message_bytes: Count | None = None
     largest_error: float | None = None
-    top_1_accuracies: Sequence[float] = _of_step("mean")
-    top_5_accuracies: Sequence[float] = _of_step("mean")
-    loss_scales: Sequence[float] = _of_step("first")
-    skipped_updates: Sequence[float] = _of_step("first")
-    fp32_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
-    input_wait_seconds: Sequence[float] = _of_step("max")
-    skipped_records: int | None = _of_run("sum")
-    input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    input_stage_rounds: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
-    shuffle_buffer: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    bare_decode_images_per_sec: float | None = None
-    restarts: int = 0
-    steps_before: int = 0
-    evaluations: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
-    seconds_to_accuracy: float | None = None
-    telemetry: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
+    top_1_accuracies: Annotated[Sequence[float], _of_step("mean")] = []
+    top_5_accuracies: Annotated[Sequence[float], _of_step("mean")] = []
+    loss_scales: Annotated[Sequence[float], _of_step("first")] = []
+    skipped_updates: Annotated[Sequence[float], _of_step("first")] = []
+    fp32_losses: Sequence[float | None] = []
+    input_wait_seconds: Annotated[Sequence[Number], _of_step("max")] = []
+    skipped_records: Annotated[Count | None, _of_run("sum")] = None
+    input_stages: Mapping[str, _Rate] = {}
+    input_stage_rounds: Mapping[str, Sequence[_Rate]] = {}
+    shuffle_buffer: Mapping[str, int | float] = {}
+    bare_decode_images_per_sec: _Rate | None = None
+    restarts: Count = 0
+    steps_before: Count = 0
+    evaluations: Sequence[Mapping[str, Any]] = []
+    seconds_to_accuracy: Number | None = None
+    telemetry: Sequence[Mapping[str, Any]] = []
 
 
 def _rules(kind: str) -> dict[str, str]:
-    return {field.name: field.metadata[kind] for field in dataclasses.fields(Measurement) if kind in field.metadata}
+    hints = typing.get_type_hints(Measurement, include_extras=True)
+    found = ((name, meta.extra or {}) for name, hint in hints.items() for meta in getattr(hint, "__metadata__", ()))
+    return {name: extra[kind] for name, extra in found if kind in extra}
 
 
 # How the numbers of a cluster's workers combine, by the name of the field.
@@ -152,8 +160,7 @@ class Observed(dict[str, Any]):
             raise TypeError(f"no numbers of a step: {', '.join(unknown)}; see results.measurement.Measurement")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Derived:
+class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Numbers computed from the measurement; None if it does not support one. `results.columns` states their meaning.
 
     The time that makes a worker the slowest is that until its gradients are ready, or of asynchronous workers a step.
@@ -162,32 +169,32 @@ class Derived:
     devices is that of their host.
     """
 
-    images_per_sec: float | None = None
-    images_per_sec_low: float | None = None
-    images_per_sec_high: float | None = None
-    images_per_sec_per_device: float | None = None
-    images_per_sec_jitter: float | None = None
-    step_ms_p50: float | None = None
-    step_ms_p90: float | None = None
-    step_ms_p99: float | None = None
-    step_ms_p999: float | None = None
-    compile_seconds: float | None = None
+    images_per_sec: Number | None = None
+    images_per_sec_low: _Rate | None = None
+    images_per_sec_high: _Rate | None = None
+    images_per_sec_per_device: Number | None = None
+    images_per_sec_jitter: Number | None = None
+    step_ms_p50: Number | None = None
+    step_ms_p90: Number | None = None
+    step_ms_p99: Number | None = None
+    step_ms_p999: Number | None = None
+    compile_seconds: Number | None = None
     loss_difference_to_fp32: float | None = None
-    staleness_mean: float | None = None
-    algorithm_bandwidth_gb_per_sec: float | None = None
-    bus_bandwidth_gb_per_sec: float | None = None
-    input_wait_share: float | None = None
-    synthetic_ratio: float | None = None
-    slowest_worker: int | None = None
-    straggler_ratio: float | None = None
-    slowest_tower: int | None = None
-    slowest_tower_ratio: float | None = None
-    power_watts: float | None = None
-    images_per_joule: float | None = None
-    cpu_cores_used: float | None = None
-    gpu_memory_reserved_bytes: int | None = None
-    measured_peak_tflops: float | None = None
-    mfu_of_measured_peak: float | None = None
+    staleness_mean: Number | None = None
+    algorithm_bandwidth_gb_per_sec: Number | None = None
+    bus_bandwidth_gb_per_sec: Number | None = None
+    input_wait_share: Number | None = None
+    synthetic_ratio: Number | None = None
+    slowest_worker: Count | None = None
+    straggler_ratio: Number | None = None
+    slowest_tower: Count | None = None
+    slowest_tower_ratio: Number | None = None
+    power_watts: Number | None = None
+    images_per_joule: Number | None = None
+    cpu_cores_used: Number | None = None
+    gpu_memory_reserved_bytes: Count | None = None
+    measured_peak_tflops: Number | None = None
+    mfu_of_measured_peak: Number | None = None
 
 
 def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:

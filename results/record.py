@@ -5,26 +5,25 @@ A record is one JSON object. Its format has a number; `Record.from_json` refuses
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 import hashlib
 import json
 import math
-import types
-import typing
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-import orjson
+import msgspec
+from msgspec.structs import replace
 
 from results.masking import without_secrets
 from results.measurement import Derived, Measurement
-from results.text import one_line
+from results.record_parts import PARTS
+from results.text import harmless
 from results.version import SUITE_VERSION
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 # Key in the environment of a run whose steps were interleaved with those of another run: steps per time slice.
 STEPS_PER_TURN = "steps_per_turn"
 # A reader of JSON rounds an integer beyond these.
@@ -58,8 +57,7 @@ class UnknownFormatError(ValueError):
     """The record has a format that this version cannot read."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Identifies a run.
 
     Attributes:
@@ -86,8 +84,7 @@ class Identity:
     session_id: str = ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run. `config`, `environment`, `model` and `placement` are plain mappings: new entries need no new format.
 
     Attributes:
@@ -116,9 +113,9 @@ class Record:
     status: Status
     reason: str = ""
     kind: Kind = Kind.RUN
-    warnings: Sequence[str] = dataclasses.field(default_factory=list)
-    config_aside: Sequence[str] = dataclasses.field(default_factory=list)
-    format_version: int = FORMAT_VERSION
+    warnings: Sequence[str] = []
+    config_aside: Sequence[str] = []
+    format_version: Literal[1] = FORMAT_VERSION
 
     @property
     def in_turn(self) -> bool:
@@ -129,10 +126,10 @@ class Record:
         """Returns the record with another key of its configuration."""
         if key == self.identity.config_key:
             return self
-        return dataclasses.replace(self, identity=dataclasses.replace(self.identity, config_key=key))
+        return replace(self, identity=replace(self.identity, config_key=key))
 
-    def masked(self) -> Record:
-        """Returns the record without what looks like a secret in its configuration, reason, warnings and session."""
+    def cleaned(self) -> Record:
+        """Returns the record as it is saved, printed and sent: secrets are masked, and no text controls its reader."""
 
         def mask(value: Any) -> Any:
             if isinstance(value, str):
@@ -141,13 +138,27 @@ class Record:
                 return {name: mask(item) for name, item in value.items()}
             return [mask(item) for item in value] if isinstance(value, list | tuple) else value
 
-        identity = dataclasses.replace(self.identity, session_id=mask(self.identity.session_id))
-        config, reason, warnings = mask(self.config), mask(self.reason), mask(self.warnings)
-        return dataclasses.replace(self, identity=identity, config=config, reason=reason, warnings=warnings)
+        identity = {
+            **msgspec.structs.asdict(self.identity),
+            "command": recorded_command(self.identity.command),
+            "session_id": mask(self.identity.session_id),
+        }
+        variables = {"variables": mask(self.environment["variables"])} if "variables" in self.environment else {}
+        return replace(
+            self,
+            identity=Identity(**strict(identity)),
+            config=strict(mask(self.config)),
+            environment=strict({**self.environment, **variables}),
+            model=strict(self.model),
+            placement=strict(self.placement),
+            measurement=Measurement(**strict(self.measurement)),
+            reason=strict(mask(self.reason)),
+            warnings=strict(mask(self.warnings)),
+        )
 
     def to_json(self) -> str:
         """Returns the record as one line of strictly valid JSON: no NaN, no line break, no bytes that are not UTF-8."""
-        return json.dumps(strict(dataclasses.asdict(self)), allow_nan=False, separators=(",", ":"))
+        return json.dumps(strict(self), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str | bytes, shared: Shared | None = None) -> Record:
@@ -161,155 +172,96 @@ class Record:
             UnknownFormatError: this version cannot read the record's `format_version`.
             ValueError: the line is not a record.
         """
-        fields = orjson.loads(line)
-        if not isinstance(fields, dict) or "format_version" not in fields:
-            raise ValueError("not a record: format_version is missing")
-        if fields["format_version"] != FORMAT_VERSION:
-            found = one_line(str(fields["format_version"]))
-            raise UnknownFormatError(
-                f"The record has format {found}, and format {FORMAT_VERSION} is read here: read it with the version "
-                "that wrote it (suite_commit)."
-            )
+        line = line.encode() if isinstance(line, str) else line
+        shared = {} if shared is None else shared
         try:
-            _check("", fields)
-            shared = {} if shared is None else shared
-            for name in _SHARED:
-                if name in fields:
-                    fields[name] = _checked_and_shared(name, fields[name], shared)
-            identity, taken = fields["identity"], fields["measurement"]
-            if "command" in identity:
-                identity["command"] = _checked_and_shared("command", identity["command"], shared)
-            fields["measurement"] = {name: _EMPTY if value == [] else value for name, value in taken.items()}
-            for name, part in _PARTS.items():
-                _check(name, fields[name])
-                fields[name] = part(**fields[name])
-            fields["status"], fields["kind"] = Status(fields["status"]), Kind(fields["kind"])
+            fields = msgspec.structs.asdict(_LINE.decode(_harmless_line(line)))
             _check_steps(fields["status"], fields["measurement"].step_seconds)
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error
+            identity = fields["identity"]
+            command = shared.setdefault(("command", "\0".join(identity.command)), identity.command)
+            msgspec.structs.force_setattr(identity, "command", command)
+            return cls(**fields | {name: _read(name, fields[name], shared) for name in _SHARED})
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise _why_not_read(line, error) from error
 
 
-_PARTS: Mapping[str, type] = {"identity": Identity, "measurement": Measurement, "derived": Derived}
-_Check = Callable[[Any], bool]
-_Scalar = str | float | bool | None
-# What views read of the mappings that may hold anything else, too.
-_FREE_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "config": {
-        **dict.fromkeys(("model", "message", "variable_update", "shared_on", "device", "precision"), _Scalar),
-        **dict.fromkeys(("data_name", "data_set", "data_format", "optimizer", "forward_only"), _Scalar),
-        **dict.fromkeys(("num_devices", "num_workers", "num_ps", "batch_per_device", "virtual_gpus"), _Scalar),
-        "modifiers": Mapping[str, _Scalar] | None,
-        "input": Mapping[str, Any] | None,
-    },
-    "environment": {"tensorflow_version": _Scalar, "gpus": Sequence[str] | None},
-    "model": {"gflop_per_image": float | None},
-    "placement": {"sent_per_step": Mapping[str, Any] | None},
+# What was read of the text of parts of records, by the name of the part.
+Shared = dict[tuple[str, str | bytes], Any]
+_SHARED = (*PARTS, "warnings", "config_aside")
+# A record of which the parts that others may share are still text.
+_LINE = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "Line",
+        [
+            (field.name, msgspec.Raw if field.name in _SHARED else field.type)
+            for field in msgspec.structs.fields(Record)
+        ],
+        forbid_unknown_fields=True,
+    )
+)
+_ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CHECKS: Mapping[str, msgspec.json.Decoder[Any]] = {
+    **{name: msgspec.json.Decoder(part) for name, part in PARTS.items()},
+    **dict.fromkeys(("warnings", "config_aside"), msgspec.json.Decoder(list[str])),
 }
 
 
-def _checker(hint: Any) -> _Check:
-    """Returns a function that tells whether a value of a JSON document fits a type hint; whole numbers are floats."""
-    outer, inner = typing.get_origin(hint), typing.get_args(hint)
-    if outer in (list, Sequence, Mapping):
-        kind: type = dict if outer is Mapping else list
-        items: Callable[[Any], Iterable[Any]] = dict.values if outer is Mapping else iter
-        if inner[-1] is Any:
-            return lambda value: type(value) is kind
-        if allowed := _scalars(inner[-1]):  # as fast as can be: there may be 100,000 steps
-            return lambda value: type(value) is kind and (not value or allowed.issuperset(map(type, items(value))))
-        fits = _checker(inner[-1])
-        return lambda value: type(value) is kind and all(map(fits, items(value)))
-    if allowed := _scalars(hint):
-        return lambda value: type(value) in allowed
-    either = [_checker(part) for part in inner]
-    return lambda value: any(fits(value) for fits in either)
+class _Format(msgspec.Struct):
+    format_version: Any
 
 
-def _scalars(hint: Any) -> frozenset[type]:
-    """Returns the types of values that fit a hint without containers; empty if it has some."""
-    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    parts = typing.get_args(hint) if is_union else (hint,)
-    if not set(parts) <= {str, int, float, bool, type(None)}:
-        return frozenset()
-    return frozenset({int, float}.union(parts) if {int, float} & set(parts) else parts)
+def _why_not_read(line: bytes, error: Exception) -> ValueError:
+    try:
+        found = msgspec.json.decode(_harmless_line(line), type=_Format).format_version
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ValueError(f"not a record: {error}")
+    if found == FORMAT_VERSION:
+        return ValueError(f"not a record of format {FORMAT_VERSION}: {error}")
+    return UnknownFormatError(
+        f"The record has format {found}, and format {FORMAT_VERSION} is read here: read it with the version that wrote "
+        "it (suite_commit)."
+    )
 
 
-def _checks_of(part: type) -> dict[str, _Check]:
-    hints = typing.get_type_hints(part)
-    return {field.name: _checker(hints[field.name]) for field in dataclasses.fields(part)}
+def _harmless_line(line: bytes) -> bytes:
+    """Returns JSON whose text controls no reader; nearly every line is so already, as its bytes show."""
+    is_plain = (line.isascii() and b"\x7f" not in line) or line.decode().strip().isprintable()
+    if is_plain and (b"\\" not in line or b"\\" not in line.replace(rb"\\", b"").replace(rb"\"", b"")):
+        return line
+    return msgspec.json.encode(strict(msgspec.json.decode(line)))
 
 
-# By the path of a mapping; the empty path is the record itself.
-_CHECKS: Mapping[str, Mapping[str, _Check]] = {
-    "": {
-        **dict.fromkeys(("identity", "measurement", "derived", *_FREE_FIELDS), _checker(Mapping[str, Any])),
-        **dict.fromkeys(("status", "kind", "reason"), _checker(str)),
-        **dict.fromkeys(("warnings", "config_aside"), _checker(Sequence[str])),
-    },
-    **{name: _checks_of(part) for name, part in _PARTS.items()},
-    **{name: {field: _checker(hint) for field, hint in hints.items()} for name, hints in _FREE_FIELDS.items()},
-}
-
-
-def _check(path: str, fields: Mapping[str, Any]) -> None:
-    """Raises a TypeError if a field has a value of a type that its readers do not expect."""
-    for name, fits in _CHECKS[path].items():
-        if name in fields and not fits(fields[name]):
-            raise TypeError(f"{path}{'.' * bool(path)}{name} has a value of the wrong type")
-
-
-# Parts of records by the name of their field and a hash of their text.
-Shared = dict[tuple[str, bytes], Any]
-_SHARED = (*_FREE_FIELDS, "config_aside", "warnings")
-# A list takes 56 bytes, and most of a measurement's are empty.
-_EMPTY: Sequence[Any] = []
-
-
-def _checked_and_shared(path: str, value: Any, shared: Shared) -> Any:
-    """Returns an equal value of an earlier record, or this one after a check of its types and its depth.
+def _read(name: str, text: msgspec.Raw, shared: Shared) -> Any:
+    """Returns a part of a record after a check of what views read, or what was read of equal text before.
 
     Runs of one machine or configuration have most of it in common. That is two thirds of the memory of a record, and
     of the time of the checks.
-
-    Args:
-        path: the field; those within it begin with it.
-        value: a nested list or mapping.
-        shared: what earlier records hold.
-
-    Raises:
-        TypeError: it has a value of the wrong type, or is nested too deeply.
     """
-    try:
-        key = path, hashlib.blake2b(orjson.dumps(value), digest_size=16).digest()
-    except orjson.JSONEncodeError as error:  # of more than 254 levels, or with text that is none
-        raise TypeError(f"{path} is nested too deeply") from error
-    if key in shared:
-        return shared[key]
-    if path in _CHECKS:
-        _check(path, value)
-        if not _is_flat_enough(value, _DEEPEST):
-            raise TypeError(f"{path} is nested too deeply")
-        for name, item in value.items():
-            if type(item) in (dict, list) and item:
-                value[name] = _checked_and_shared(f"{path}.{name}", item, shared)
-    shared[key] = value
-    return value
+    key = name, bytes(text)
+    if key not in shared:
+        try:
+            found = _CHECKS[name].decode(text)
+            if name in PARTS:
+                found = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
+        except msgspec.ValidationError as error:
+            raise msgspec.ValidationError(f"{name}: {error}") from error
+        shared[key] = found
+    return shared[key]
 
 
-def _is_flat_enough(value: Any, levels: int) -> bool:
-    """Returns whether nested lists and mappings have at most so many levels; views walk through them recursively."""
-    items = value.values() if type(value) is dict else value
-    nested = [item for item in items if type(item) in (dict, list)]
-    return not nested or (levels > 0 and all(_is_flat_enough(item, levels - 1) for item in nested))
+def _read_entry(text: msgspec.Raw, shared: Shared) -> Any:
+    key = "", bytes(text)
+    if key not in shared:
+        shared[key] = strict(msgspec.json.decode(text))
+    return shared[key]
 
 
 def _check_steps(status: Status, step_seconds: Sequence[float]) -> None:
-    """Raises a TypeError if the measured steps cannot be those of a run."""
+    """Raises a `ValidationError` if the measured steps cannot be those of a run."""
     if status is Status.OK and not step_seconds:
-        raise TypeError("status is ok, but no step was measured")
+        raise msgspec.ValidationError("status is ok, but no step was measured")
     if step_seconds and not (min(step_seconds) >= 0 and 0 < sum(step_seconds) < _LONGEST_SECONDS):
-        raise TypeError("measurement.step_seconds are no times of steps")
+        raise msgspec.ValidationError("measurement.step_seconds are no times of steps")
 
 
 def identify(
@@ -325,7 +277,7 @@ def identify(
     return Identity(
         run_id=uuid.uuid4().hex[:12],
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        command=without_secrets(command),
+        command=list(command),
         suite_version=SUITE_VERSION,
         suite_commit=suite_commit,
         config_key=key_of(config),
@@ -335,29 +287,41 @@ def identify(
     )
 
 
+def recorded_command(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command as a saved record has them."""
+    return [harmless(word) for word in without_secrets(words)]
+
+
 def key_of(values: Mapping[str, Any]) -> str:
     """Returns a short hash of the values, independent of their order."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def strict(value: Any) -> Any:
-    r"""Returns nested lists and mappings as strict JSON can hold them.
+def strict(value: Any, levels: int = _DEEPEST) -> Any:
+    r"""Returns nested lists and mappings as strict JSON can hold them, and readers can show them.
 
-    A float that is not finite becomes None. An integer of more than 64 bits becomes text. Bytes of an argument or a
-    path that are not UTF-8, which Python holds as lone surrogates, become escapes such as `\udcff`.
+    A float that is not finite becomes None. An integer of more than 64 bits becomes text. Text with line breaks or with
+    characters that control a terminal is one line without them. Bytes of an argument or a path that are not UTF-8,
+    which Python holds as lone surrogates, become escapes such as `\udcff`.
+
+    Raises:
+        ValueError: there are more than `levels` lists and mappings within each other; views walk through them
+            recursively.
     """
+    if isinstance(value, str):
+        return harmless(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, int) and not _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER:
-        return str(value)
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int):
+        return value if _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER else str(value)
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping | list | tuple) and not levels:
+        raise msgspec.ValidationError("it is nested too deeply")
     if isinstance(value, Mapping):
-        return {strict(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    return value
+        return {strict(key): strict(item, levels - 1) for key, item in value.items()}
+    return [strict(item, levels - 1) for item in value] if isinstance(value, list | tuple) else value
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import orjson
-
 from results import columns
 from results.loading import CONFLICT_MARKS, Kept, Loaded, foreign_format, load_lines, open_file
 from results.record import Record
@@ -131,7 +129,7 @@ class Store:
         """Appends rows to the CSV if it has these columns and ends with the record `after`; returns whether it did."""
         header, _, rows = as_csv(records).partition("\n")
         try:
-            last_run_id = orjson.loads(after)["identity"]["run_id"]
+            last_run_id = Record.from_json(after).identity.run_id
             with self.csv_path.open("r+b") as file:
                 same_columns = file.readline().decode() == header + "\n"
                 last_row = _last_line(file)
@@ -140,7 +138,7 @@ class Store:
                 file.write(rows.encode())
                 _sync(file)
             return True
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, ValueError):
             return False
 
 

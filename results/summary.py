@@ -16,7 +16,7 @@ from typing import Any
 from results import intervals, statistics
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
-from results.text import ODD_VALUE, counted, one_line
+from results.text import counted
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
@@ -66,10 +66,10 @@ class Row:
         """Returns the number of devices of all workers."""
         return self.count("num_devices") * self.count("num_workers")
 
-    def count(self, name: str) -> int:
-        """Returns a number of the configuration; 1 if it is unknown."""
+    def count(self, name: str, otherwise: int = 1) -> int:
+        """Returns a number of the configuration, or `otherwise` if it is unknown."""
         number = self.config.get(name)
-        return number if isinstance(number, int) and number > 0 else 1
+        return number if isinstance(number, int) and number > 0 else otherwise
 
     @property
     def measured(self) -> Interval:
@@ -133,7 +133,7 @@ class Row:
     @property
     def reason(self) -> str:
         """Returns the reasons of the repeats that are not valid."""
-        return one_line(" ".join(dict.fromkeys(record.reason for record in self.records if record.reason)))
+        return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
 
 
 @functools.cache
@@ -174,7 +174,7 @@ def manager_of(config: Mapping[str, Any]) -> str:
         part if isinstance(part := config.get(name), Mapping) else {} for name in ("pipeline", "modifiers")
     )
     if pipeline:
-        return one_line(f"pipeline of {pipeline.get('stages')}, {pipeline.get('micro_batches')} micro-batches")
+        return f"pipeline of {pipeline.get('stages')}, {pipeline.get('micro_batches')} micro-batches"
     name = str(config.get("variable_update") or "")
     words = [name]
     if name == "parameter_server" and config.get("shared_on") and not config.get("cluster"):
@@ -190,7 +190,7 @@ def manager_of(config: Mapping[str, Any]) -> str:
     words += [word for field, word in plain.items() if modifiers.get(field)]
     numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}
     words += [f"{word} {modifiers[field]}" for field, word in numbers.items() if modifiers.get(field)]
-    return one_line(" ".join(words))
+    return " ".join(words)
 
 
 def processes_of(config: Mapping[str, Any]) -> str:
@@ -217,15 +217,10 @@ def summarize(records: Iterable[Record]) -> list[Row]:
 
 def _row(records: Sequence[Record]) -> Row:
     valid = [record for record in records if record.status is Status.OK]
-    if not valid:
+    if not valid or not all(record.measurement.images_per_step for record in valid):
         return Row(records=records)
-    try:
-        rates = list(map(_rate, valid))
-        rate = intervals.geometric_mean(rates)
-    except ODD_VALUE:  # a record has no images, no steps or no time
-        return Row(records=records)
-    if not 0 < rate < math.inf:
-        return Row(records=records)
+    rates = list(map(_rate, valid))
+    rate = intervals.geometric_mean(rates)
     derived = valid[0].derived
     found = Interval.of(rate, derived.images_per_sec_low, derived.images_per_sec_high)
     if len(valid) > 1:
@@ -269,7 +264,7 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
         if len(machines) > 1:
             version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
             words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
-        found.append(one_line(", ".join(words)))
+        found.append(", ".join(words))
     return found
 
 

@@ -33,6 +33,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
+def harmless(text: str) -> str:
+    """Returns text that controls no reader: what has line breaks or control characters, on one line without them."""
+    return text if text.isprintable() else one_line(text)
+
+
 def one_line(text: str) -> str:
     """Returns text without line breaks and without terminal control characters."""
     return " ".join(printable(text).split())

@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not config.getoption("numprocesses", default=None):
         # oneDNN is on by default only on some CPUs; without it there is no NCHW.
-        tensorflow_setup.prepare(tensorflow_setup.Runtime(onednn="on"))
+        tensorflow_setup.prepare(tensorflow_setup.Runtime(devices=tensorflow_setup.Devices(onednn="on")))
     if config.getoption("--no-tensorflow"):
         sys.meta_path.insert(0, _SkipTensorFlow())
     if config.getoption("--share") is None:  # pytest-xdist hands it to its workers
@@ -184,7 +184,8 @@ def run_bench(
     from benchmarks.cli import main
 
     def prepare(runtime: tensorflow_setup.Runtime) -> None:
-        needs = (runtime.device, runtime.onednn, runtime.gpu_thread_mode)
+        asked = runtime.devices
+        needs = (asked.device, asked.onednn, asked.gpu_thread_mode)
         assert needs == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
 
     def execv(*_: object) -> None:

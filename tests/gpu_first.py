@@ -115,8 +115,8 @@ def _set_layout_optimizer(value: str) -> None:
 
     made = graph.session_config
 
-    def session_config(config: Any) -> Any:
-        options = made(config)
+    def session_config(devices: Any, runtime: Any) -> Any:
+        options = made(devices, runtime)
         rewriting = options.graph_options.rewrite_options
         rewriting.layout_optimizer = rewriting.ON if value == "on" else rewriting.OFF
         return options
@@ -127,7 +127,7 @@ def _set_layout_optimizer(value: str) -> None:
 def _keep_metadata(path: str) -> None:
     from benchmarks.one_run import traced_steps
 
-    take = traced_steps._metadata
+    take = traced_steps.Tracer.traced
 
     def metadata(*arguments: Any, **named: Any) -> Any:
         taken = take(*arguments, **named)
@@ -135,7 +135,7 @@ def _keep_metadata(path: str) -> None:
             Path(path).write_bytes(taken.SerializeToString())
         return taken
 
-    traced_steps._metadata = metadata
+    traced_steps.Tracer.traced = metadata
 
 
 # By name, what no flag does, once TensorFlow is imported; what follows the colon of a change is the argument.

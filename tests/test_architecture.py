@@ -145,7 +145,7 @@ def test_below_a_run_functions_take_values_not_the_whole_configuration() -> None
         if LEVEL.get(room, LEVEL["one_run"]) >= LEVEL["one_run"] or room == "config" or path.stem.endswith("_verb"):
             continue
         for node in ast.walk(_tree(path)):
-            if isinstance(node, ast.arg) and node.annotation and path.stem != "device_peak":  # for a run apart
+            if isinstance(node, ast.arg) and node.annotation:
                 assert not re.search(r"\bConfig\b", ast.unparse(node.annotation)), f"{path}:{node.lineno}"
 
 

@@ -298,6 +298,12 @@ def test_the_generated_tables_of_a_page_are_up_to_date(page: Path) -> None:
     assert text == generate.filled(text), "run: python -m docs.generate"
 
 
+def test_the_schema_of_a_record_is_up_to_date() -> None:
+    assert generate.RECORD_SCHEMA.read_text(encoding="utf-8") == generate.record_schema(), (
+        "run: python -m docs.generate"
+    )
+
+
 def test_every_generated_table_is_on_a_page() -> None:
     marks = [name for page in generate.marked_pages() for name in generate.marks(page.read_text(encoding="utf-8"))]
     assert sorted(marks) == sorted(generate.TABLES)

@@ -135,11 +135,11 @@ def test_a_manager_in_the_catalog_trains(with_toy_manager: Tree) -> None:
 def test_a_manager_in_the_catalog_is_verified(with_toy_manager: Tree) -> None:
     """Against NumPy with each optimizer and each home of shared variables, and against the whole batch."""
     code = """
-from benchmarks.topology import devices
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases
 of_toy = [case for case in cases.cases() if case.manager == "toy"]
 cases.cases = lambda: iter(of_toy)
-for result in cases.results("cpu", 2, 1, lambda count: devices.session_config("cpu", count)):
+for result in cases.results(Devices(num_devices=2)):
     print(result.case.title, result.case.reference, result.error is not None and result.passed, sep=", ")
 """
     assert with_toy_manager.python(code).splitlines() == [
@@ -200,29 +200,55 @@ def test_a_verb_is_one_file_and_its_place_in_the_list(tmp_path: Path) -> None:
     assert refused.status == 2 and "Did you mean 'times'?" in refused.stderr
 
 
-def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
-    """A factor of the learning rate: at 0, nothing is learned."""
+def test_an_option_is_declared_and_used(tmp_path: Path) -> None:
+    """A factor of the learning rate: at 0, nothing is learned. Help, range, default, record and key follow."""
     tree = Tree(tmp_path)
-    flag = '        Flag("toy_factor", float, "factor of the learning rate", default=1.0),'
     tree.add_line(
-        "benchmarks/config/run_flags.py",
-        '        Flag("forward_only", bool, "inference only: no gradients, no updates"),',
-        flag,
+        "benchmarks/training/options.py",
+        "    clipping: Clipping = Clipping()",
+        '    toy_factor: float = option("factor of the learning rate", default=1.0, at_least=0)',
     )
-    config = "benchmarks/config/config.py"
-    tree.add_line(config, "    keras_application: bool = False", "    toy_factor: float = 1.0")
-    decided = '        toy_factor=1.0 if given["toy_factor"] is None else given["toy_factor"],'
-    tree.add_line(config, "        **optimizer,", decided)
-    graph = "benchmarks/one_run/graph.py"
-    tree.replace(graph, "config.learning_rate if rate", "config.toy_factor * config.learning_rate if rate")
-    assert len(tree.changed) == 3
+    tree.replace(
+        "benchmarks/one_run/graph.py",
+        "training.learning_rate if rate",
+        "training.toy_factor * config.training.learning_rate if rate",
+    )
+    assert len(tree.changed) == 2
     for verb in ("run", "sweep"):
         assert "--toy_factor=FLOAT" in tree.run(verb, "--helpfull").stdout
     assert json.loads(tree.run("--print_config", "--toy_factor=0.5").stdout)["toy_factor"] == 0.5
-    assert tree.run("--toy_factor=x").status == 2
+    assert tree.run("--toy_factor=x").status == tree.run("--toy_factor=-1").status == 2
+    idle = tree.run("--print_config", "--forward_only", "--toy_factor=0.5")
+    assert "--toy_factor=0.5 has no effect: --forward_only updates nothing." in idle.stdout
+    refused = tree.run("--variable_update=keras_fit", "--toy_factor=0.5")
+    assert refused.status == 2 and "--toy_factor=0.5 does not go with --variable_update=keras_fit" in refused.stderr
     record = tree.train("--weight_decay=0", "--toy_factor=0")
     assert len(set(record["measurement"]["losses"])) == 1
-    assert record["config"]["toy_factor"] == 0.0
+    assert record["config"]["toy_factor"] == 0.0 and "toy_factor" not in record["config_aside"]
+
+
+# Options that exist: the product files that name them, besides what passes a value on.
+OPTIONS = {
+    "label_smoothing": {"benchmarks/training/options.py", "benchmarks/one_run/graph.py"},
+    "max_ckpts_to_keep": {
+        "benchmarks/between_steps/options.py",
+        "benchmarks/config/rule_table.py",
+        "benchmarks/one_run/resuming.py",
+    },
+    "resize_method": {
+        "benchmarks/input/options.py",
+        "benchmarks/config/rule_table.py",
+        "benchmarks/input/preprocessing.py",
+        "results/input_verdict.py",  # names it as advice
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_named_where_it_is_declared_and_where_it_acts(name: str) -> None:
+    files = (path for part in PRODUCT for path in (ROOT / part).rglob("*.py"))
+    naming = {str(path.relative_to(ROOT)) for path in files if re.search(rf"\b{name}\b", path.read_text())}
+    assert naming - {"benchmarks/option.py", "benchmarks/config/peer_flags.py"} <= OPTIONS[name]
 
 
 def test_a_measured_number_is_produced_stated_and_shown(tmp_path: Path) -> None:
@@ -230,8 +256,8 @@ def test_a_measured_number_is_produced_stated_and_shown(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.add_line(
         "results/measurement.py",
-        '    loss_scales: Sequence[float] = _of_step("first")',
-        '    toy_numbers: Sequence[float] = _of_step("mean")',
+        '    loss_scales: Annotated[Sequence[float], _of_step("first")] = []',
+        '    toy_numbers: Annotated[Sequence[float], _of_step("mean")] = []',
     )
     tree.add_line(
         "results/columns.py",

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from variable_mgr.traffic import Traffic
+from variable_mgr.traffic import UNKNOWN, Transfer
 
 
 class VariableSpec(Protocol):
@@ -136,8 +136,7 @@ class VariableManager(abc.ABC):
     """Decides where variables live, what a tower reads, and how gradients come together.
 
     Use: `create` once, `read` once per tower, `apply` once with the updates of all towers. After the graph's
-    initialisers have run, `preparations` run once, then the steps. `explain`, `traffic` and `links` work before
-    `create`, too.
+    initialisers have run, `preparations` run once, then the steps. `explain` and `transfers` work before `create`, too.
 
     Attributes:
         adds_decay: whether `apply` adds weight decay, once where a weight lives, so that no tower has to.
@@ -206,25 +205,13 @@ class VariableManager(abc.ABC):
         facts = self.explain()
         return f"{facts.weights}; gradients {facts.gradients}"
 
-    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
-        """Returns what a training step sends between the devices of one process; unknown unless overridden.
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
+        """Returns what a step sends: in a cluster between processes, else between devices; unknown unless overridden.
 
-        No tower's device may be the host. Weights that are divided over towers are not counted.
-
-        Args:
-            weights_elements: the number of elements of each weight; all are float32.
-        """
-        return Traffic(gradient_bytes=None)
-
-    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
-        """Returns the bytes per step between processes by link, such as `worker 0 -> ps 1`; empty if unknown.
+        No tower's device may be the host.
 
         Args:
-            variables: of the model.
+            variables: of the model, without those that are divided over towers.
             training: whether gradients are computed; a forward pass only fetches.
         """
-        return {}
-
-    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
-        """Returns how many tensors `links` counts the bytes of; None if unknown."""
-        return None
+        return [UNKNOWN]

@@ -74,11 +74,6 @@ class Modifiers:
         """Whether NCCL reduces gradients, or some of them."""
         return "nccl" in (self.all_reduce_spec or "")
 
-    @property
-    def wire_bytes(self) -> int:
-        """Bytes of one number of a gradient that travels."""
-        return 2 if self.compact_gradient_transfer else 4
-
 
 # Modifier: its flag, and why other managers than those that list it in the catalog do not support it.
 FLAGS = {

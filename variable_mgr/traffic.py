@@ -1,4 +1,4 @@
-"""How many bytes a step sends between devices, or between processes, by formula. Imports no TensorFlow.
+"""What a step sends between devices, or between processes: transfers by formula, and sums of them. No TensorFlow.
 
 Payload only, counted once, where it is sent. What the runtime moves within one device and what a protocol adds are not
 counted. On logical CPU devices nothing is copied; the figures are those of the same setting on real devices.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
@@ -19,36 +19,92 @@ if TYPE_CHECKING:
     from variable_mgr.manager import VariableSpec
 
 FLOAT32_BYTES = 4  # every weight and statistic is float32
+# The ends of a link within a process: the host, and any of the towers' devices, none of which is the host.
+HOST, DEVICE = "host", "device"
 # The kinds of links between two devices: within a process, and between processes.
 TO_DEVICE, TO_HOST, BETWEEN_DEVICES, NETWORK = "host to device", "device to host", "device to device", "network"
 # The number of transfers and their bytes, by kind of link.
 ByKind = Mapping[str, tuple[float, float]]
+What = Literal["read", "gradient", "weight", "activation", "statistic"]
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
-    """Bytes that all devices together send in one step; None if unknown.
+class Transfer:
+    """Tensors that a step sends over one link.
 
     Attributes:
-        read_bytes: weights that towers fetch from other devices.
-        gradient_bytes: gradients on their way to where they are reduced, and their means on the way back.
-        weight_bytes: weights that towers exchange with each other (per step, on average).
-        activation_bytes: activations, and gradients of them, that towers exchange to compute divided layers together.
-        by_kind: the number and the bytes of the transfers by kind of link; None if unknown.
+        source: `HOST`, `DEVICE`, or a process of a cluster, such as `worker 0` or `ps 1`.
+        target: the other end of the link.
+        size_bytes: of these tensors together; NaN if unknown.
+        number: of these tensors; NaN if unknown. Both are means per step if not every step sends the same.
+        what: `read`: values that towers fetch; `gradient`: gradients on their way to where they are reduced, and their
+            means on the way back; `weight`: weights that towers exchange with each other; `activation`: activations,
+            and gradients of them; `statistic`: moving averages on their way to where they are kept.
     """
 
-    read_bytes: int = 0
-    gradient_bytes: int | None = 0
-    weight_bytes: int | None = 0
-    activation_bytes: int = 0
-    by_kind: ByKind | None = dataclasses.field(default_factory=dict)
+    source: str
+    target: str
+    size_bytes: float
+    number: float = 1
+    what: What = "gradient"
 
     @property
-    def total_bytes(self) -> int | None:
-        """Returns the sum, if all are known."""
-        if self.gradient_bytes is None or self.weight_bytes is None:
-            return None
-        return self.read_bytes + self.gradient_bytes + self.weight_bytes + self.activation_bytes
+    def kind(self) -> str:
+        """Returns the kind of the link."""
+        return f"{self.source} to {self.target}" if self.source in (HOST, DEVICE) else NETWORK
+
+
+UNKNOWN = Transfer(DEVICE, DEVICE, math.nan, math.nan)
+
+
+def total_bytes(sent: Iterable[Transfer], what: What | None = None) -> int | None:
+    """Returns the bytes of all transfers, or of those of one sort; None if unknown."""
+    return _known(sum(transfer.size_bytes for transfer in sent if what in (None, transfer.what)))
+
+
+def total_number(sent: Iterable[Transfer]) -> int | None:
+    """Returns the number of tensors that are sent; None if unknown."""
+    return _known(sum(transfer.number for transfer in sent))
+
+
+def _known(number: float) -> int | None:
+    return None if math.isnan(number) else int(number)
+
+
+def summed(parts: Iterable[tuple[_Key, float, float]]) -> dict[_Key, tuple[float, float]]:
+    """Returns the sums of numbers and of bytes by key."""
+    sums: dict[_Key, tuple[float, float]] = {}
+    for key, number, size in parts:
+        before = sums.get(key, (0, 0))
+        sums[key] = (before[0] + number, before[1] + size)
+    return sums
+
+
+def by_kind(sent: Iterable[Transfer]) -> ByKind | None:
+    """Returns the number and the bytes of transfers by kind of link; None if some are unknown."""
+    sums = summed((transfer.kind, transfer.number, transfer.size_bytes) for transfer in sent)
+    return None if any(math.isnan(size) for _, size in sums.values()) else sums
+
+
+def by_link(sent: Iterable[Transfer]) -> dict[str, int]:
+    """Returns the bytes between processes by link, such as `worker 0 -> ps 1`; empty if there are none, or unknown."""
+    sums = summed(
+        (f"{transfer.source} -> {transfer.target}", transfer.number, transfer.size_bytes)
+        for transfer in sent
+        if transfer.kind == NETWORK
+    )
+    return {link: round(size) for link, (_, size) in sums.items()}
+
+
+def busiest_server(links: Mapping[str, int]) -> int | None:
+    """Returns the bytes in and out of the parameter server that has most of them; None without servers."""
+    of_server: Counter[str] = Counter()
+    for link, size in links.items():
+        for end in link.split(" -> "):
+            if end.startswith("ps "):
+                of_server[end] += size
+    return max(of_server.values(), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +123,7 @@ class DividedLayers:
     outputs: tuple[int, ...]
     features_are_images: bool = False
 
-    def activation_bytes(self, towers: int) -> int:
+    def transfers(self, towers: int) -> list[Transfer]:
         """Returns what all towers together send in a step, forward and backward.
 
         Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits
@@ -75,82 +131,57 @@ class DividedLayers:
         """
         images = towers * self.batch_per_tower
         *hidden, logits = self.outputs
-        features = images * self.features * (1 if self.features_are_images else 2)
-        elements = features + 2 * (images * sum(hidden) + self.batch_per_tower * logits)
-        return FLOAT32_BYTES * (towers - 1) * elements
-
-    def activation_transfers(self, towers: int) -> int:
-        """Returns how many tensors that are: from each tower to each other one, forward and backward."""
-        tensors = (1 if self.features_are_images else 2) + 2 * len(self.outputs)
-        return towers * (towers - 1) * tensors
-
-
-def added(*parts: ByKind | None) -> dict[str, tuple[float, float]] | None:
-    """Returns the sum of transfers by kind of link; None if a part is unknown."""
-    total: dict[str, tuple[float, float]] = {}
-    for part in parts:
-        if part is None:
-            return None
-        for kind, (number, size) in part.items():
-            before = total.get(kind, (0, 0))
-            total[kind] = (before[0] + number, before[1] + size)
-    return total
+        ways = 1 if self.features_are_images else 2
+        elements = ways * images * self.features + 2 * (images * sum(hidden) + self.batch_per_tower * logits)
+        number = towers * (towers - 1) * (ways + 2 * len(self.outputs))
+        return [Transfer(DEVICE, DEVICE, FLOAT32_BYTES * (towers - 1) * elements, number, "activation")]
 
 
 def over_servers(
-    variables: Iterable[VariableSpec], place: Place, *, wire_bytes: int, training: bool = True, exchanges: int = 1
-) -> dict[str, int]:
-    """Returns the bytes per step by link, such as `worker 0 -> ps 1`.
+    variables: Iterable[VariableSpec],
+    *,
+    servers: int,
+    workers: int,
+    wire_bytes: int,
+    training: bool = True,
+    exchanges: int = 1,
+) -> list[Transfer]:
+    """Returns what parameter servers and workers send each other in a step.
 
-    All variables go to every worker. A weight's gradient comes back from each, moving averages come from worker 0.
+    All shared variables go to every worker. A weight's gradient comes back from each, moving averages from worker 0.
 
     Args:
-        variables: those on the servers, in the order of their creation.
-        place: of one worker.
+        variables: in the order of their creation.
+        servers: over which they are spread.
+        workers: how many.
         wire_bytes: size of one element of a gradient on the wire.
         training: whether anything comes back.
         exchanges: how often a worker fetches weights and sends gradients in a step.
     """
-    variables = list(variables)
-    sizes = [FLOAT32_BYTES * math.prod(variable.shape) for variable in variables]
-    sent: Counter[str] = Counter()
-    for variable, size, ps in zip(variables, sizes, balance_by_bytes(sizes, range(len(place.ps))), strict=True):
-        for worker in range(place.workers):
-            sent[f"ps {ps} -> worker {worker}"] += exchanges * size
-            if training:
-                back = exchanges * wire_bytes / FLOAT32_BYTES if variable.kind == "weight" else worker == 0
-                sent[f"worker {worker} -> ps {ps}"] += round(size * back)
-    return dict(sent)
+    shared = [variable for variable in variables if variable.kind != "tower_state"]
+    elements = [math.prod(variable.shape) for variable in shared]
+    homes = balance_by_bytes([FLOAT32_BYTES * count for count in elements], range(servers))
+    sent = []
+    for variable, count, home in zip(shared, elements, homes, strict=True):
+        for number in range(workers):
+            server, worker = f"ps {home}", f"worker {number}"
+            sent.append(Transfer(server, worker, exchanges * FLOAT32_BYTES * count, exchanges, "read"))
+            if training and variable.kind == "weight":
+                sent.append(Transfer(worker, server, exchanges * wire_bytes * count, exchanges))
+            elif training:
+                times = 1 if number == 0 else 0  # a link without bytes is listed, too
+                sent.append(Transfer(worker, server, times * FLOAT32_BYTES * count, times, "statistic"))
+    return sent
 
 
-def transfers_over_servers(
-    variables: Iterable[VariableSpec], place: Place, *, training: bool = True, exchanges: int = 1
-) -> int:
-    """Returns the number of tensors per step that workers and parameter servers send each other: as `over_servers`."""
-    variables = list(variables)
-    to_workers = exchanges * len(variables) * place.workers
-    weights = sum(variable.kind == "weight" for variable in variables)
-    return to_workers + (exchanges * weights * place.workers + len(variables) - weights if training else 0)
-
-
-def around_ring(size_bytes: float, place: Place) -> dict[str, int]:
-    """Returns the bytes by link for reducing this many bytes around a ring of all towers of all workers.
+def around_ring(size_bytes: float, place: Place) -> list[Transfer]:
+    """Returns what workers send each other to reduce this many bytes around a ring of all their towers.
 
     Each tower sends 2 (n-1)/n of them to the next one, and the last tower of a worker sends to the next worker.
     """
-    towers = place.towers_in_total
-    each = round(2 * (towers - 1) / towers * size_bytes)
-    return {f"worker {i} -> worker {(i + 1) % place.workers}": each for i in range(place.workers)}
-
-
-def busiest_server(sent: Mapping[str, int]) -> int | None:
-    """Returns the bytes in and out of the parameter server that has most of them; None without servers."""
-    of_server: Counter[str] = Counter()
-    for link, size in sent.items():
-        for end in link.split(" -> "):
-            if end.startswith("ps "):
-                of_server[end] += size
-    return max(of_server.values(), default=None)
+    towers, workers = place.towers_in_total, place.workers
+    each = 2 * (towers - 1) / towers * size_bytes
+    return [Transfer(f"worker {i}", f"worker {(i + 1) % workers}", each, math.nan) for i in range(workers)]
 
 
 def weight_elements(variables: Iterable[VariableSpec]) -> list[int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from benchmarks.between_steps import options
 from benchmarks.input.host_pipeline import NO_LABEL
 from benchmarks.topology.devices import HOST
 from benchmarks.training.objectives import in_top
@@ -125,26 +126,22 @@ def _totals(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.where(counts, tf.stack(each), tf.zeros([], tf.float64)), axis=1)
 
 
-def due_steps(
-    epochs_after: Callable[[int], float],
-    *,
-    every_steps: int = 0,
-    every_epochs: float = 0.0,
-    at_steps: Collection[int] = (),
-    at_epochs: Sequence[float] = (),
-) -> Callable[[int], bool]:
+def due_steps(wanted: options.Evaluation, epochs_after: Callable[[int], float]) -> Callable[[int], bool]:
     """Returns a function that returns whether an evaluation follows that many steps.
 
     One that is due after a number of epochs follows the step that completes them. `epochs_after` returns how many
     passes over the data set that many steps make.
     """
+    every_steps, every_epochs = wanted.eval_every_steps, wanted.eval_every_epochs
 
     def completed(steps: int) -> tuple[int, int]:
         epochs = epochs_after(steps) + _ROUNDING
-        return sum(at <= epochs for at in at_epochs), math.floor(epochs / every_epochs) if every_epochs else 0
+        return sum(at <= epochs for at in wanted.eval_at_epochs), math.floor(
+            epochs / every_epochs
+        ) if every_epochs else 0
 
     def is_due(steps: int) -> bool:
-        by_steps = steps in at_steps or (every_steps > 0 and steps % every_steps == 0)
+        by_steps = steps in wanted.eval_at_steps or (every_steps > 0 and steps % every_steps == 0)
         return by_steps or completed(steps) != completed(steps - 1)
 
     return is_due

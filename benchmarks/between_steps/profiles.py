@@ -25,7 +25,7 @@ class ProfiledSteps:
     Args:
         first, last: the steps with the profiler.
         directory: of the profile, which TensorBoard's plugin finds, and of the table.
-        take: takes a step, and traces it if it gets a `RunMetadata`.
+        take: takes the step with a number, and traces it if it gets a `RunMetadata`.
         show: prints lines.
     """
 
@@ -34,7 +34,7 @@ class ProfiledSteps:
         first: int,
         last: int,
         directory: Path,
-        take: Callable[[int, tf.compat.v1.RunMetadata | None], object],
+        take: Callable[[int, Sequence[tf.Tensor], tf.compat.v1.RunMetadata | None], object],
         show: Callable[[Sequence[str]], object],
     ) -> None:
         self._first, self._last, self._directory = first, last, directory
@@ -52,7 +52,7 @@ class ProfiledSteps:
             self._profile(step)
             return
         self._traced.append(tf.compat.v1.RunMetadata())
-        self._take(step, self._traced[-1])
+        self._take(step, [], self._traced[-1])
         if not self.wants(step + 1):
             if any(map(step_trace.lacks_kernels, self._traced)):
                 warn(step_trace.NO_KERNELS)
@@ -67,7 +67,7 @@ class ProfiledSteps:
             tf.profiler.experimental.start(str(self._directory))
             self._profiles = True
         try:
-            self._take(step, None)
+            self._take(step, [], None)
         except BaseException:
             tf.profiler.experimental.stop(save=False)
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import shlex
@@ -10,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from benchmarks import record_files
 from benchmarks.cli import run_verb
@@ -32,7 +33,6 @@ from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.store import JSONL_NAME, replace
 from results.summary import summarize
-from results.text import one_line, printable
 
 if TYPE_CHECKING:
     from results.report.figures import Plot
@@ -199,12 +199,12 @@ def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     try:
         again = [*_repeated(recorded), *run_flags.words({"output_dir": values["output_dir"]})]
     except UsageError as error:
-        say(printable(f"$ {shlex.join([str(RUN_BENCH), *recorded])}"))
+        say(f"$ {shlex.join([str(RUN_BENCH), *recorded])}")
         if values["dry_run"]:
             return ExitStatus.OK
         raise UsageError(f"rerun: {error} Read the command above, and run it yourself.") from error
     command = [sys.executable, str(RUN_BENCH), *again]
-    say(printable(f"$ {shlex.join(command[1:])}"))
+    say(f"$ {shlex.join(command[1:])}")
     if values["dry_run"]:
         return ExitStatus.OK
     sys.stdout.flush()
@@ -220,17 +220,15 @@ def _repeated(command: Sequence[str]) -> list[str]:
     given = list(command)
     verb = given.pop(0) if given and not given[0].startswith("-") else "run"
     if verb not in _REPEATED:
-        raise UsageError(
-            f"it repeats the verbs {', '.join(_REPEATED)}, and this record was written by '{one_line(verb)}'."
-        )
+        raise UsageError(f"it repeats the verbs {', '.join(_REPEATED)}, and this record was written by '{verb}'.")
     if without_values := [word for word in given if MASK in word]:
-        raise UsageError(f"its record lacks the value of {one_line(without_values[0])}, which looks like a secret.")
+        raise UsageError(f"its record lacks the value of {without_values[0]}, which looks like a secret.")
     if files := [word for word in given if word.lstrip("-").startswith("flagfile")]:
-        raise UsageError(f"{one_line(files[0])} names a file that is not part of the record.")
+        raise UsageError(f"{files[0]} names a file that is not part of the record.")
     groups = _REPEATED[verb].flags
     parsed = flag.parse(given, groups)
     if parsed.words:
-        raise UsageError(f"'{one_line(parsed.words[0])}' in its command is no flag of {verb}.")
+        raise UsageError(f"'{parsed.words[0]}' in its command is no flag of {verb}.")
     values = {name: value for name, value in parsed.values.items() if value is not None and name not in _LEFT_OUT}
     allowed = {flag.name for title in _REPEATED_GROUPS for flag in groups.get(title, ())} | {*_REPEATED_BESIDE}
     allowed |= {"private_network"} if values.get("private_network") else set()
@@ -238,7 +236,7 @@ def _repeated(command: Sequence[str]) -> list[str]:
         raise UsageError(f"--{others[0]} is not repeated: it may reach other hosts, or write where you did not say.")
     model = values.get("model", "")
     if outside_models.is_code(model):
-        raise UsageError(f"--model={one_line(model)} is code that the record does not contain.")
+        raise UsageError(f"--model={model} is code that the record does not contain.")
     return [verb, *run_flags.words(values)]
 
 
@@ -255,10 +253,10 @@ def diff(words: Sequence[str]) -> ExitStatus:
     first, second = (_find(word, records) for word in words[:2])
     alike = True
     for part in ("config", "environment", "placement", "derived"):
-        one, other = (flat(dataclasses.asdict(record)[part]) for record in (first, second))
+        one, other = (flat(msgspec.to_builtins(getattr(record, part))) for record in (first, second))
         changed = [name for name in {**one, **other} if one.get(name) != other.get(name)]
         for name in changed:
-            say(f"{part}.{one_line(name)}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
+            say(f"{part}.{name}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
         alike = alike and (not changed or part == "derived")
     if alike:
         say("Configuration, environment and placement are the same.")
@@ -276,7 +274,7 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
 
 def _shown(value: Any) -> str:
     """Returns a value in a line; of a long one, such as the placement of all variables, the beginning."""
-    text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else one_line(str(value))
+    text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
 
 

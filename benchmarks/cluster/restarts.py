@@ -7,6 +7,8 @@ import json
 import os
 from collections.abc import Sequence
 
+import msgspec
+
 from results.text import counted
 
 _VARIABLE = "CNN_BENCH_FAILED_ATTEMPTS"
@@ -38,10 +40,7 @@ class Attempts:
 def inherited() -> Attempts | None:
     """Returns the failed attempts before this process; None if there were none."""
     stated = os.environ.get(_VARIABLE)
-    if stated is None:
-        return None
-    attempts = json.loads(stated)
-    return Attempts(attempts["begun"], tuple(attempts["failures"]))
+    return None if stated is None else msgspec.json.decode(stated, type=Attempts)
 
 
 def count() -> int:

@@ -26,12 +26,11 @@ from benchmarks.input import options as input_options
 from benchmarks.input.catalog import SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import Data
 from benchmarks.option import filled
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system import hardware
 from benchmarks.topology import device_options, discovery, placement
 from benchmarks.topology import options as process_options
 from benchmarks.topology.cluster import Cluster
-from benchmarks.topology.device_options import Devices
 from benchmarks.topology.options import Processes
 from benchmarks.training import computing
 from benchmarks.training import options as training_options
@@ -87,25 +86,16 @@ class Config:
         object.__setattr__(config, "command", tuple(given))
         return config
 
-    @property
-    def own_device(self) -> str:
-        """The kind of device that this process computes on: a CPU if its task has no towers."""
-        return self.devices.device if self._has_towers else "cpu"
-
-    @property
-    def _has_towers(self) -> bool:
-        return self.processes.cluster is None or self.processes.cluster.own.has_towers
-
     @functools.cached_property
     def runtime(self) -> Runtime:
         """What this process asks of TensorFlow. A task without towers has one CPU device."""
-        of_devices = {name: value for name, value in vars(self.devices).items() if name in _OF_RUNTIME}
-        cluster = self.processes.cluster
-        own = {"device": self.own_device, "num_devices": self.devices.num_devices if self._has_towers else 1}
+        cluster, own = self.processes.cluster, self.devices
+        if cluster and not cluster.own.has_towers:
+            own = dataclasses.replace(own, device="cpu", num_devices=1)
         return Runtime(
-            **{**of_devices, **own},
+            devices=own,
             precision=self.computing.precision,
-            fpmath="BF16" if (self.computing.precision, self.own_device) == ("tf32", "cpu") else None,
+            fpmath="BF16" if (self.computing.precision, own.device) == ("tf32", "cpu") else None,
             batchnorm_persistent=self.computing.batchnorm_persistent,
             deterministic=self.training.deterministic,
             peers=tuple(cluster.tasks.values()) if cluster else (),
@@ -164,7 +154,6 @@ class Config:
 
 
 _PARTS = {field.name: field for field in dataclasses.fields(Config) if field.name not in ("notices", "command")}
-_OF_RUNTIME = {field.name for field in dataclasses.fields(Runtime)}
 
 
 def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -178,6 +167,7 @@ class _Basis:
     spec: ModelSpec
     cluster: Cluster | None
     devices: Devices
+    gpus: hardware.Inventory  # those that are used
     must_exist: bool  # the GPUs, on this machine
     data_name: str
     data_format: Literal["NHWC", "NCHW"]
@@ -225,14 +215,16 @@ def _basis(
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
     must_exist = cluster is None or cluster.own.has_towers or not demanded  # those of workers need not
     devices = device_options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
+    gpus = device_options.chosen_gpus(devices)
     data_name, of_data = input_options.data_name(given, spec)
     return given, _Basis(
         spec=spec,
         cluster=cluster,
         devices=devices,
+        gpus=gpus,
         must_exist=must_exist,
         data_name=data_name,
-        data_format=_layout(given, spec, devices),
+        data_format=_layout(given, spec, devices, gpus),
         notices=(*gone, *of_cluster, *of_rank, *of_data),
     )
 
@@ -246,13 +238,13 @@ def _decide(
     devices, of_devices = device_options.decide(basis.devices, given, cluster, environ, from_host=from_host)
     usual_batch = spec.batch_on_gpu if devices.on_gpu else spec.batch_on_cpu
     batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"] or usual_batch
-    owns_gpus = device_options.owns_gpus(devices, given, cluster, environ)
+    owns_gpus = device_options.owns_gpus(devices, basis.gpus, given, cluster, environ)
     of_variables, on_variables = variables.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
     )
     arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
     if devices.on_gpu and basis.must_exist:
-        on_arithmetic += device_options.judge(devices, precision=arithmetic.precision, xla=arithmetic.xla)
+        on_arithmetic += device_options.judge(basis.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
     forward_only = bool(given["forward_only"] or given["eval"])
     workload = filled(
         Workload,
@@ -296,11 +288,13 @@ def steps_per_round(forward_only: bool, variables: Variables) -> int:
     return 1 if forward_only else max(1, variables.modifiers.local_sgd_steps)
 
 
-def _layout(given: Mapping[str, Any], spec: ModelSpec, devices: Devices) -> Literal["NHWC", "NCHW"]:
+def _layout(
+    given: Mapping[str, Any], spec: ModelSpec, devices: Devices, gpus: hardware.Inventory
+) -> Literal["NHWC", "NCHW"]:
     wanted: Literal["NHWC", "NCHW", "auto"] = given["data_format"] or "auto"
     if wanted != "auto":
         return wanted
-    known = [gpu.compute_capability for gpu in device_options.chosen_gpus(devices).gpus] if devices.on_gpu else []
+    known = [gpu.compute_capability for gpu in gpus.gpus]
     return computing.layout(
         given["precision"] or "fp32",
         nchw=spec.nchw and not given["keras_application"],

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.console import progress, warn
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.input.catalog import SYNTHETIC
@@ -74,6 +76,12 @@ class Facts:
     has_larger_convolutions: bool = False
     nchw: bool = True
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class _Held(msgspec.Struct):
+    """What the cache holds of a model."""
+
+    facts: Facts
 
 
 def find(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
@@ -157,14 +165,9 @@ def _facts(name: str, num_classes: int) -> Facts:
     """Returns the facts of a model, from the cache if the code is still the same."""
     places = [] if name.startswith(APPLICATION) else [os.getcwd(), os.environ.get("PYTHONPATH", "")]
     key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
-    entry = _FILE.find(key)
-    try:
-        held = Facts(**entry["facts"]) if entry else None
-    except (KeyError, TypeError) as error:
-        _FILE.ignore(error)
-        held = None
-    if held and all(_digest(path) == digest for path, digest in held.sources.items()):
-        return held
+    held = _FILE.find(key, _Held)
+    if held and all(_digest(path) == digest for path, digest in held.facts.sources.items()):
+        return held.facts
     facts = _probe(name, num_classes)
     _FILE.keep(key, {"model": name, "facts": dataclasses.asdict(facts)})
     return facts

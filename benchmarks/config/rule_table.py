@@ -65,10 +65,10 @@ WITHOUT_EFFECT: tuple[Rule, ...] = (
         "@no_shared_devices",
         "no variables are shared within a process, and no gradients are averaged by copies",
     ),
-    NoEffect(_UPDATES, "forward_only eval", "nothing is updated"),
+    NoEffect(_UPDATES, "forward_only", "--forward_only updates nothing"),
     NoEffect(
         "num_batches num_epochs num_warmup_batches print_training_accuracy save_model_steps save_model_secs "
-        f"max_ckpts_to_keep stop_at_top_1_accuracy {_EVALUATIONS}",
+        f"max_ckpts_to_keep stop_at_top_1_accuracy {_EVALUATIONS} {_UPDATES}",
         "eval",
         "--eval trains nothing, and takes every image of the validation set once",
     ),

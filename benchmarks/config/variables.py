@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.errors import UsageError
 from benchmarks.option import Flag, filled, flags_of, option
-from benchmarks.topology.device_options import Devices
+from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import catalog
 from variable_mgr.catalog import MANAGERS, named
 from variable_mgr.modifiers import LOCAL_SGD_STEPS, NCCL_GROUPED_BYTES, Modifiers

@@ -25,14 +25,15 @@ HEADING = (
 
 def _advice(part: Part, of: Setting) -> str:
     """Returns what a part's cost means and what to try: the sentences whose conditions hold."""
-    split = f" --virtual_gpus={of.virtual_gpus}" if of.virtual_gpus > 1 else ""
-    devices = f"--device={of.device} --num_gpus={of.num_devices}{split}"
-    recommend = f"'run_bench.py recommend --model={of.model} {devices}'"
-    on_cpu, is_shared = of.device == "cpu", of.at_once < of.num_devices
+    model, batch, count = of.workload.model, of.workload.batch_per_device, of.devices.num_devices
+    split = f" --virtual_gpus={of.devices.virtual_gpus}" if of.devices.virtual_gpus > 1 else ""
+    devices = f"--device={of.devices.device} --num_gpus={count}{split}"
+    recommend = f"'run_bench.py recommend --model={model} {devices}'"
+    on_cpu, is_shared = not of.devices.on_gpu, of.at_once < count
     sentences: dict[Part, dict[str, object]] = {
         Part.FIXED: {
             "TensorFlow and the suite need this time for every step: try a --batch_size above "
-            f"{of.batch_per_device}, so that more images share it.": True
+            f"{batch}, so that more images share it.": True
         },
         Part.COMPUTE: {
             "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses "
@@ -40,18 +41,18 @@ def _advice(part: Part, of: Setting) -> str:
             "Try --xla.": not on_cpu,
             "Try --onednn=on.": on_cpu and of.other_onednn == "on",
             f"Try {', '.join(f'--{name}' for name in of.as_matmul)}.": on_cpu and of.as_matmul,
-            f"Try a --batch_size above {of.batch_per_device} if memory suffices.": True,
+            f"Try a --batch_size above {batch} if memory suffices.": True,
             f"{recommend} tries batch sizes and layouts.": True,
         },
         Part.DEVICES: {
             "The devices are logical and share the hardware: try fewer with a larger --batch_size, or on a CPU fewer "
             "threads per operation (--num_intra_threads).": is_shared,
             "Together the devices are slower than one alone, so check what they share: host cores (try "
-            f"--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{of.num_devices}), power and "
+            f"--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and "
             "cooling.": not is_shared,
         },
         Part.EXCHANGE: {
-            f"'run_bench.py allreduce {devices} --model={of.model}' measures which reduction is the fastest here: try "
+            f"'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try "
             "its --all_reduce_spec with --gradient_repacking=8.": True,
             "Both need --variable_update=replicated.": of.manager != "replicated",
             # Its default type is float16, which is rejected for gradients of a scaled loss.
@@ -64,7 +65,7 @@ def _advice(part: Part, of: Setting) -> str:
             "On a CPU the copy takes cores from the model.": on_cpu,
         },
         Part.INPUT: {
-            f"'run_bench.py input --model={of.model} --data_dir={of.data_dir or 'DIR'}' measures which stage of the "
+            f"'run_bench.py input --model={model} --data_dir={of.data_dir or 'DIR'}' measures which stage of the "
             "input limits.": True,
             "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device.": True,
             "Try --decode_scaling or --datasets_use_caching.": of.photos,
@@ -92,8 +93,8 @@ def shares(found: Breakdown, setting: Setting) -> list[str]:
     """Returns where the time of a step goes, a line per part; empty if nothing is known."""
     if found.step is None:
         return []
-    step, images = found.step.value, setting.num_devices * setting.batch_per_device
-    lines = [f"A step of {images} images takes {_figures(1000 * step)} ms. Of this:"]
+    step = found.step.value
+    lines = [f"A step of {setting.images_per_step} images takes {_figures(1000 * step)} ms. Of this:"]
     for cost in found.costs:
         remark = {
             Significance.COSTS: "",

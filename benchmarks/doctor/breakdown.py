@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.config.workload import Workload
+from benchmarks.process.tensorflow_setup import Devices
 from results import intervals
 from results.intervals import Interval
 from results.record import strict
@@ -44,10 +46,8 @@ class Setting:
     """What was run, as far as arithmetic and advice depend on it.
 
     Attributes:
-        at_once: devices that compute at the same time: 1 if they are logical and share one.
         manager: value of --variable_update.
         photos: whether the model's data are JPEG images.
-        virtual_gpus: logical GPUs per physical GPU.
         has_bf16: whether the device has bfloat16 instructions.
         as_matmul: flags that compute some of the model's convolutions as matrix products.
         other_onednn: the mode of --onednn that is not TensorFlow's default here; None if the user chose one.
@@ -56,15 +56,11 @@ class Setting:
         disturbing: names of the checks that failed before the first stage.
     """
 
-    model: str
-    device: str
-    num_devices: int
-    at_once: int
-    batch_per_device: int
+    workload: Workload
+    devices: Devices
     precision: str
     manager: str
     photos: bool
-    virtual_gpus: int = 1
     has_bf16: bool = True
     as_matmul: Sequence[str] = ()
     other_onednn: str | None = None
@@ -72,12 +68,26 @@ class Setting:
     attained: float | None = None
     disturbing: Sequence[str] = ()
 
+    @property
+    def at_once(self) -> int:
+        """Devices that compute at the same time: 1 if they are logical and share one."""
+        return max(1, self.devices.physical_gpus)
+
+    @property
+    def images_per_step(self) -> int:
+        """Images of a step of all devices."""
+        return self.devices.num_devices * self.workload.batch_per_device
+
     def images_of(self, part: Part) -> float:
         """Returns how many images a stage processes in the time that its part takes in a step of all devices."""
         if part is Part.FIXED:
             return 1.0  # its run has one image per step
-        images = self.num_devices * self.batch_per_device
-        return images / self.at_once if part is Part.COMPUTE else float(images)
+        return self.images_per_step / self.at_once if part is Part.COMPUTE else float(self.images_per_step)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all of it by name, as JSON can hold it."""
+        own = {name: value for name, value in vars(self).items() if name not in ("workload", "devices")}
+        return {**vars(self.workload), **vars(self.devices), **own, "at_once": self.at_once}
 
 
 class Significance(enum.StrEnum):

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
+from benchmarks.config.output import Output
 from benchmarks.console import in_words, progress, say
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Stage
@@ -61,8 +62,8 @@ class BreakdownPlan:
     `common` are the flags of every stage. The time is for all of them together, as far as runs can be shortened.
     """
 
-    chosen: Config
     setting: Setting
+    output: Output
     common: Mapping[str, str]
     time_limit_seconds: float
 
@@ -78,8 +79,10 @@ class PlannedStage:
     failed: bool = False
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> BreakdownPlan:
-    """Turns flag values (None: not given) into a plan; by default all GPUs, or two logical devices on a CPU.
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan]:
+    """Turns flag values (None: not given) into the last stage and a plan of all.
+
+    By default, the devices are all GPUs, or two logical devices on a CPU.
 
     Raises:
         UsageError: values that make no sense or do not go together.
@@ -92,38 +95,35 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Breakdo
     given = {name: str(values[name]).lower() for name in names if values[name] is not None}
     spec = specs.find(chosen.workload.model)
     setting = Setting(
-        model=chosen.workload.model,
-        device=chosen.devices.device,
-        num_devices=chosen.devices.num_devices,
-        at_once=1 if chosen.devices.device == "cpu" else -(-chosen.devices.num_devices // chosen.devices.virtual_gpus),
-        batch_per_device=chosen.workload.batch_per_device,
+        workload=chosen.workload,
+        devices=chosen.devices,
         precision=chosen.computing.precision,
         manager=values["variable_update"] or chosen.variables.variable_update,
         photos=spec.data_name == "imagenet",
-        virtual_gpus=chosen.devices.virtual_gpus,
-        has_bf16=chosen.devices.device == "gpu" or computing.has_instructions("bf16"),
+        has_bf16=chosen.devices.on_gpu or computing.has_instructions("bf16"),
         as_matmul=computing.as_matmul_of(spec),
         other_onednn=None if chosen.devices.onednn else computing.other_onednn_mode(os.environ),
         data_dir=chosen.data.data_dir,
     )
-    common, limit = (
-        {"device": chosen.devices.device, **given},
-        values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS,
+    return chosen, BreakdownPlan(
+        setting=setting,
+        output=chosen.output,
+        common={"device": chosen.devices.device, **given},
+        time_limit_seconds=values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS,
     )
-    return BreakdownPlan(chosen=chosen, setting=setting, common=common, time_limit_seconds=limit)
 
 
 def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
     """Yields all stages; generated images exist from when the last one is asked for until the iterator is closed."""
     of = plan.setting
-    count, manager = of.num_devices, of.manager
-    model = {"model": of.model, "batch_size": str(of.batch_per_device), "precision": of.precision}
+    name, batch, count, manager = of.workload.model, of.workload.batch_per_device, of.devices.num_devices, of.manager
+    model = {"model": name, "batch_size": str(batch), "precision": of.precision}
     alone = {**model, "num_gpus": "1", "variable_update": "independent" if count > 1 else manager}
     independent = {**model, "num_gpus": str(count), "variable_update": "independent"}
     exchanging = {**independent, "variable_update": manager}
     one = "" if count > 1 else "there is one device"
     nothing = one or ("independent exchanges nothing" if manager == "independent" else "")
-    images = f"{of.model}, {of.batch_per_device} images"
+    images = f"{name}, {batch} images"
     yield PlannedStage(Part.FIXED, "mlp, 1 image on 1 device", {**_SMALLEST_STEP, "num_batches": _FIXED_STEPS})
     yield PlannedStage(Part.COMPUTE, f"{images} on 1 device", alone)
     yield PlannedStage(Part.DEVICES, f"{images} on each of {count} devices", independent, one)
@@ -133,8 +133,9 @@ def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
         yield PlannedStage(Part.INPUT, "images are read: yours", {**exchanging, "data_dir": of.data_dir})
         return
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
-        unlike = _why_none_are_generated(specs.find(of.model))
-        why_not, flags = unlike or _generate_images(specs.find(of.model).data_name, directory), {"data_dir": directory}
+        spec, flags = specs.find(name), {"data_dir": directory}
+        unlike = _why_none_are_generated(spec)
+        why_not = unlike or _generate_images(spec.data_name, directory)
         yield PlannedStage(
             Part.INPUT, "images are read: generated", exchanging | flags, why_not, failed=bool(why_not and not unlike)
         )
@@ -175,12 +176,12 @@ def run(
         UsageError: results cannot be saved.
     """
     of = plan.setting
-    show = say if plan.chosen.output.output_format == "text" else lambda line: None
+    show = say if plan.output.output_format == "text" else lambda line: None
     stages = _StageRunner(plan, command, show)
-    devices = counted(of.num_devices, {"cpu": "logical CPU device", "gpu": "GPU"}[of.device])
+    devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
     show(
-        f"\nWhere does the time go? {of.model}, {of.precision}, {of.manager}, {devices}, {of.batch_per_device} images "
-        f"each; about {in_words(plan.time_limit_seconds)}.\n\n{advice.HEADING}"
+        f"\nWhere does the time go? {of.workload.model}, {of.precision}, {of.manager}, {devices}, "
+        f"{of.workload.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}.\n\n{advice.HEADING}"
     )
     roofline, about_roofline = None, list[str]()
 
@@ -190,7 +191,7 @@ def run(
         (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
         if compute:
             progress.begin("measuring the roofline", measured=True)
-            roofline, why_not = device_peak.measure_apart(plan.chosen, compute.value)
+            roofline, why_not = device_peak.measure_apart(of.workload, of.devices.device, of.precision, compute.value)
             lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
             progress.end()
             about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
@@ -208,7 +209,7 @@ def run(
     if status is ExitStatus.OK and any(stage.failed for stage in found.stages):
         status = ExitStatus.RUN_FAILED
     return {
-        "ladder": {**found.to_dict(), "setting": dataclasses.asdict(setting), "sentences": sentences},
+        "ladder": {**found.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
 
@@ -217,13 +218,13 @@ class _StageRunner:
     """Runs stage after stage, and shows each row as soon as it is known; the results stay in `done` if interrupted."""
 
     def __init__(self, plan: BreakdownPlan, command: Sequence[str], show: Callable[[str], None]) -> None:
-        chosen = plan.chosen
+        directory, on_gpus = plan.output.output_dir, plan.setting.devices.on_gpu
         self.done: list[Stage] = []
         self.runner = CellRunner(
             program=_PROGRAM,
-            store=open_store(chosen.output.output_dir),
-            output_dir=chosen.output.output_dir,
-            provenance=of_this_run(command, on_gpus=chosen.devices.device == "gpu", session_id=uuid.uuid4().hex[:12]),
+            store=open_store(directory),
+            output_dir=directory,
+            provenance=of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12]),
             timeout_seconds=plan.time_limit_seconds + _STUCK_SECONDS,
         )
         self._plan, self._show = plan, show

@@ -34,8 +34,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
     cluster, _ = discovery.resolve(values, os.environ)
     output_dir = {"output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}
     if cluster is None and values["ladder"] is not False:
-        plan = breakdown_run.resolve({**values, **output_dir}, count_gpus)
-        return plan.chosen, plan
+        return breakdown_run.resolve({**values, **output_dir}, count_gpus)
     given = ["ladder"] if values["ladder"] else []
     given += [flag.name for flag in _OF_THE_LADDER if values[flag.name] is not None]
     if values["local_cluster"] or values["hosts"]:
@@ -64,21 +63,23 @@ def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str])
     """
     for notice in chosen.notices:
         warn(notice)
-    if chosen.processes.cluster is None:
+    cluster, output_format = chosen.processes.cluster, chosen.output.output_format
+    if cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
         observations = host_checks.look()
         disturbing = [one.name for one in observations if one.is_disturbing]
-        if chosen.output.output_format == "text":
+        if output_format == "text":
             say("\n".join(machine.report(observations)))
         found, status = breakdown_run.run(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
-        if chosen.output.output_format == "json":
+        if output_format == "json":
             seen = [dataclasses.asdict(one) for one in observations]
             say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
         return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
-    network.take_part(chosen, chosen.processes.cluster, devices, session_config)
+    seconds = chosen.processes.start_timeout_seconds
+    network.take_part(cluster, devices.description, session_config, output_format, start_timeout_seconds=seconds)
     return ExitStatus.OK
 
 

@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
-from benchmarks.config.config import Config
 from benchmarks.console import progress, say
 from benchmarks.doctor import network_report
 from benchmarks.doctor.network_report import Link, Member
 from benchmarks.process.watchdog import watched
 from benchmarks.topology.cluster import Cluster, Task
-from benchmarks.topology.devices import Devices
 from benchmarks.topology.placement import HOST
 
 # With this manager only the leader runs steps; the other tasks serve.
@@ -37,7 +35,14 @@ _FEWEST_REPETITIONS, _MOST_REPETITIONS = 3, 11
 _ENOUGH_SECONDS, _TOO_LONG_SECONDS = 0.5, 5.0
 
 
-def take_part(config: Config, cluster: Cluster, devices: Devices, server_config: tf.compat.v1.ConfigProto) -> None:
+def take_part(
+    cluster: Cluster,
+    devices: str,
+    server_config: tf.compat.v1.ConfigProto,
+    output_format: str,
+    *,
+    start_timeout_seconds: float,
+) -> None:
     """Joins the cluster, lets the leader measure and print, and ends together with all other tasks.
 
     Raises:
@@ -46,23 +51,23 @@ def take_part(config: Config, cluster: Cluster, devices: Devices, server_config:
     """
     with (
         watched() as watchdog,
-        joined(cluster, _MANAGER, watchdog, server_config, config.processes.start_timeout_seconds) as team,
+        joined(cluster, _MANAGER, watchdog, server_config, start_timeout_seconds) as team,
     ):
         try:
             # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
-            messages = team.agree(hello({}, devices.description), _AGREEING_SECONDS)
+            messages = team.agree(hello({}, devices), _AGREEING_SECONDS)
             members = [
                 Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])
                 for (task, address), said in zip(cluster.tasks.items(), messages.values(), strict=True)
             ]
-            network_report.show(config.output.output_format, cluster, members, links(cluster, team))
+            network_report.show(output_format, cluster, members, links(cluster, team))
             if team.is_leader:
                 team.end()
             else:
                 team.serve()
         except tf.errors.OpError as error:
             raise team.explain(error) or error from error
-    if not team.is_leader and config.output.output_format == "text":
+    if not team.is_leader and output_format == "text":
         say("The leader has finished, and so has this task.")
 
 

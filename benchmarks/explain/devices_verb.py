@@ -16,7 +16,7 @@ from benchmarks.console import say
 from benchmarks.errors import ExitStatus
 from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system import gpu_support, gpu_topology, hardware
 from benchmarks.system.gpu_support import Judgement
 from benchmarks.system.gpu_topology import PATHS, GpuTopology
@@ -45,7 +45,7 @@ def run(values: Mapping[str, Any]) -> ExitStatus:
 
 def _tensorflow_build(topology: GpuTopology) -> dict[str, Any]:
     """Returns how TensorFlow was built, and what it finds here."""
-    tensorflow_setup.prepare(Runtime(device="gpu" if topology.gpus else "cpu"))
+    tensorflow_setup.prepare(Runtime(devices=Devices(device="gpu" if topology.gpus else "cpu")))
     tensorflow_setup.import_tensorflow()
     import tensorflow as tf
 

@@ -12,19 +12,21 @@ from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.variables import Pipelining, Variables
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.explain.step_balance import RATE_FLAGS, UNKNOWN, Rates, how_to_measure, known_rates
+from benchmarks.explain.step_balance import RATE_FLAGS, UNKNOWN, Balance, Rates, how_to_measure, known_rates
 from benchmarks.microbench.roofline import amount
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.topology.start import start
 from models import specs
 from models.model_spec import ModelSpec
 from results.text import counted
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.traffic import FLOAT32_BYTES, Traffic, busiest_server, weight_elements
+from variable_mgr.place import Place
+from variable_mgr.traffic import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
 
 if TYPE_CHECKING:
     from benchmarks.training.model_facts import ModelFacts
@@ -64,40 +66,52 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
     Raises:
         UsageError: the configuration has no variable manager, or its layers cannot be divided.
     """
-    if config.variables.variable_update in REFERENCE_LOOPS:
+    workload, devices, variables, cluster = config.workload, config.devices, config.variables, config.processes.cluster
+    manager, batch = variables.variable_update, workload.batch_per_device
+    if manager in REFERENCE_LOOPS:
         raise UsageError(
-            f"explain knows variable managers, and {config.variables.variable_update} is a reference training loop: "
-            f"name one of {', '.join(MANAGERS)}."
+            f"explain knows variable managers, and {manager} is a reference training loop: name one of "
+            f"{', '.join(MANAGERS)}."
         )
     start(Runtime())
     from benchmarks.training import model_facts
     from models import building
 
-    spec = specs.find(config.workload.model)
-    model = building.build(spec, data_format="NHWC", num_classes=config.workload.num_classes, seed=0)
-    if config.variables.pipeline:
-        flow = _through_stages(config, model)
-    elif config.processes.cluster:
-        flow = _between_processes(config, model)
+    spec = specs.find(workload.model)
+    model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
+    parts, num_ps = f"{counted(devices.num_devices, 'tower')} of {batch}", config.processes.num_ps
+    servers = f"; {counted(num_ps, 'parameter server')}" if num_ps else ""
+    if variables.pipeline:
+        flow = _through_stages(variables.pipeline, config.place.towers, config.batch_global, model)
+        stages, number = variables.pipeline.stages, variables.pipeline.micro_batches
+        parts = f"{counted(stages, 'stage')}, {number} micro-batches of {config.batch_global // number}"
+    elif cluster:
+        flow = _between_processes(variables, config.place, model)
+        parts = f"{counted(cluster.num_workers, 'worker')} with {parts} each"
     else:
-        flow = _between_devices(config, model, spec)
-    explained = flow.manager.explain(config.training.optimizer)
-    elements = weight_elements(model.variables)
+        flow = _between_devices(variables, devices, batch, model, spec)
+    explained, elements = flow.manager.explain(config.training.optimizer), weight_elements(model.variables)
+    as_one = _arithmetic(variables.modifiers, config.towers_in_total, config.batch_global)
     facts = {
-        "Configuration": f"{config.variables.variable_update}, {config.workload.model}, {flow.parts}: batch {config.batch_global}"
-        + (f"; {counted(config.processes.num_ps, 'parameter server')}" if config.processes.num_ps else ""),
+        "Configuration": f"{manager}, {workload.model}, {parts}: batch {config.batch_global}{servers}",
         "Weights": f"{len(elements)}, {_megabytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
         "Gradients": explained.gradients,
         "Applied at step t": f"the gradient {explained.applied}",
-        "Arithmetic": explained.deviation
-        or _arithmetic(config.variables.modifiers, config.towers_in_total, config.batch_global),
+        "Arithmetic": explained.deviation or as_one,
         **flow.sent,
-        **(
-            {}
-            if config.variables.pipeline
-            else _balance(config, model_facts.of(model, spec), flow.bytes_at_busiest, rates)
-        ),
     }
+    if not variables.pipeline:
+        of_model = model_facts.of(model, spec)
+        balance = rates.balance(
+            config,
+            flops_per_image=of_model.flops_per_image,
+            gradient_bytes=of_model.gradient_bytes,
+            sent_bytes=flow.bytes_at_busiest,
+        )
+        facts |= _balance(balance, of_model, divides=variables.modifiers.fc_model_parallel)
+        if balance.ratio is None:
+            missing = how_to_measure(devices, {workload.model: balance}, in_cluster=cluster is not None)
+            facts["Bound by"] = " ".join(["unknown.", *missing])
     width = max(map(len, facts)) + 1
     for fact, value in facts.items():
         say(f"{fact + ':':{width}} {value}")
@@ -105,15 +119,15 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates: Rates) -> dict[str, str]:
-    """Returns whether computing or exchanging takes longer, as far as rates are known."""
-    per_byte = config.workload.batch_per_device * model.flops_per_image / model.gradient_bytes
+def _balance(balance: Balance, model: ModelFacts, *, divides: bool) -> dict[str, str]:
+    """Returns whether computing or exchanging takes longer, as far as rates are known.
+
+    `divides`: dense layers are divided over towers.
+    """
+    per_byte = balance.batch_per_device * model.flops_per_image / model.gradient_bytes
     facts = {
         "Computed per step": f"{amount(model.flops_per_image, 'FLOP')} per image, {per_byte:,.0f} per gradient byte"
     }
-    balance = rates.balance(
-        config, flops_per_image=model.flops_per_image, gradient_bytes=model.gradient_bytes, sent_bytes=sent_bytes
-    )
     if balance.compute_seconds is not None and balance.images_per_sec:
         facts["Computed per step"] += (
             f": {1e3 * balance.compute_seconds:.3g} ms at {balance.images_per_sec.value:,.0f} images/s per device "
@@ -122,11 +136,9 @@ def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates:
     if balance.exchange_seconds is not None and balance.link_bytes_per_sec:
         link = balance.link_bytes_per_sec
         facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
-    if balance.ratio is None:
-        facts["Bound by"] = " ".join(["unknown.", *how_to_measure(config, {config.workload.model: balance})])
-    else:
+    if balance.ratio is not None:
         facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} times as long as computing"
-        if balance.ratio and not config.variables.modifiers.fc_model_parallel:  # else more images are more to exchange
+        if balance.ratio and not divides:  # else more images are more to exchange
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
     return facts
 
@@ -147,84 +159,69 @@ class _Flow:
 
     Attributes:
         manager: which explains itself.
-        parts: the towers or stages, in words.
         sent: what a step sends, as lines of the output.
         bytes_at_busiest: of the link or device that sends most; None if unknown, or if other times matter.
     """
 
     manager: VariableManager
-    parts: str
     sent: Mapping[str, str]
     bytes_at_busiest: float | None
 
 
-def _through_stages(config: Config, model: Model) -> _Flow:
+def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int, model: Model) -> _Flow:
     from benchmarks.training import pipeline
     from variable_mgr.managers.pipelined import Pipelined
 
-    assert config.variables.pipeline is not None, "the caller has looked"
-    parts = pipeline.plan(model, **vars(config.variables.pipeline))
-    facts = parts.facts(config.place.towers, config.batch_global)
-    sent = _megabytes(parts.traffic(config.batch_global).activation_bytes)
+    parts = pipeline.plan(model, **vars(pipelining))
+    sent = _megabytes(total_bytes(parts.transfers(images)) or 0)
     return _Flow(
-        Pipelined(parts.homes(config.place.towers)),
-        f"{counted(config.devices.num_devices, 'stage')}, {facts['micro_batches']} micro-batches of "
-        f"{facts['images_per_micro_batch']}",
+        Pipelined(parts.homes(devices)),
         {
-            **pipeline.stage_facts(facts),
+            **pipeline.stage_facts(parts.facts(devices, images)),
             "Sent per step": f"{sent}, half of it activations forward, half their gradients back",
         },
         None,
     )
 
 
-def _between_processes(config: Config, model: Model) -> _Flow:
+def _between_processes(variables: Variables, place: Place, model: Model) -> _Flow:
     from variable_mgr import factory
 
-    manager = factory.make(
-        config.variables.variable_update,
-        config.place,
-        shared_devices=(config.place.host,),
-        modifiers=config.variables.modifiers,
-    )
-    links = manager.links(model.variables)
-    return _Flow(
-        manager,
-        f"{counted(config.processes.num_workers, 'worker')} with {_towers(config)} each",
-        _links(links),
-        busiest_server(links) or max(links.values(), default=None),
-    )
+    name, modifiers = variables.variable_update, variables.modifiers
+    manager = factory.make(name, place, shared_devices=(place.host,), modifiers=modifiers)
+    links = by_link(manager.transfers(model.variables))
+    return _Flow(manager, _links(links), busiest_server(links) or max(links.values(), default=None))
 
 
-def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
+def _between_devices(
+    variables: Variables, devices: Devices, batch_per_device: int, model: Model, spec: ModelSpec
+) -> _Flow:
     """Returns the flow in one process, with whether --fc_model_parallel pays.
 
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_traffic
+    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_transfers
     from models import splitting
 
-    towers, is_divided = config.devices.num_devices, config.variables.modifiers.fc_model_parallel
+    towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
 
     def make(divided: bool) -> VariableManager:
         return manager_on_real_devices(
-            config.variables.variable_update,
-            dataclasses.replace(config.variables.modifiers, fc_model_parallel=divided),
-            device=config.devices.device,
+            variables.variable_update,
+            dataclasses.replace(variables.modifiers, fc_model_parallel=divided),
+            device=devices.device,
             towers=towers,
-            shared_on=config.variables.shared_on,
+            shared_on=variables.shared_on,
         )
 
-    def traffic(divided: bool) -> Traffic:
-        return model_traffic(
-            make(divided), model, config.workload.batch_per_device, divided_over=towers if divided else 0
-        )
+    def transfers(divided: bool) -> list[Transfer]:
+        return model_transfers(make(divided), model, batch_per_device, divided_over=towers if divided else 0)
 
     problem = splitting.why_not(splitting.split(model), towers)
     if problem and is_divided:
         raise UsageError(problem)
-    dense, sent = dense_share(model, config.workload.batch_per_device), traffic(is_divided)
+    dense, sent = dense_share(model, batch_per_device), transfers(is_divided)
     facts = _bytes(sent, towers)
     share = f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
     facts[f"Last {len(dense.layers.outputs)} dense"] = (
@@ -232,17 +229,18 @@ def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
     )
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = dense.layers.activation_bytes(towers) / config.workload.batch_per_device
-            facts |= _division(traffic(False).total_bytes, traffic(True).total_bytes, activations, config)
-    at_each = None if sent.total_bytes is None else sent.total_bytes / towers
-    return _Flow(make(is_divided), _towers(config), facts, at_each)
+            activations = total_bytes(dense.layers.transfers(towers)) or 0
+            without, with_it = total_bytes(transfers(False)), total_bytes(transfers(True))
+            facts |= _division(without, with_it, activations, batch_per_device)
+    total = total_bytes(sent)
+    return _Flow(make(is_divided), facts, None if total is None else total / towers)
 
 
-def _division(without: int | None, divided: int | None, activations: float, config: Config) -> dict[str, str]:
-    """Returns whether dividing layers sends less; `activations` are the bytes that it sends per image of a tower."""
+def _division(without: int | None, divided: int | None, activations: float, batch_per_device: int) -> dict[str, str]:
+    """Returns whether dividing layers sends less; `activations` are the bytes of them that it sends in a step."""
     if without is None or divided is None:
         return {}
-    largest_batch = int((without - divided) / activations + config.workload.batch_per_device)
+    largest_batch = int((without - divided) / (activations / batch_per_device) + batch_per_device)
     verdict = "sends less up to" if divided < without else "sends more, and would send less only up to"
     return {
         "Divided": f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
@@ -250,19 +248,15 @@ def _division(without: int | None, divided: int | None, activations: float, conf
     }
 
 
-def _towers(config: Config) -> str:
-    return f"{counted(config.devices.num_devices, 'tower')} of {config.workload.batch_per_device}"
-
-
-def _bytes(sent: Traffic, towers: int) -> dict[str, str]:
+def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
     """Returns what is sent, in words; a mean per tower, since not every algorithm loads towers evenly."""
     parts = {
-        "weights read": sent.read_bytes,
-        "gradients": sent.gradient_bytes,
-        "weights averaged": sent.weight_bytes,
-        "activations": sent.activation_bytes,
+        "weights read": total_bytes(sent, "read"),
+        "gradients": total_bytes(sent, "gradient"),
+        "weights averaged": total_bytes(sent, "weight"),
+        "activations": total_bytes(sent, "activation"),
     }
-    total = sent.total_bytes
+    total = total_bytes(sent)
     known = "unknown" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
     named = ", ".join(f"{name} {_megabytes(size)}" for name, size in parts.items() if size)
     return {"Sent per step": known + (f" ({named})" if named else "")}
@@ -286,7 +280,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if given.values["print_config"]:
         say(json.dumps(chosen.to_dict(), indent=2))
         return ExitStatus.OK
-    return run(chosen, known_rates(given.values, chosen))
+    return run(chosen, known_rates(given.values, chosen.devices, chosen.computing.precision))
 
 
 VERB = Verb(

@@ -6,10 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from benchmarks.config import outside_models
 from benchmarks.config.config import Config
+from benchmarks.config.variables import Variables
+from benchmarks.config.workload import Workload
 from benchmarks.console import progress
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system.cache import CacheFile
 from benchmarks.topology.start import start
 from benchmarks.training.model_facts import ModelFacts
@@ -28,46 +32,58 @@ def of(configs: Sequence[Config]) -> list[tuple[ModelFacts, float | None]]:
         UsageError: operations of a model cannot be counted.
     """
     code = outside_models.code()
-    found = [_held(_key(config, code)) for config in configs]
+    parts = [(config.workload, config.devices, config.variables) for config in configs]
+    keys = [_key(*each, code) for each in parts]
+    found = [_held(key) for key in keys]
     missing = [index for index, held in enumerate(found) if held is None]
     if missing:
         start(Runtime())
         with progress.counted("counting operations", len(missing)):
             for index in missing:
-                found[index] = facts, sent = _count(configs[index])
+                found[index] = facts, sent = _count(*parts[index])
                 entry = {"model": configs[index].workload.model, "facts": dataclasses.asdict(facts), "sent_bytes": sent}
-                _FILE.keep(_key(configs[index], code), entry)
+                _FILE.keep(keys[index], entry)
                 progress.advance()
     return [counted for counted in found if counted]
 
 
-def _key(config: Config, code: Mapping[str, Any]) -> str:
-    names = ("model", "model_digest", "num_classes", "variable_update", "device", "num_devices", "shared_on")
-    fields = config.to_dict()
-    return key_of({**{name: fields[name] for name in (*names, "modifiers")}, "code": code})
+def _key(workload: Workload, devices: Devices, variables: Variables, code: Mapping[str, Any]) -> str:
+    return key_of(
+        {
+            **{name: getattr(workload, name) for name in ("model", "model_digest", "num_classes")},
+            **{name: getattr(devices, name) for name in ("device", "num_devices")},
+            **{name: getattr(variables, name) for name in ("variable_update", "shared_on")},
+            "modifiers": dataclasses.asdict(variables.modifiers),
+            "code": code,
+        }
+    )
+
+
+class _Held(msgspec.Struct):
+    """What the cache holds of a model and a manager."""
+
+    facts: ModelFacts
+    sent_bytes: int | float | None
 
 
 def _held(key: str) -> tuple[ModelFacts, float | None] | None:
-    entry = _FILE.find(key)
-    try:
-        return (ModelFacts(**entry["facts"]), entry["sent_bytes"]) if entry else None
-    except (KeyError, TypeError) as error:
-        _FILE.ignore(error)
-        return None
+    held = _FILE.find(key, _Held)
+    return (held.facts, held.sent_bytes) if held else None
 
 
-def _count(config: Config) -> tuple[ModelFacts, float | None]:
+def _count(workload: Workload, devices: Devices, variables: Variables) -> tuple[ModelFacts, float | None]:
     from benchmarks.training import model_facts
-    from benchmarks.training.traffic import manager_on_real_devices, model_traffic
+    from benchmarks.training.traffic import manager_on_real_devices, model_transfers
     from models import building
+    from variable_mgr.traffic import total_bytes
 
-    spec = specs.find(config.workload.model)
-    model = building.build(spec, data_format="NHWC", num_classes=config.workload.num_classes, seed=0)
+    spec = specs.find(workload.model)
+    model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
     manager = manager_on_real_devices(
-        config.variables.variable_update,
-        config.variables.modifiers,
-        device=config.devices.device,
-        towers=config.devices.num_devices,
-        shared_on=config.variables.shared_on,
+        variables.variable_update,
+        variables.modifiers,
+        device=devices.device,
+        towers=devices.num_devices,
+        shared_on=variables.shared_on,
     )
-    return model_facts.of(model, spec), model_traffic(manager, model, config.workload.batch_per_device).total_bytes
+    return model_facts.of(model, spec), total_bytes(model_transfers(manager, model, workload.batch_per_device))

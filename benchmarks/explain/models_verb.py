@@ -12,6 +12,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
+from benchmarks.config.workload import Workload
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.explain import model_counts
@@ -58,42 +59,38 @@ def run(configs: Sequence[Config], rates: Rates) -> ExitStatus:
             sent_bytes=None if sent is None else sent / config.devices.num_devices,
         )
         balances[config.workload.model] = balance
-        rows.append({**_of_model(config, facts), **_of_balance(balance)})
+        rows.append({**_of_model(config.workload, facts), **_of_balance(balance)})
     rows.sort(key=lambda row: (-(row["exchange_to_compute"] or 0), row["flops_per_image"] / row["gradient_bytes"]))
-    config = configs[0]
-    if config.output.output_format == "json":
-        say(
-            json.dumps(
-                {
-                    "num_devices": config.devices.num_devices,
-                    "variable_update": config.variables.variable_update,
-                    "models": rows,
-                }
-            )
-        )
+    devices, variables, precision = configs[0].devices, configs[0].variables, configs[0].computing.precision
+    count, manager = devices.num_devices, variables.variable_update
+    if configs[0].output.output_format == "json":
+        say(json.dumps({"num_devices": count, "variable_update": manager, "models": rows}))
     else:
         _say_models(rows)
         if any(row["compute_seconds"] is not None or row["exchange_seconds"] is not None for row in rows):
-            _say_balances(config, rows)
-    for sentence in how_to_measure(config, balances):
+            spec = f" ({variables.modifiers.all_reduce_spec})" if variables.modifiers.all_reduce_spec else ""
+            on = f"{counted(count, 'device')} ({devices.device}, {precision})"
+            say(f"\nA step on {on} under {manager}{spec}, per device:")
+            _say_balances(rows)
+    for sentence in how_to_measure(devices, balances, in_cluster=False):
         warn(sentence)
     return ExitStatus.OK
 
 
-def _of_model(config: Config, facts: ModelFacts) -> dict[str, Any]:
+def _of_model(workload: Workload, facts: ModelFacts) -> dict[str, Any]:
     shares = {
         f"{kind}_share_of_{of}": count / sum(counts.values())
         for of, counts in (("flops", facts.flops_by_kind), ("parameters", facts.parameters_by_kind))
         for kind, count in counts.items()
     }
     return {
-        "model": config.workload.model,
+        "model": workload.model,
         "parameters": facts.parameters,
         "gradient_bytes": facts.gradient_bytes,
         "flops_per_image": facts.flops_per_image,
         **shares,
-        "batch_per_device": config.workload.batch_per_device,
-        "flops_per_gradient_byte": config.workload.batch_per_device * facts.flops_per_image / facts.gradient_bytes,
+        "batch_per_device": workload.batch_per_device,
+        "flops_per_gradient_byte": workload.batch_per_device * facts.flops_per_image / facts.gradient_bytes,
     }
 
 
@@ -133,7 +130,7 @@ def _say_models(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _say_balances(config: Config, rows: Sequence[Mapping[str, Any]]) -> None:
+def _say_balances(rows: Sequence[Mapping[str, Any]]) -> None:
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         "model": lambda row: row["model"],
         "batch": lambda row: str(row["batch_per_device"]),
@@ -146,9 +143,6 @@ def _say_balances(config: Config, rows: Sequence[Mapping[str, Any]]) -> None:
         "bound by": lambda row: row["bound_by"],
         "compute-bound from batch": lambda row: _number(row["compute_bound_from_batch"]),
     }
-    spec = f" ({config.variables.modifiers.all_reduce_spec})" if config.variables.modifiers.all_reduce_spec else ""
-    on = f"{counted(config.devices.num_devices, 'device')} ({config.devices.device}, {config.computing.precision})"
-    say(f"\nA step on {on} under {config.variables.variable_update}{spec}, per device:")
     for line in table([list(columns), *([shown(row) for shown in columns.values()] for row in rows)]):
         say(line)
     say("")
@@ -199,7 +193,7 @@ MODELS_FLAGS: Groups = {
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     configs = resolve(given.words, given.values)
-    return run(configs, known_rates(given.values, configs[0]))
+    return run(configs, known_rates(given.values, configs[0].devices, configs[0].computing.precision))
 
 
 VERB = Verb(

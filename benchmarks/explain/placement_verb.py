@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
@@ -13,13 +14,12 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import cluster_launch
 from benchmarks.one_run.display import Display
 from benchmarks.one_run.runner import empty_log
 from benchmarks.option import Groups
 from benchmarks.process.deadlines import Deadlines
-from benchmarks.process.watchdog import Watchdog, watched
+from benchmarks.process.watchdog import watched
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import launch_plan
 from benchmarks.topology.start import start
@@ -38,34 +38,31 @@ def run(config: Config) -> ExitStatus:
         warn(notice)
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
     length = dataclasses.replace(config.length, num_batches=config.processes.num_workers, num_warmup_batches=0)
-    config = dataclasses.replace(config, length=length)
-    log = dataclasses.replace(empty_log(config), traced_always=True)
+    config, cluster = dataclasses.replace(config, length=length), config.processes.cluster
+    log = empty_log(config.workload, config.place, config.variables.modifiers)
+    log.traced_always = True
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
         deadlines.importing()
         start(config.runtime)
         deadlines.none()
-        _take_steps(config, log, watchdog)
-    if config.processes.cluster is None or config.processes.cluster.own == config.processes.cluster.leader:
-        _print(log, config)
+        from benchmarks.cluster.member import Alone
+        from benchmarks.one_run import cluster_run, session
+
+        if cluster:
+            cluster_run.train(config, cluster, log, Display(), watchdog)
+        else:
+            session.execute(config, log, Display(), Alone(watchdog))
+    if cluster is None or cluster.own == cluster.leader:
+        found = log.placement_of_all()
+        if config.output.output_format == "json":
+            say(json.dumps(found))
+        else:
+            _print(found, placement.transfer_notes(found, config.to_dict()))
     return ExitStatus.OK
 
 
-def _take_steps(config: Config, log: RunLog, watchdog: Watchdog) -> None:
-    from benchmarks.cluster.member import Alone
-    from benchmarks.one_run import cluster_run, session
-
-    if config.processes.cluster:
-        cluster_run.train(config, config.processes.cluster, log, Display(), watchdog)
-    else:
-        session.execute(config, log, Display(), Alone(watchdog))
-
-
-def _print(log: RunLog, config: Config) -> None:
-    found = log.placement_of_all()
-    if config.output.output_format == "json":
-        say(json.dumps(found))
-        return
+def _print(found: Mapping[str, Any], notes: Sequence[str]) -> None:
     say(f"{found['manager']}\n")
     for title, columns, rows, empty in (
         ("Variables", placement.VARIABLE_COLUMNS, placement.variable_rows(found), "none"),
@@ -82,16 +79,17 @@ def _print(log: RunLog, config: Config) -> None:
         for line in table([columns, *rows], rule=True) if rows else [empty]:
             say(f"  {line}")
         say("")
-    for note in placement.transfer_notes(found, config.to_dict()):
+    for note in notes:
         say(note)
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     resolved = config_rules.resolve(given.values, count_gpus)
-    if resolved.variables.variable_update in REFERENCE_LOOPS:
+    manager = resolved.variables.variable_update
+    if manager in REFERENCE_LOOPS:
         raise UsageError(
-            f"placement shows the graph of a variable manager, and {resolved.variables.variable_update} is a reference training "
-            "loop: pass another --variable_update."
+            f"placement shows the graph of a variable manager, and {manager} is a reference training loop: pass "
+            "another --variable_update."
         )
     if given.values["print_config"]:
         say(json.dumps(resolved.to_dict(), indent=2))

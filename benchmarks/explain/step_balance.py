@@ -12,13 +12,17 @@ from typing import Any, Literal
 
 from benchmarks import record_files
 from benchmarks.config.config import Config
+from benchmarks.config.workload import Workload
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import amount, devices_with_a_peak
 from benchmarks.option import Flag
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.system import hardware, provenance
+from benchmarks.topology import device_options
 from models import specs
 from results.record import Kind, Record, Status
 from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.traffic import total_bytes
 
 ASSUMED_MFU = 0.5
 _MOST_NAMED = 5
@@ -132,44 +136,42 @@ class Rates:
             and record.config.get("device") == config.devices.device
         ]
         records = [record for record in records if record.identity.hardware_key == records[0].identity.hardware_key]
-        given = Rate(self.link_bytes_per_sec, "--link_gbytes_per_second") if self.link_bytes_per_sec else None
+        devices, processes = config.devices, config.processes
+        alone = self._computing(records, config.workload, config.computing.precision, flops_per_image)
+        at_once = devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=processes.num_hosts)
+        link: Rate | None = None
+        if self.link_bytes_per_sec:
+            link = Rate(self.link_bytes_per_sec, "--link_gbytes_per_second")
+        elif not processes.cluster:
+            spec = config.variables.modifiers.all_reduce_spec
+            link = _sending(records, spec, devices.num_devices, gradient_bytes)
         return Balance(
             batch_per_device=config.workload.batch_per_device,
             sent_bytes=sent_bytes,
-            images_per_sec=self._computing(records, config, flops_per_image),
-            link_bytes_per_sec=given
-            or (None if config.processes.cluster else _sending(records, config, gradient_bytes)),
+            images_per_sec=alone and Rate(alone.value * at_once / config.towers_in_total, alone.source),
+            link_bytes_per_sec=link,
         )
 
-    def _computing(self, newest_first: Sequence[Record], config: Config, flops_per_image: float) -> Rate | None:
-        """Returns images/s of one device: of the fastest run of the model on one, if possible with the same batch."""
-        runs = [] if self.peak_is_given else [one for one in newest_first if _is_alone(one, config)]
-        rate = None
+    def _computing(
+        self, newest_first: Sequence[Record], workload: Workload, precision: str, flops_per_image: float
+    ) -> Rate | None:
+        """Returns images/s of a run on one device: the fastest of the model, if possible with the same batch."""
+        runs = [] if self.peak_is_given else [one for one in newest_first if _is_alone(one, workload, precision)]
         if runs:
-            best = max(
-                runs, key=lambda one: (_batch(one) == config.workload.batch_per_device, one.derived.images_per_sec)
-            )
+            batch = workload.batch_per_device
+            best = max(runs, key=lambda one: (_batch(one) == batch, one.derived.images_per_sec))
             assert best.derived.images_per_sec
-            rate = Rate(best.derived.images_per_sec, f"run {best.identity.run_id}, batch {_batch(best)}")
-        elif self.peak_flops_per_sec:
-            of_peak = f"{self.assumed_mfu:.0%} of {amount(self.peak_flops_per_sec, 'FLOP/s')}"
-            rate = Rate(self.assumed_mfu * self.peak_flops_per_sec / flops_per_image, of_peak)
-        if rate is None:
+            return Rate(best.derived.images_per_sec, f"run {best.identity.run_id}, batch {_batch(best)}")
+        if not self.peak_flops_per_sec:
             return None
-        at_once = devices_with_a_peak(
-            config.devices.device,
-            num_devices=config.devices.num_devices,
-            virtual_gpus=config.devices.virtual_gpus,
-            num_workers=config.processes.num_workers,
-            num_hosts=config.processes.num_hosts,
-        )
-        return Rate(rate.value * at_once / config.towers_in_total, rate.source)
+        of_peak = f"{self.assumed_mfu:.0%} of {amount(self.peak_flops_per_sec, 'FLOP/s')}"
+        return Rate(self.assumed_mfu * self.peak_flops_per_sec / flops_per_image, of_peak)
 
 
 UNKNOWN = Rates()
 
 
-def known_rates(values: Mapping[str, Any], config: Config) -> Rates:
+def known_rates(values: Mapping[str, Any], devices: Devices, precision: str) -> Rates:
     """Reads records and the stored peak of this machine for a device and precision, unless flags give the rates.
 
     Raises:
@@ -179,22 +181,23 @@ def known_rates(values: Mapping[str, Any], config: Config) -> Rates:
     link, peak = values["link_gbytes_per_second"], values["peak_tflops"]
     return Rates(
         records=record_files.load(files) if values["results"] or files[0].exists() else (),
-        peak_flops_per_sec=1e12 * peak if peak else _stored_peak(config),
+        peak_flops_per_sec=1e12 * peak if peak else _stored_peak(devices, precision),
         peak_is_given=bool(peak),
         assumed_mfu=values["assumed_mfu"] or ASSUMED_MFU,
         link_bytes_per_sec=1e9 * link if link else None,
     )
 
 
-def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]:
+def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_cluster: bool) -> list[str]:
     """Returns sentences on which commands measure what is unknown.
 
     Args:
-        config: of any of the balances.
+        devices: of each process.
         balances: by model.
+        in_cluster: there are several processes.
     """
     found = []
-    on = "--device=cpu " if config.devices.device == "cpu" else ""
+    on, count = "" if devices.on_gpu else "--device=cpu ", devices.num_devices
     if unmeasured := [model for model, balance in balances.items() if balance.images_per_sec is None]:
         verb, more = "sweep " if len(unmeasured) > 1 else "", len(unmeasured) - _MOST_NAMED
         named = f"{', '.join(unmeasured[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
@@ -205,34 +208,31 @@ def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]
         )
     if any(balance.sent_bytes is None for balance in balances.values()):
         found.append("How much this setting sends is unknown: it has no formula.")
-    elif config.processes.cluster and any(balance.exchange_seconds is None for balance in balances.values()):
+    elif any(balance.exchange_seconds is None for balance in balances.values()):
         found.append(
             "No rate of the network is known: 'run_bench.py doctor' with the same cluster measures it; pass it as "
             "--link_gbytes_per_second."
-        )
-    elif any(balance.exchange_seconds is None for balance in balances.values()):
-        found.append(
-            f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, config.devices.num_devices)}' "
+            if in_cluster
+            else f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, count)}' "
             "measures it, or pass --link_gbytes_per_second."
         )
     return found
 
 
-def _stored_peak(config: Config) -> float | None:
-    inventory = hardware.gpu_inventory() if config.devices.device == "gpu" else hardware.Inventory()
-    inventory = inventory if config.devices.visible_gpus is None else inventory.only(config.devices.visible_gpus)
-    if config.devices.device == "gpu" and not inventory.gpus:
+def _stored_peak(devices: Devices, precision: str) -> float | None:
+    inventory = device_options.chosen_gpus(devices)
+    if devices.on_gpu and not inventory.gpus:
         return None
     version = provenance.describe_software()["tensorflow_version"]
-    key = device_peak.peak_key(hardware.describe_hardware(inventory), version, config.computing.precision)
+    key = device_peak.peak_key(hardware.describe_hardware(inventory), version, precision)
     found = device_peak.stored_peak(key)
     return found.flops_per_sec if found else None
 
 
-def _is_alone(record: Record, config: Config) -> bool:
+def _is_alone(record: Record, workload: Workload, precision: str) -> bool:
     """Returns whether a record is of training the same model on one device, which exchanges nothing."""
-    fields = config.to_dict()
-    same = all(record.config.get(name) == fields[name] for name in ("model", "precision", "forward_only"))
+    wanted = {"model": workload.model, "precision": precision, "forward_only": workload.forward_only}
+    same = all(record.config.get(name) == value for name, value in wanted.items())
     towers = (record.config.get("num_devices"), record.config.get("num_workers", 1))
     return record.kind is Kind.RUN and same and towers == (1, 1) and bool(record.derived.images_per_sec)
 
@@ -241,7 +241,9 @@ def _batch(record: Record) -> Any:
     return record.config.get("batch_per_device")
 
 
-def _sending(newest_first: Sequence[Record], config: Config, gradient_bytes: int) -> Rate | None:
+def _sending(
+    newest_first: Sequence[Record], wanted_spec: str | None, num_devices: int, gradient_bytes: int
+) -> Rate | None:
     """Returns the bytes/s that each device sent in an all-reduce.
 
     It is, if possible, of the same reduction and number of devices, and of the message that is nearest in size.
@@ -251,11 +253,7 @@ def _sending(newest_first: Sequence[Record], config: Config, gradient_bytes: int
         record, _ = item
         spec = record.config["modifiers"]["all_reduce_spec"]
         away = abs(math.log(record.measurement.message_bytes / gradient_bytes))  # type: ignore[operator]
-        return (
-            spec == config.variables.modifiers.all_reduce_spec,
-            record.config["num_devices"] == config.devices.num_devices,
-            -away,
-        )
+        return spec == wanted_spec, record.config["num_devices"] == num_devices, -away
 
     measured = [(record, rate) for record in newest_first if (rate := _sent_per_sec(record))]
     if not measured:
@@ -270,8 +268,9 @@ def _sent_per_sec(record: Record) -> float | None:
     modifiers, towers = record.config.get("modifiers") or {}, record.config.get("num_devices")
     size, seconds = record.measurement.message_bytes, record.measurement.step_seconds
     algorithm = ALGORITHMS.get(str(modifiers.get("all_reduce_spec")).partition("#")[0])
-    if not (size and isinstance(towers, int) and towers > 1 and algorithm and algorithm.sent):
+    if not (size and isinstance(towers, int) and towers > 1 and algorithm):
         return None
-    if modifiers.get("compact_gradient_transfer"):
+    per_byte = total_bytes(algorithm.transfers(towers, 1))
+    if per_byte is None or modifiers.get("compact_gradient_transfer"):
         return None
-    return algorithm.sent(towers) / towers * size * len(seconds) / sum(seconds)
+    return per_byte / towers * size * len(seconds) / sum(seconds)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from benchmarks.errors import UnsavedError
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
@@ -69,7 +71,7 @@ class RunLog:
 
     def observe(self, **numbers: Any) -> None:
         """Notes numbers of the run by the names of their fields in `Measurement`."""
-        self.numbers = dataclasses.replace(self.numbers, **numbers)
+        self.numbers = replace(self.numbers, **numbers)
 
     def report(self) -> WorkerReport:
         """Returns what this worker observed, for the others."""
@@ -98,7 +100,7 @@ class RunLog:
         measured, by_tower = self.measured, range(self.towers) if self.measured.tower_steps else ()
         stale = Counter(step.staleness for step in measured.tower_steps)
         observed: dict[str, Any] = {k: v for k, v in measured.observed.items() if STEP_NUMBERS[k] != "each"}
-        return dataclasses.replace(
+        return replace(
             self.numbers,
             images_per_step=self.images_per_step,
             startup_phases_seconds=self.startup_phases_seconds,

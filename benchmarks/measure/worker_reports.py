@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from results.measurement import RUN_NUMBERS, STEP_NUMBERS, Measurement
 
 
@@ -34,9 +36,13 @@ class WorkerReport:
     placement: Mapping[str, Any]
     weights_are_finite: bool = True
 
+    def to_message(self) -> dict[str, Any]:
+        """Returns the report for the other workers."""
+        return {**vars(self), "measurement": msgspec.structs.asdict(self.measurement)}
+
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> WorkerReport:
-        """Reads `dataclasses.asdict` of a report."""
+        """Reads what `to_message` returns."""
         return cls(**{**message, "measurement": Measurement(**message["measurement"])})
 
 
@@ -53,7 +59,7 @@ def together(reports: Sequence[WorkerReport]) -> Measurement:
     for name, rule in RUN_NUMBERS.items():
         known = _known([getattr(m, name) for m in every])
         of_run[name] = (max(known) if rule == "max" else sum(known)) if known else None
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         every[0],
         images_per_step=sum(m.images_per_step or 0 for m in every),
         startup_seconds=latest.startup_seconds,

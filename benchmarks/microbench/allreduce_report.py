@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.console import say, warn
 from benchmarks.errors import BenchError, ExitStatus
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.record_files import keep
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
@@ -92,27 +92,26 @@ def _certainty(is_clear: Sequence[bool]) -> str:
 class Report:
     """Saves a record and prints a row for each reduction of each message; names the fastest at the end.
 
-    `devices` describes for people, by the number of devices that reduce together (ascending), those of `runtime` that
-    do. `modifiers` are the wrappers around the reductions. With `as_text`, the table is printed, otherwise the records.
+    `described` has, by the number of devices that reduce together (ascending), those of `devices` that do in words.
+    `modifiers` are the wrappers around the reductions. With `as_text`, the table is printed, otherwise the records.
     """
 
     def __init__(
         self,
         store: Store,
         provenance: Provenance,
-        devices: Mapping[int, str],
+        described: Mapping[int, str],
         *,
-        runtime: Runtime,
+        devices: Devices,
         precision: str,
         modifiers: Modifiers,
         as_text: bool,
     ) -> None:
-        self._store, self._provenance, self._devices = store, provenance, devices
+        self._store, self._provenance, self._described = store, provenance, described
         self._modifiers, self._as_text = modifiers, as_text
         self._tolerance = expected.tolerance(modifiers)
-        self._facts = {name: getattr(runtime, name) for name in ("device", "virtual_gpus")}
-        self._facts["precision"] = precision
-        self._warnings = {count: self._quality_warnings(count if runtime.device == "cpu" else 0) for count in devices}
+        self._facts = {"device": devices.device, "virtual_gpus": devices.virtual_gpus, "precision": precision}
+        self._warnings = {count: self._quality_warnings(0 if devices.on_gpu else count) for count in described}
         # Of messages of one tensor, by number of devices and of elements.
         self._seconds: dict[int, dict[int, dict[str, float]]] = {}
         self._cannot: Mapping[int, Mapping[str, str]] = {}
@@ -129,10 +128,10 @@ class Report:
         for num_devices, reasons in cannot.items():
             for spec, reason in reasons.items():
                 none = Measurement(images_per_step=None)
-                self._save(self._record(spec, "", num_devices, none, Status.SKIPPED, reason))
+                self._save([self._record(spec, "", num_devices, none, Status.SKIPPED, reason)])
         if not self._as_text:
             return
-        say(f"All-reduce of float32 on {self._devices[max(self._devices)]}: every device gets the mean over all.")
+        say(f"All-reduce of float32 on {self._described[max(self._described)]}: every device gets the mean over all.")
         say("algbw is the message's bytes over the mean time, busbw that times 2 (n-1)/n, in GB/s (1e9 bytes); a time")
         say(f"includes TensorFlow's overhead per step. The error is against NumPy; the limit is {self._tolerance:g}.\n")
         where: dict[tuple[str, str], list[str]] = {}
@@ -141,7 +140,7 @@ class Report:
                 where.setdefault((spec, reason), []).append(str(num_devices))
         for (spec, reason), numbers in where.items():
             say(f"{spec} cannot run on {', '.join(numbers)} devices: {reason}")
-        if 1 in self._devices:
+        if 1 in self._described:
             say("1 device has nothing to exchange: nothing is measured on it.")
         say(_ROW.format("message", "bytes", "devices", "reduction", "time ms", "algbw", "busbw", "error", ""))
 
@@ -162,7 +161,7 @@ class Report:
         """Saves and prints the results of all reductions of a message on so many devices."""
         self._begun = None
         records = {spec: self._measured(message, spec, num_devices, timing) for spec, timing in timings.items()}
-        self._save(*records.values())
+        self._save(list(records.values()))
         valid = {spec: timings[spec].seconds for spec, record in records.items() if record.status is Status.OK}
         means = {spec: sum(seconds) / len(seconds) for spec, seconds in valid.items()}
         if len(message.shapes) == 1 and means:
@@ -205,9 +204,9 @@ class Report:
         """Returns the winner of each message by number of devices, and its lead over the next."""
         if not self._winners:
             return []
-        header = ["message", *(counted(number, "device") for number in self._devices)]
+        header = ["message", *(counted(number, "device") for number in self._described)]
         rows = [
-            [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._devices)]
+            [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._described)]
             for message, leads in self._winners.items()
         ]
         note = (
@@ -254,7 +253,7 @@ class Report:
             config=fields,
             environment=self._provenance.environment,
             model={},
-            placement={"devices": self._devices[num_devices]},
+            placement={"devices": self._described[num_devices]},
             measurement=measurement,
             derived=derive(measurement, num_devices) if status is Status.OK else Derived(),
             status=status,
@@ -262,8 +261,9 @@ class Report:
             warnings=self._warnings[num_devices],
         )
 
-    def _save(self, *records: Record) -> None:
-        self._all_saved = keep(self._store, *records) and self._all_saved
+    def _save(self, records: Sequence[Record]) -> None:
+        records, saved = keep(self._store, *records)
+        self._all_saved = saved and self._all_saved
         if not self._as_text:
             for record in records:
                 say(record.to_json())

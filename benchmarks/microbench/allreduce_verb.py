@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config, outside_models
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, warn
@@ -55,6 +56,7 @@ class AllReducePlan:
 
     chosen: Config  # all devices, wrappers around the reductions, number of rounds, output
     counts: tuple[int, ...]  # numbers of devices that reduce together, ascending
+    places: Mapping[int, Place]  # of their towers, where there are several
     specs: tuple[str, ...]  # values of `--all_reduce_spec`
     cannot: Mapping[int, Mapping[str, str]]  # by number of devices, reductions that cannot run, each with the reason
     sizes_bytes: tuple[int, ...]  # of the messages of one tensor
@@ -74,9 +76,9 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
     if chosen.devices.num_devices < 2:
         raise UsageError("allreduce needs several devices, as one has nothing to exchange: pass --num_gpus=2 or more.")
     wanted = tuple(dict.fromkeys(named or ALGORITHMS))
+    places = {count: chosen.place_of(count) for count in counts if count > 1}
     cannot: dict[int, dict[str, str]] = {}
-    for count in (count for count in counts if count > 1):
-        place = chosen.place_of(count)
+    for count, place in places.items():
         reasons = {
             spec: why_not("replicated", dataclasses.replace(chosen.variables.modifiers, all_reduce_spec=spec), place)
             for spec in wanted
@@ -90,6 +92,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
     return AllReducePlan(
         chosen=chosen,
         counts=counts,
+        places=places,
         specs=tuple(spec for spec in wanted if spec not in nowhere),
         cannot=cannot,
         sizes_bytes=_sizes(given["min_bytes"], given["max_bytes"]),
@@ -125,17 +128,13 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     Raises:
         UsageError: devices are missing, or results cannot be written.
     """
-    return until_stopped(lambda: _measure(plan, command), "Stopped: the records of the finished messages are kept.")
-
-
-def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     chosen = plan.chosen
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, chosen.processes.step_timeout_seconds)
         deadlines.opening("Opening the results directory")
         store = open_store(chosen.output.output_dir)
         deadlines.opening("Looking at this machine")
-        provenance = of_this_run(command, on_gpus=chosen.devices.device == "gpu")
+        provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu)
         deadlines.importing()
         _, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
@@ -145,24 +144,21 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         store,
         provenance,
         {
-            count: devices.plan(
-                chosen.devices.device, count, virtual_gpus=chosen.devices.virtual_gpus, shared_on="cpu"
-            ).description
+            count: devices.plan(dataclasses.replace(chosen.devices, num_devices=count), shared_on="cpu").description
             for count in plan.counts
         },
-        runtime=chosen.runtime,
+        devices=chosen.devices,
         precision=chosen.computing.precision,
         modifiers=chosen.variables.modifiers,
         as_text=chosen.output.output_format == "text",
     )
     report.open(plan.cannot)
-    places = {count: chosen.place_of(count) for count in plan.counts if count > 1}
-    reductions = _reductions(plan, places)
+    reductions = _reductions(plan)
     how_long = {"warmup_rounds": chosen.length.num_warmup_batches, "rounds": chosen.length.num_batches or 0}
     limit, begun = chosen.length.time_limit_seconds or math.inf, time.monotonic()
     with recorded(chosen.processes.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
         deadlines.preparation("Building the models")
-        wanted = list(itertools.product(_messages(plan), places))
+        wanted = list(itertools.product(_messages(plan), plan.places))
         with progress.counted("reducing messages", len(wanted)):
             for done, (message, count) in enumerate(wanted):
                 left = limit - (time.monotonic() - begun)
@@ -173,7 +169,7 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
                 timings = allreduce.measure(
                     message,
                     reductions[count],
-                    places[count],
+                    plan.places[count],
                     session_config,
                     **how_long,
                     enough_seconds=min(_ENOUGH_SECONDS, left / (len(wanted) - done)),
@@ -184,7 +180,7 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     return report.close()
 
 
-def _reductions(plan: AllReducePlan, places: Mapping[int, Place]) -> dict[int, dict[str, Reduction]]:
+def _reductions(plan: AllReducePlan) -> dict[int, dict[str, Reduction]]:
     """Returns the reductions that each number of devices can run, by spec."""
     from variable_mgr.reductions import wrappers
 
@@ -195,7 +191,7 @@ def _reductions(plan: AllReducePlan, places: Mapping[int, Place]) -> dict[int, d
             for spec in plan.specs
             if spec not in plan.cannot[count]
         }
-        for count, place in places.items()
+        for count, place in plan.places.items()
     }
 
 
@@ -253,13 +249,18 @@ ALLREDUCE_FLAGS: Groups = {
     ),
     "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format"),
 }
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    plan = resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus)
+    return until_stopped(lambda: run(plan, command), "Stopped: the records of the finished messages are kept.")
+
+
 VERB = Verb(
     "allreduce",
     "how fast is each reduction of gradients, by message size?",
     ALLREDUCE_FLAGS,
-    lambda given, command: run(
-        resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus), command
-    ),
+    _resolve_and_run,
     details="Messages are single tensors of each size, and each model's gradients. Unless a flag packs them, gradients "
     "travel one by one, also with nccl, under which `run` groups them.",
     examples=(

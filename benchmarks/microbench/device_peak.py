@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from benchmarks.config.config import Config
+from msgspec.structs import replace
+
+from benchmarks.config.workload import Workload
 from benchmarks.errors import BenchError
 from benchmarks.microbench.roofline import Peak, Roofline
 from benchmarks.process import apart, tensorflow_setup
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system import hardware, provenance
 from benchmarks.system.cache import CacheFile
 from models import specs
@@ -34,18 +35,7 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
 
 def stored_peak(key: str) -> Peak | None:
     """Returns the peak in the cache; None without one. A damaged entry is ignored with a warning."""
-    return _peak_of(FILE.find(key))
-
-
-def _peak_of(entry: Mapping[str, Any] | None) -> Peak | None:
-    try:
-        found = {name: float(entry[name]) for name in ("flops_per_sec", "bytes_per_sec")} if entry is not None else {}
-        if not all(0 < value < math.inf for value in found.values()):
-            raise ValueError("a peak is not a positive number")
-    except (KeyError, TypeError, ValueError) as error:
-        FILE.ignore(error)
-        return None
-    return Peak(**found) if found else None
+    return FILE.find(key, Peak)
 
 
 def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
@@ -64,15 +54,15 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     from benchmarks.microbench import matmul_peak
     from benchmarks.topology import devices
 
-    devices.require_gpus(Runtime(device=device))
+    devices.require_gpus(Devices(device=device))
     measured = matmul_peak.measure(device, precision)
 
     def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
-        known = _peak_of(entry) or measured
+        known = FILE.read(entry, Peak) or measured
         return {name: max(value, getattr(known, name)) for name, value in dataclasses.asdict(measured).items()}
 
     FILE.update(key, best)  # under its lock, as another process may have measured meanwhile
-    return Peak(**best(FILE.find(key)))
+    return Peak(**best(FILE.find(key, dict)))
 
 
 def beside_peak(
@@ -96,7 +86,7 @@ def beside_peak(
     if found is None:
         return derived
     reachable = count * found.flops_per_sec
-    return dataclasses.replace(
+    return replace(
         derived,
         measured_peak_tflops=reachable / 1e12,
         mfu_of_measured_peak=flops_per_image * derived.images_per_sec / reachable,
@@ -104,15 +94,7 @@ def beside_peak(
 
 
 def measure(
-    spec: ModelSpec,
-    *,
-    device: Literal["cpu", "gpu"],
-    precision: str,
-    batch: int,
-    data_format: Literal["NHWC", "NCHW"],
-    num_classes: int,
-    forward_only: bool,
-    images_per_sec: float,
+    spec: ModelSpec, workload: Workload, device: Literal["cpu", "gpu"], precision: str, images_per_sec: float
 ) -> Roofline:
     """Measures the peak of one device and counts the work of a model's step; runs no step. Raises as `peak` does.
 
@@ -121,13 +103,14 @@ def measure(
     found = peak(device, precision)
     from benchmarks.training import flop_count
 
+    batch = workload.batch_per_device
     work = flop_count.of_model(
         spec,
         batch=batch,
-        data_format=data_format,
-        num_classes=num_classes,
+        data_format=workload.data_format,
+        num_classes=workload.num_classes,
         precision=precision,
-        forward_only=forward_only,
+        forward_only=workload.forward_only,
     )
     assert not work.uncounted, "the models' operations can be counted"
     return Roofline(
@@ -138,26 +121,17 @@ def measure(
     )
 
 
-def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | None, str]:
+def measure_apart(
+    workload: Workload, device: Literal["cpu", "gpu"], precision: str, images_per_sec: float
+) -> tuple[Roofline | None, str]:
     """Measures the roofline of one device in a process of its own, so that this process holds no GPU memory.
 
-    The configuration is that of the run on all devices; `images_per_sec` is the rate of one. Returns the roofline, or
-    None and the reason.
+    `images_per_sec` is the rate that a run reached on it. Returns the roofline, or None and the reason.
     """
+    runtime = Runtime(devices=Devices(device=device))  # what is visible has been inherited
+    spec = specs.find(workload.model)
     try:
-        return apart.call(
-            Runtime(device=config.devices.device),  # what is visible has been inherited
-            _SECONDS,
-            measure,
-            specs.find(config.workload.model),
-            device=config.devices.device,
-            precision=config.computing.precision,
-            batch=config.workload.batch_per_device,
-            data_format=config.workload.data_format,
-            num_classes=config.workload.num_classes,
-            forward_only=config.workload.forward_only,
-            images_per_sec=images_per_sec,
-        ), ""
+        return apart.call(runtime, _SECONDS, measure, spec, workload, device, precision, images_per_sec), ""
     except BenchError as error:
         return None, str(error)
 

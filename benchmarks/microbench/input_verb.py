@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
+from benchmarks.config.workload import Workload
 from benchmarks.console import say, warn
 from benchmarks.errors import BenchError, ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
@@ -27,12 +29,8 @@ from models import specs
 from results.input_verdict import advice, costs, out_of_order
 from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
-from results.store import Store
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from benchmarks.input.host_pipeline import Source
     from benchmarks.input.tower_input import InputSpec
     from benchmarks.microbench.input_stages import Probe, Rates
 
@@ -59,91 +57,66 @@ def run(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
         UsageError: devices are missing, or results cannot be written.
         DataError: the data set cannot be read.
     """
-    return until_stopped(lambda: _measure(chosen, seconds, command), "Stopped before the end: there are no rates.")
-
-
-def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
-    as_text = chosen.output.output_format == "text"
-    assert chosen.data.data_dir is not None and chosen.data.input is not None, "a data set has a directory and options"
+    workload, data, output = chosen.workload, chosen.data, chosen.output
+    step_timeout_seconds, as_text = chosen.processes.step_timeout_seconds, output.output_format == "text"
+    assert data.data_dir is not None and data.input is not None, "a data set has a directory and options"
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, chosen.processes.step_timeout_seconds)
+        deadlines = Deadlines(watchdog, step_timeout_seconds)
         deadlines.opening("Opening the results directory")
-        store = open_store(chosen.output.output_dir)
+        store = open_store(output.output_dir)
         deadlines.opening("Looking at this machine")
-        provenance = of_this_run(command, on_gpus=chosen.devices.device == "gpu", session_id=chosen.output.session_id)
-        deadlines.opening(f"Opening --data_dir={chosen.data.data_dir}")
-        existing_directory(
-            chosen.data.data_name, chosen.data.data_dir
-        )  # reported before the seconds of TensorFlow's import
+        provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu, session_id=output.session_id)
+        deadlines.opening(f"Opening --data_dir={data.data_dir}")
+        existing_directory(data.data_name, data.data_dir)  # reported before the seconds of TensorFlow's import
         deadlines.importing()
         place, session_config = start(chosen.runtime)
     from benchmarks.input import host_pipeline
-    from benchmarks.input.tower_input import InputSpec
-    from benchmarks.microbench import input_stages
+    from benchmarks.microbench import input_stages, shuffle_fullness
     from benchmarks.training import run_input
 
-    model = specs.find(chosen.workload.model)
-    spec = InputSpec(
-        batch_per_device=chosen.workload.batch_per_device,
-        image_size=model.image_size,
-        channels=model.channels,
-        data_format=chosen.workload.data_format,
-        num_classes=chosen.workload.num_classes,
-        seed=chosen.training.seed,
-    )
-    how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": chosen.data.pipelined_input}
-
+    model, spec = specs.find(workload.model), _input_spec(workload, chosen.training.seed)
+    how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
     data_set: str | None = None
 
     def save(error: BenchError) -> None:
         keep(store, _record(chosen, provenance, data_set=data_set, error=error))
 
-    with recorded(chosen.processes.step_timeout_seconds, save) as deadlines:
-        deadlines.preparation(f"Reading --data_dir={chosen.data.data_dir}")
-        source = host_pipeline.find(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
+    with recorded(step_timeout_seconds, save) as deadlines:
+        deadlines.preparation(f"Reading --data_dir={data.data_dir}")
+        source = host_pipeline.find(data.data_name, data.data_dir, data.input.split)
         data_set = source.identify()
         if as_text:
-            say(f"{DATA_SETS[chosen.data.data_name].title}: {source.describe()}")
+            say(f"{DATA_SETS[data.data_name].title}: {source.describe()}")
             cores = hardware.usable_cores()
-            say(f"{chosen.workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
-        with input_stages.probes(
-            source,
-            spec,
-            chosen.data.input,
-            num_devices=chosen.devices.num_devices,
-            session_config=session_config,
-            build_copy=functools.partial(run_input.build, model, spec, place.towers, chosen.data.input, source, **how),
-            deadlines=deadlines,
-        ) as probes:
+            say(f"{workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
+        pipeline = {"num_devices": chosen.devices.num_devices, "session_config": session_config, "deadlines": deadlines}
+        build_copy = functools.partial(run_input.build, model, spec, place.towers, data.input, source, **how)
+        with input_stages.probes(source, spec, data.input, build_copy=build_copy, **pipeline) as probes:
             rates = _rates(probes, seconds / _ROUNDS, deadlines)
             deadlines.preparation("Ending the input's pipelines")
-        buffer = _shuffle_buffer(chosen, source, spec, session_config, seconds / _ROUNDS, deadlines)
-    return _finish(chosen, store, provenance, rates, buffer, data_set)
+        buffer = shuffle_fullness.measure(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
+    measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
+    (record,), kept = keep(store, _record(chosen, provenance, measurement, data_set=data_set))
+    if not as_text:
+        say(record.to_json())
+    else:
+        _show(measurement, rates, data.advised)
+        if kept:
+            say(f"record: {store.jsonl_path} ({record.identity.run_id})")
+    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
 
 
-def _shuffle_buffer(
-    chosen: Config,
-    source: Source,
-    spec: InputSpec,
-    session_config: tf.compat.v1.ConfigProto,
-    seconds: float,
-    deadlines: Deadlines,
-) -> Mapping[str, float]:
-    """Returns how full the shuffle buffer is; nothing for small images, of which whole epochs are shuffled."""
-    from benchmarks.input.small_images import Pixels
-    from benchmarks.microbench import shuffle_fullness
+def _input_spec(workload: Workload, seed: int) -> InputSpec:
+    from benchmarks.input.tower_input import InputSpec
 
-    assert chosen.data.input is not None, "a data set has options"
-    if isinstance(source, Pixels) or chosen.data.input.cache == "one_record":
-        return {}
-    return shuffle_fullness.measure(
-        source,
-        spec,
-        chosen.data.input,
-        num_devices=chosen.devices.num_devices,
-        session_config=session_config,
-        seconds=seconds,
-        deadlines=deadlines,
+    model = specs.find(workload.model)
+    return InputSpec(
+        batch_per_device=workload.batch_per_device,
+        image_size=model.image_size,
+        channels=model.channels,
+        data_format=workload.data_format,
+        num_classes=workload.num_classes,
+        seed=seed,
     )
 
 
@@ -167,35 +140,20 @@ def _stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:
     return {name: rate.rounds for name, rate in rates.items() if name != BARE_DECODE}
 
 
-def _finish(
-    chosen: Config,
-    store: Store,
-    provenance: Provenance,
-    rates: dict[str, Rates],
-    shuffle_buffer: Mapping[str, float],
-    data_set: str | None,
-) -> ExitStatus:
-    """Saves the record, then prints it."""
+def _measurement(
+    rates: Mapping[str, Rates], shuffle_buffer: Mapping[str, float], *, images_per_step: int
+) -> Measurement:
     from benchmarks.microbench.input_stages import BARE_DECODE, COPY
 
-    bare = rates.pop(BARE_DECODE, None)
-    measurement = Measurement(
-        images_per_step=chosen.batch_global,
+    bare = rates.get(BARE_DECODE)
+    return Measurement(
+        images_per_step=images_per_step,
         step_seconds=rates[COPY].batch_seconds,
-        input_stages={name: rate.images_per_sec for name, rate in rates.items()},
+        input_stages={name: rate.images_per_sec for name, rate in rates.items() if name != BARE_DECODE},
         input_stage_rounds=_stage_rounds(rates),
         shuffle_buffer=shuffle_buffer,
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
-    record = _record(chosen, provenance, measurement, data_set=data_set)
-    kept = keep(store, record)
-    if chosen.output.output_format != "text":
-        say(record.to_json())
-        return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
-    _show(measurement, bare.rounds if bare else [], chosen.data.advised)
-    if kept:
-        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
-    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
 
 
 def _record(
@@ -223,11 +181,12 @@ def _record(
     )
 
 
-def _show(measurement: Measurement, bare_per_sec: Sequence[float], options: Mapping[str, Any]) -> None:
+def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping[str, Any]) -> None:
     """Prints a line per stage, the rate of batches over that of bare decode in each round, and the limiting stage.
 
     A line shows images per second up to the stage with its interval, per core, and the stage's own cost.
     """
+    from benchmarks.microbench.input_stages import BARE_DECODE
     from benchmarks.microbench.shuffle_fullness import in_words
 
     stages, rounds = measurement.input_stages, measurement.input_stage_rounds
@@ -242,7 +201,7 @@ def _show(measurement: Measurement, bare_per_sec: Sequence[float], options: Mapp
         say(f"{cost.name:15} {rate:9.0f} {interval:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
     if bare is not None:
         say(f"{'bare decode':15} {bare:9.0f} {'':15} {bare / cores:9.0f}")
-        ratios = [one / other for one, other in zip(rounds["batch"], bare_per_sec, strict=True)]
+        ratios = [one / other for one, other in zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)]
         say(
             f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
             f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
@@ -272,10 +231,17 @@ INPUT_FLAGS: Groups = {
     "Devices": RUN_FLAGS["Devices"],
     "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format", "session_id"),
 }
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    chosen, seconds = resolve(given.values, hardware.count_gpus)
+    return until_stopped(lambda: run(chosen, seconds, command), "Stopped before the end: there are no rates.")
+
+
 VERB = Verb(
     "input",
     "how fast is each stage of the input, and which one limits it?",
     INPUT_FLAGS,
-    lambda given, command: run(*resolve(given.values, hardware.count_gpus), command),
+    _resolve_and_run,
     examples=("input --data_dir=data/fake",),
 )

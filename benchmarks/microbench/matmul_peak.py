@@ -9,12 +9,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Literal
 
 import tensorflow as tf
 
 from benchmarks.errors import UsageError
 from benchmarks.measure.timing import Clock
 from benchmarks.microbench.roofline import Peak
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.topology.devices import HOST
 from models.seeds import seed_at_run_time
@@ -38,7 +40,7 @@ _FEWEST_RUNS = 3
 Prepare = Callable[[int, int], AbstractContextManager[Callable[[], object]]]
 
 
-def measure(device: str, precision: str, clock: Clock = time.perf_counter) -> Peak:
+def measure(device: Literal["cpu", "gpu"], precision: str, clock: Clock = time.perf_counter) -> Peak:
     """Measures one device for some seconds. Logical CPU devices share the cores, so `cpu` measures the host.
 
     The precision is that of the factors of the product: `fp32`, `tf32`, `bf16` or `fp16`.
@@ -89,7 +91,7 @@ def _run_seconds(prepare: Prepare, size: int, times: int, clock: Clock, *, runs:
     return spent
 
 
-def _products(device: str, dtype: tf.DType) -> Prepare:
+def _products(device: Literal["cpu", "gpu"], dtype: tf.DType) -> Prepare:
     """Prepares matrix products, each of a fixed matrix and the product before, by side.
 
     TensorFlow can leave out no product: variables are no constants, all products differ, and the last one is stored.
@@ -109,7 +111,7 @@ def _products(device: str, dtype: tf.DType) -> Prepare:
     return _in_session(device, build)
 
 
-def _sums(device: str) -> Prepare:
+def _sums(device: Literal["cpu", "gpu"]) -> Prepare:
     """Returns what prepares sums of two arrays of float32 into the first, which move 3 x 4 bytes per element.
 
     The sums are in place: new memory is mapped page by page, which takes a CPU longer than to write it.
@@ -127,14 +129,16 @@ def _sums(device: str) -> Prepare:
     return _in_session(device, build)
 
 
-def _in_session(device: str, build: Callable[[int, int], tuple[list[tf.Variable], tf.Operation]]) -> Prepare:
+def _in_session(
+    device: Literal["cpu", "gpu"], build: Callable[[int, int], tuple[list[tf.Variable], tf.Operation]]
+) -> Prepare:
     """Returns what prepares an operation in its own graph and session, with the variables initialised."""
 
     @contextlib.contextmanager
     def prepare(size: int, times: int) -> Iterator[Callable[[], object]]:
         with tf.Graph().as_default(), tf.device(HOST if device == "cpu" else "/gpu:0"):
             variables, operation = build(size, times)
-            config = devices.session_config(device, 1, gpu_allow_growth=True)
+            config = devices.session_config(Devices(device=device, gpu_allow_growth=True))
             with tf.compat.v1.Session(config=config) as session:
                 session.run([variable.initializer for variable in variables])
                 yield session.make_callable(operation)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
+
+from benchmarks.process.tensorflow_setup import Devices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peak:
     """The measured peaks: operations of a large matrix product, 2 per multiply-add; bytes moved by a large sum."""
 
-    flops_per_sec: float
-    bytes_per_sec: float
+    flops_per_sec: Annotated[float, msgspec.Meta(gt=0)]
+    bytes_per_sec: Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,14 +86,12 @@ class Roofline:
         return found
 
 
-def devices_with_a_peak(
-    device: str, *, num_devices: int, virtual_gpus: int = 1, num_workers: int = 1, num_hosts: int = 1
-) -> int:
+def devices_with_a_peak(devices: Devices, *, num_workers: int = 1, num_hosts: int = 1) -> int:
     """Returns how many times the measured peak a run could use.
 
     That is the number of physical GPUs, from the devices per worker; or of hosts, whose CPU devices share a peak.
     """
-    return num_hosts if device == "cpu" else num_workers * math.ceil(num_devices / virtual_gpus)
+    return num_workers * devices.physical_gpus if devices.on_gpu else num_hosts
 
 
 def amount(value: float, unit: str) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.input import host_pipeline, imagenet_pipeline
-from benchmarks.input.imagenet import Photos
 from benchmarks.input.options import InputOptions
+from benchmarks.input.small_images import Pixels
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.measure.timing import Clock
 from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
@@ -24,7 +24,7 @@ _EPOCHS = 64
 
 
 def measure(
-    source: Photos,
+    source: host_pipeline.Source,
     spec: InputSpec,
     options: InputOptions,
     *,
@@ -39,11 +39,14 @@ def measure(
     The counters cost time, so this pipeline is not one whose speed is measured.
 
     Returns:
-        What `results.measurement.Measurement.shuffle_buffer` describes.
+        What `results.measurement.Measurement.shuffle_buffer` describes; nothing if one record is repeated, or for small
+        images, of which whole epochs are shuffled.
 
     Raises:
         DataError: a record is bad.
     """
+    if isinstance(source, Pixels) or options.cache == "one_record":
+        return {}
     capacity = max(1, options.shuffle_records)
     deadlines.preparation("Filling the shuffle buffer")
     with tf.Graph().as_default() as graph:

@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.cluster import launcher
 from benchmarks.cluster.restarts import Attempts
 from benchmarks.config.config import Config
+from benchmarks.config.output import Output
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.input.addresses import is_address
@@ -25,10 +26,9 @@ from benchmarks.record_files import keep, open_store
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
+from benchmarks.topology.device_options import Devices
 from benchmarks.trackers import handover
-from results.masking import without_secrets
-from results.record import Record, Status
-from results.store import Store
+from results.record import Record, Status, recorded_command
 
 # Of an attempt that may succeed when it is repeated.
 _OF_LOST_TASKS = (ExitStatus.CLUSTER, ExitStatus.TIMEOUT)
@@ -58,7 +58,7 @@ def run(
         if values["private_network"] is not False:
             _require_no_addresses(values)
             if config.output.trackers.named and keeps_record:
-                return _run_and_send(config, command)
+                return _run_and_send(config.output, command)
             launcher.enter_private_network(command)
         warn(f"--noprivate_network: {private_network.OPEN_PORTS}")
     if not cluster.local and shutil.which("ssh") is None:
@@ -66,14 +66,27 @@ def run(
             "--hosts: the program ssh is missing on this host. Install OpenSSH's client (package openssh-client or "
             "openssh-clients), or start the tasks by hand: docs/howto/several-hosts.md#by-hand."
         )
-    store = open_store(config.output.output_dir)
+    store, logs = open_store(config.output.output_dir), Path(config.output.output_dir) / "logs"
     attempts = Attempts(time.time())
     while True:
-        status, failures = _attempt(config, cluster, command, count_gpus, attempts, store, keeps_record=keeps_record)
+        before = store.size_bytes()
+        started = launch_plan.with_free_ports(cluster) if cluster.local else cluster
+        outcome = _start(started, config.devices, command, count_gpus, attempts, logs)
+        status = outcome.status
+        # The leader of another host may have saved its record there.
+        reported_elsewhere = outcome.leader_reported and not cluster.local
+        if keeps_record and status != ExitStatus.USAGE and not reported_elsewhere:
+            if not any(_is_of(record, started) for record in store.load(before).records):
+                provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
+                reason = f"The leader of the cluster, {started.leader}, left no record."
+                if outcome.failures:
+                    reason += f" {'; '.join(outcome.failures)}."
+                keep(store, record_without_run(config, provenance, Status.CRASH, reason))
+                status = status or ExitStatus.CLUSTER
         if status not in _OF_LOST_TASKS or len(attempts.failures) == config.checkpoints.max_restarts:
             return status
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
-        attempts = attempts.after(f"{now}: {'; '.join(failures) or 'the leader left no record'}.")
+        attempts = attempts.after(f"{now}: {'; '.join(outcome.failures) or 'the leader left no record'}.")
         pause = _PAUSE_SECONDS if cluster.local else _PAUSE_OVER_SSH_SECONDS
         warn(
             f"Restart {len(attempts.failures)} of {config.checkpoints.max_restarts} in {pause:g} s, from the newest "
@@ -92,9 +105,9 @@ def _require_no_addresses(values: Mapping[str, Any]) -> None:
             )
 
 
-def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:
+def _run_and_send(output: Output, command: Sequence[str]) -> ExitStatus:
     """Runs the command in a private network, which reaches no tracker, and sends its records from here."""
-    store = open_store(config.output.output_dir)
+    store = open_store(output.output_dir)
     before, limit = store.size_bytes(), handover.STOPPED_SECONDS
     raise_on_termination()
     inside = subprocesses.Command(
@@ -104,31 +117,26 @@ def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:
         (ended,) = subprocesses.run(inside, timeout_seconds=None)
         limit = handover.SEND_SECONDS
     finally:  # also of a run that was stopped
-        written = without_secrets(command)
-        announce = say if config.output.output_format == "text" else warn
+        written = recorded_command(command)
+        announce = say if output.output_format == "text" else warn
         for record in (each for each in store.load(before).records if each.identity.command == written):
-            handover.send_of_run(record, config.output.trackers, [store.jsonl_path], announce, limit)
+            handover.send_of_run(record, output.trackers, [store.jsonl_path], announce, limit)
     return ExitStatus(ended.returncode) if ended.returncode in set(ExitStatus) else ExitStatus.CLUSTER
 
 
-def _attempt(
-    config: Config,
+def _start(
     cluster: Cluster,
+    devices: Devices,
     command: Sequence[str],
     count_gpus: Callable[[], int],
     attempts: Attempts,
-    store: Store,
-    *,
-    keeps_record: bool,
-) -> tuple[ExitStatus, list[str]]:
-    """Starts the cluster once; returns the status, and which tasks failed and how."""
-    before = store.size_bytes()
+    logs: Path,
+) -> launcher.Outcome:
+    """Starts the cluster once, and waits for its end."""
     gpus = {}
-    if cluster.local:
-        cluster = launch_plan.with_free_ports(cluster)
-        if config.devices.device == "gpu" and config.devices.virtual_gpus == 1:
-            usable = config.devices.visible_gpus or tuple(range(count_gpus()))
-            gpus = launcher.divide_gpus(cluster, config.devices.num_devices, usable)
+    if cluster.local and devices.on_gpu and devices.virtual_gpus == 1:
+        usable = devices.visible_gpus or tuple(range(count_gpus()))
+        gpus = launcher.divide_gpus(cluster, devices.num_devices, usable)
     words_of = launcher.local_command(command, gpus)
 
     def here(task: Task, its_cluster: Cluster) -> Sequence[str]:
@@ -137,19 +145,7 @@ def _attempt(
     def there(task: Task, its_cluster: Cluster) -> Sequence[str]:
         return launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
 
-    outcome = launcher.run(cluster, here if cluster.local else there, Path(config.output.output_dir) / "logs")
-    # The leader of another host may have saved its record there.
-    reported_elsewhere = outcome.leader_reported and not cluster.local
-    if not keeps_record or outcome.status == ExitStatus.USAGE or reported_elsewhere:
-        return outcome.status, outcome.failures
-    if any(_is_of(record, cluster) for record in store.load(before).records):
-        return outcome.status, outcome.failures
-    provenance = of_this_run(command, on_gpus=config.devices.device == "gpu", session_id=config.output.session_id)
-    reason = f"The leader of the cluster, {cluster.leader}, left no record."
-    if outcome.failures:
-        reason += f" {'; '.join(outcome.failures)}."
-    keep(store, record_without_run(config, provenance, Status.CRASH, reason))
-    return outcome.status or ExitStatus.CLUSTER, outcome.failures
+    return launcher.run(cluster, here if cluster.local else there, logs)
 
 
 def _is_of(record: Record, cluster: Cluster) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
+from benchmarks.between_steps.options import Checkpoints, Evaluation, Summaries
 from benchmarks.cluster.member import ClusterTeam, hello, joined
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
@@ -16,6 +17,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import graph, session
 from benchmarks.one_run.display import Display
 from benchmarks.process.private_network import OPEN_PORTS
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
@@ -48,26 +50,24 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
     computes = cluster.own.has_towers
     if cluster.own == cluster.leader and not cluster.local:
         warn(f"The network is not private: {OPEN_PORTS}")
-    devices.require_gpus(config.runtime)
+    devices.require_gpus(config.runtime.devices)
     devices.set_arithmetic(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
-    own_devices = graph.session_config(config) if computes else devices.session_config("cpu", 1)
-    if computes and config.devices.device == "cpu" and not config.devices.num_intra_threads:
-        own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
-    description = "CPU"
+    own_devices, description = devices.session_config(Devices()), "CPU"
     if computes:
-        plan = devices.plan(
-            config.devices.device,
-            config.devices.num_devices,
-            virtual_gpus=config.devices.virtual_gpus,
-            shared_on=config.variables.shared_on,
-        )
-        description = plan.description
-    with joined(
-        cluster, config.variables.variable_update, watchdog, own_devices, config.processes.start_timeout_seconds
-    ) as team:
+        own = config.devices
+        own_devices = graph.session_config(own, config.runtime)
+        if not own.on_gpu and not own.num_intra_threads:
+            own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
+        description = devices.plan(own, shared_on=config.variables.shared_on).description
+    manager, limit_seconds = config.variables.variable_update, config.processes.start_timeout_seconds
+    with joined(cluster, manager, watchdog, own_devices, limit_seconds) as team:
         try:
-            messages = team.agree(hello(_must_agree(config, cluster), description), 60.0)
+            agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
+            if cluster.own.job != "ps":
+                fields = {**config.key_fields(), "num_batches": config.length.num_batches}
+                agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries)
+            messages = team.agree(hello(agreed, description), 60.0)
             if config.output.output_format == "text":
                 for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
                     say(line)
@@ -95,12 +95,9 @@ def _share_of_cores(cluster: Cluster) -> int:
     return max(1, cores // sharing) if sharing > 1 and cores == os.cpu_count() else 0
 
 
-def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
-    """Returns the settings that all tasks that compute must share, which see GPUs of their own; servers serve any."""
-    if cluster.own.job == "ps":
-        return {"variable_update": config.variables.variable_update}
-    shared = {name: value for name, value in config.key_fields().items() if name not in _OF_A_HOST}
-    parts = (config.checkpoints, config.evaluation, config.summaries)
-    callbacks = {name: value for part in parts for name, value in dataclasses.asdict(part).items()}
-    callbacks = {name: list(v) if isinstance(v, tuple) else v for name, v in callbacks.items()}
-    return {**shared, **callbacks, "num_batches": config.length.num_batches}
+def _must_agree(fields: Mapping[str, object], *callbacks: Checkpoints | Evaluation | Summaries) -> dict[str, object]:
+    """Returns the settings that all tasks that compute must share, which see GPUs of their own."""
+    shared = {name: value for name, value in fields.items() if name not in _OF_A_HOST}
+    for part in callbacks:
+        shared |= dataclasses.asdict(part)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in shared.items()}

@@ -63,6 +63,9 @@ class Display:
     def start(self, facts: Mapping[str, str]) -> None:
         """Shows what is about to run."""
 
+    def note(self, line: str) -> None:
+        """A line on the run, such as where it continues."""
+
     def phase(self, name: str, steps: int | None) -> None:
         """A phase begins; None: it has no steps. In the first step XLA compiles, so it may take long."""
         self._measures = name == "measuring"
@@ -133,6 +136,10 @@ class TextDisplay(Display):
         for name, value in facts.items():
             say(f"{name + ':':{width}} {value}", wait=False)
         say("=" * len(_RULE), wait=False)
+
+    def note(self, line: str) -> None:
+        """Prints the line."""
+        say(line, wait=False)
 
     def phase(self, name: str, steps: int | None) -> None:
         """Prints the heading of the steps when measuring begins."""

@@ -12,23 +12,27 @@ import tensorflow as tf
 
 from benchmarks.between_steps.evaluation import Evaluator
 from benchmarks.config.config import Config
+from benchmarks.config.variables import Variables
+from benchmarks.config.workload import Workload
 from benchmarks.errors import UsageError
 from benchmarks.input import host_pipeline
-from benchmarks.input.options import of_validation
+from benchmarks.input.options import Data, of_validation
 from benchmarks.input.tower_input import InputSpec
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.topology import devices as device_planning
-from benchmarks.topology.devices import Devices
+from benchmarks.topology.devices import DevicePlan
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
+from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
+from benchmarks.training.options import Training
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
-from benchmarks.training.traffic import manager_on_real_devices, model_traffic
+from benchmarks.training.traffic import between_devices, between_processes, manager_on_real_devices, model_transfers
 from models import building, specs, splitting
 from models.convolutions import Products
 from variable_mgr import factory
-from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.manager import VariableManager
 from variable_mgr.managers.pipelined import Pipelined
-from variable_mgr.traffic import NETWORK, busiest_server
+from variable_mgr.place import Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,7 @@ class RunGraph:
         manager: of its variables.
         optimizer: the update rule, with the loss scale if there is one; None in inference.
         variables: everything that a step may change: copies, slots, and what the manager keeps between steps.
-        input: of the towers.
+        input, input_spec: of the towers.
         step: one global step.
         drift: builds the largest difference between copies of a weight, a scalar; None in inference or with one copy.
         finite: builds whether every weight and average of the authoritative copy is finite, a scalar.
@@ -53,6 +57,7 @@ class RunGraph:
     optimizer: optimizers.Optimizer | LossScale | None
     variables: Sequence[tf.Variable]
     input: run_input.RunInput
+    input_spec: InputSpec
     step: training_step.Step
     drift: Callable[[], tf.Tensor | None]
     finite: Callable[[], tf.Tensor]
@@ -60,29 +65,41 @@ class RunGraph:
     placement: Mapping[str, Any]
 
 
-def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
+def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGraph:
     """Builds everything that the session runs, in the default graph; earlier runs have drawn `images_before`."""
-    spec, model = specs.find(config.workload.model), _build_model(config)
+    workload, training, computing, variables = config.workload, config.training, config.computing, config.variables
+    is_training = not workload.forward_only
+    model = build_model(workload, training, computing)
+    spec = input_spec(workload, config.place, training.seed, config.batch_global if variables.pipeline else 0)
     tower_input = build_input(
-        config, devices.towers[:1] if config.variables.pipeline else devices.towers, images_before
+        workload,
+        config.data,
+        dataclasses.replace(spec, images_before=images_before),
+        devices.towers[:1] if variables.pipeline else devices.towers,
+        in_turn=not variables.modifiers.asynchronous,
+        timed=not training.deterministic,
     )
     of_input = len(tf.compat.v1.global_variables())
-    trained, manager = _divided(config, model, devices)
-    step = _build_step(config, trained, tower_input, devices, manager)
-    if (
-        config.computing.xla == "jit"
-    ):  # calls of compiled functions cannot be counted; every tower does the model's work
-        images = config.workload.batch_per_device
-        work = flop_count.of_built(
-            model,
-            spec,
-            batch=images,
-            data_format=config.workload.data_format,
-            forward_only=config.workload.forward_only,
-        )
+    trained, manager = divided(variables, model, devices)
+    objective = objectives.Objective(
+        loss=objectives.smoothed_cross_entropy(training.label_smoothing),
+        weight_decay=training.weight_decay,
+        with_accuracy=workload.print_training_accuracy,
+    )
+    if is_training:
+        step = _training_step(training, computing, trained, tower_input, devices, manager, objective)
     else:
-        images = config.workload.batch_per_device * len(devices.towers)
-        work = flop_count.count(loop.operation for loop in step.loops)
+        assert isinstance(trained, building.Model), "only training divides a model"
+        xla = computing.xla == "jit"
+        step = training_step.build_inference_step(
+            trained, tower_input.towers, devices, manager=manager, objective=objective, xla=xla
+        )
+    if config.processes.cluster:
+        sent = between_processes(manager.transfers(model.variables, training=is_training))
+        sent = sent if is_training or sent["links"] else {}
+    else:
+        sent = _sent_between_devices(config.devices, variables, model, workload.batch_per_device) if is_training else {}
+    work, images = _flops(workload, computing, model, step, len(devices.towers))
     gradients = [update.gradients for update in step.updates]
     built = RunGraph(
         model=model,
@@ -90,14 +107,15 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
         optimizer=step.optimizer,
         variables=tf.compat.v1.global_variables()[of_input:],
         input=tower_input,
+        input_spec=spec,
         step=step,
-        drift=functools.cache(lambda: None if config.workload.forward_only else manager.replica_drift()),
+        drift=functools.cache(lambda: manager.replica_drift() if is_training else None),
         finite=functools.cache(lambda: _finite(manager)),
-        penalty=functools.cache(lambda: _penalty(config, model, manager)),
+        penalty=functools.cache(lambda: _penalty(objective, model, manager)),
         placement={
-            **placement_table(manager, devices, training=not config.workload.forward_only, variables=model.variables),
+            **placement_table(manager, devices, training=is_training, variables=model.variables),
             "aggregations": aggregations(gradients) if devices.place.towers_in_total > 1 else [],
-            "sent_per_step": _sent_per_step(config, model, manager),
+            "sent_per_step": sent,
             **work.per_image(images),
             **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
         },
@@ -108,257 +126,234 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
     return built
 
 
+def _flops(
+    workload: Workload, computing: Computing, model: building.Model, step: training_step.Step, towers: int
+) -> tuple[flop_count.Work, int]:
+    """Returns the operations of a step, and of how many images they are."""
+    if computing.xla != "jit":
+        return flop_count.count(loop.operation for loop in step.loops), workload.batch_per_device * towers
+    # Calls of compiled functions cannot be counted; every tower does the model's work.
+    images = workload.batch_per_device
+    work = flop_count.of_built(
+        model,
+        specs.find(workload.model),
+        batch=images,
+        data_format=workload.data_format,
+        forward_only=workload.forward_only,
+    )
+    return work, images
+
+
 def _finite(manager: VariableManager) -> tf.Tensor:
     with tf.device(device_planning.HOST):
         return all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
 
 
-def _penalty(config: Config, model: building.Model, manager: VariableManager) -> tf.Tensor | None:
+def _penalty(objective: objectives.Objective, model: building.Model, manager: VariableManager) -> tf.Tensor | None:
     kept = manager.checkpoint_variables()
     decayed = [part for spec in model.variables if spec.decayed for part in kept[spec.name]]
     with tf.device(device_planning.HOST):
-        return _objective(config).penalty(decayed) if config.training.weight_decay and decayed else None
+        return objective.penalty(decayed) if objective.weight_decay and decayed else None
 
 
-def _build_model(config: Config) -> building.Model:
+def build_model(workload: Workload, training: Training, computing: Computing) -> building.Model:
+    """Builds the model of a run, whose variables do not exist yet."""
     model = building.build(
-        specs.find(config.workload.model),
-        data_format=config.workload.data_format,
-        num_classes=config.workload.num_classes,
-        seed=config.training.seed,
-        precision=config.computing.precision,
-        products=Products(
-            conv1x1=config.computing.conv1x1_as_matmul, filter_gradients=config.computing.filter_gradients_as_matmul
-        ),
-        fused_bn=config.computing.fused_bn,
+        specs.find(workload.model),
+        data_format=workload.data_format,
+        num_classes=workload.num_classes,
+        seed=training.seed,
+        precision=computing.precision,
+        products=Products(conv1x1=computing.conv1x1_as_matmul, filter_gradients=computing.filter_gradients_as_matmul),
+        fused_bn=computing.fused_bn,
     )
-    return building.decaying(model, config.training.weight_decay_on)
+    return building.decaying(model, training.weight_decay_on)
 
 
-def _divided(
-    config: Config, model: building.Model, devices: Devices
+def divided(
+    variables: Variables, model: building.Model, devices: DevicePlan
 ) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the model, divided over the devices as configured, and the manager of its variables.
 
     Raises:
         UsageError: the model cannot be divided so.
     """
-    if config.variables.pipeline:
-        stages = pipeline.plan(model, **vars(config.variables.pipeline))
+    if variables.pipeline:
+        stages = pipeline.plan(model, **vars(variables.pipeline))
         return stages, Pipelined(stages.homes(devices.towers))
     trained: building.Model | splitting.SplitModel = model
-    if config.variables.modifiers.fc_model_parallel:
+    if variables.modifiers.fc_model_parallel:
         trained = splitting.split(model)
-        if problem := splitting.why_not(trained, config.devices.num_devices):
+        if problem := splitting.why_not(trained, len(devices.towers)):
             raise UsageError(problem)
     return trained, factory.make(
-        config.variables.variable_update,
+        variables.variable_update,
         devices.place,
         shared_devices=devices.shared,
-        modifiers=config.variables.modifiers,
+        modifiers=variables.modifiers,
         divided=trained.divided,
     )
 
 
-def _of_pipeline(model: pipeline.Pipeline, manager: VariableManager, devices: Devices, images: int) -> dict[str, Any]:
+def _of_pipeline(
+    model: pipeline.Pipeline, manager: VariableManager, devices: DevicePlan, images: int
+) -> dict[str, Any]:
     """Returns what the record of a pipeline has more, or other than that of towers."""
     weights = [entry for entry in manager.placed() if entry.kind == "weight"]
-    sent = model.traffic(images)
     return {
         "pipeline": model.facts(devices.towers, images),
         "gradient_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in weights),
-        "sent_per_step": {**dataclasses.asdict(sent), "total_bytes": sent.total_bytes},
+        "sent_per_step": between_devices(model.transfers(images)),
     }
 
 
-def _sent_per_step(config: Config, model: building.Model, manager: VariableManager) -> dict[str, Any]:
-    """Returns for the record what a step sends: in one process between devices, in a cluster between processes."""
-    if config.processes.cluster:
-        links = manager.links(model.variables, training=not config.workload.forward_only)
-        if config.workload.forward_only and not links:
-            return {}
-        number = manager.link_transfers(model.variables, training=not config.workload.forward_only)
-        total_bytes = sum(links.values()) if links else None
-        by_kind = {"by_kind": {NETWORK: (number, total_bytes)}} if links else {}
-        return {"links": dict(links), "total_bytes": total_bytes, "busiest_ps_bytes": busiest_server(links), **by_kind}
-    if config.workload.forward_only:
-        return {}
-    by_formula = model_traffic(
-        manager_on_real_devices(
-            config.variables.variable_update,
-            config.variables.modifiers,
-            device=config.devices.device,
-            towers=config.devices.num_devices,
-            shared_on=config.variables.shared_on,
-        ),
-        model,
-        config.workload.batch_per_device,
-        divided_over=config.devices.num_devices if config.variables.modifiers.fc_model_parallel else 0,
+def _sent_between_devices(
+    devices: Devices, variables: Variables, model: building.Model, batch_per_device: int
+) -> dict[str, Any]:
+    """Returns for the record what a training step of a single process sends."""
+    manager = manager_on_real_devices(
+        variables.variable_update,
+        variables.modifiers,
+        device=devices.device,
+        towers=devices.num_devices,
+        shared_on=variables.shared_on,
     )
-    return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
+    divided_over = devices.num_devices if variables.modifiers.fc_model_parallel else 0
+    return between_devices(model_transfers(manager, model, batch_per_device, divided_over=divided_over))
 
 
-def build_input(config: Config, tower_devices: Sequence[str], images_before: int = 0) -> run_input.RunInput:
+def build_input(
+    workload: Workload,
+    data: Data,
+    spec: InputSpec,
+    tower_devices: Sequence[str],
+    *,
+    in_turn: bool = True,
+    timed: bool = True,
+) -> run_input.RunInput:
     """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
 
     Raises:
         DataError: the data set is missing or incomplete.
     """
     source = None
-    if config.data.input is not None and config.data.data_dir is not None:
-        source = host_pipeline.find(config.data.data_name, config.data.data_dir, config.data.input.split)
+    if data.input is not None and data.data_dir is not None:
+        source = host_pipeline.find(data.data_name, data.data_dir, data.input.split)
     return run_input.build(
-        specs.find(config.workload.model),
-        dataclasses.replace(input_spec(config), images_before=images_before),
+        specs.find(workload.model),
+        spec,
         tower_devices,
-        config.data.input,
+        data.input,
         source,
-        in_turn=not config.variables.modifiers.asynchronous,
-        pipelined=config.data.pipelined_input,
-        timed=not config.training.deterministic,
+        in_turn=in_turn,
+        pipelined=data.pipelined_input,
+        timed=timed,
     )
 
 
 def build_evaluator(
-    config: Config, model: building.Model, weights: Mapping[str, Sequence[tf.Variable]], devices: Devices
+    workload: Workload,
+    data: Data,
+    spec: InputSpec,
+    model: building.Model,
+    manager: VariableManager,
+    devices: DevicePlan,
 ) -> Evaluator:
-    """Finds the validation set, and builds in the default graph what evaluates weights by name on all devices.
+    """Finds the validation set, and builds in the default graph what evaluates a manager's weights on all devices.
 
     Raises:
         DataError: the validation set is missing or incomplete.
     """
-    assert config.data.input is not None and config.data.data_dir is not None, "the configuration requires images"
+    assert data.input is not None and data.data_dir is not None, "the configuration requires images"
     images = run_input.build_validation(
-        specs.find(config.workload.model),
-        dataclasses.replace(
-            input_spec(config), batch_per_device=config.evaluation.eval_batch_size or config.workload.batch_per_device
-        ),
+        specs.find(workload.model),
+        spec,
         devices.towers,
-        of_validation(config.data.input),
-        host_pipeline.find(config.data.data_name, config.data.data_dir, "validation"),
+        of_validation(data.input),
+        host_pipeline.find(data.data_name, data.data_dir, "validation"),
     )
-    return Evaluator(model, weights, devices.towers, images, config.workload.num_classes)
+    return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes)
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluationGraph:
-    """What a session runs to evaluate a checkpoint: a model, the manager of its variables, and the evaluator."""
-
-    model: building.Model
-    manager: VariableManager
-    evaluator: Evaluator
-    placement: Mapping[str, Any]
-
-
-def build_evaluation(config: Config, devices: Devices) -> EvaluationGraph:
-    """Builds in the default graph what evaluates a checkpoint.
-
-    Raises:
-        DataError: the validation set is missing or incomplete.
-    """
-    model = _build_model(config)
-    _, manager = _divided(config, model, devices)
-    manager.create(model.variables)
-    evaluator = build_evaluator(config, model, manager.checkpoint_variables(), devices)
-    placement = placement_table(manager, devices, training=False, variables=model.variables)
-    return EvaluationGraph(model, manager, evaluator, placement)
-
-
-def input_spec(config: Config) -> InputSpec:
-    """Returns what a run's towers need of their input."""
-    model, in_graph = specs.find(config.workload.model), config.variables.variable_update in IN_GRAPH
+def input_spec(workload: Workload, place: Place, seed: int, batch_per_device: int = 0) -> InputSpec:
+    """Returns what the devices of a run need of their input; by default each gets a batch as configured."""
+    model = specs.find(workload.model)
     return InputSpec(
-        batch_per_device=config.batch_global if config.variables.pipeline else config.workload.batch_per_device,
+        batch_per_device=batch_per_device or workload.batch_per_device,
         image_size=model.image_size,
         channels=model.channels,
-        data_format=config.workload.data_format,
-        num_classes=config.workload.num_classes,
-        seed=config.training.seed,
-        worker=config.processes.cluster.own.index if config.processes.cluster and not in_graph else 0,
-        workers=1 if in_graph else config.processes.num_workers,
+        data_format=workload.data_format,
+        num_classes=workload.num_classes,
+        seed=seed,
+        worker=place.worker,
+        workers=place.workers,
     )
 
 
-def plan_devices(config: Config, *, eager: bool = False) -> Devices:
+def plan_devices(config: Config, *, eager: bool = False) -> DevicePlan:
     """Returns the towers' devices, after checking that they exist; with `eager`, the eager runtime gets them.
 
     Raises:
         UsageError: a device is missing.
     """
-    device_planning.set_threads(config.runtime)
-    device_planning.require_gpus(config.runtime, eager=eager)
-    if config.own_device == "cpu" and config.workload.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(config.runtime)
+    own = config.runtime.devices
+    device_planning.set_threads(own)
+    device_planning.require_gpus(own, eager=eager)
+    if not own.on_gpu and config.workload.data_format == "NCHW":
+        device_planning.require_nchw_on_cpu(own)
     if eager:
-        device_planning.configure_eager_runtime(config.runtime)
+        device_planning.configure_eager_runtime(own)
     return device_planning.plan(
-        config.devices.device,
-        config.devices.num_devices,
-        virtual_gpus=config.devices.virtual_gpus,
+        config.devices,
         shared_on=config.variables.shared_on,
         cluster=config.processes.cluster,
         manager=config.variables.variable_update,
     )
 
 
-def session_config(config: Config) -> tf.compat.v1.ConfigProto:
+def session_config(devices: Devices, runtime: Runtime) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
-    made = device_planning.session_config(
-        config.devices.device, config.devices.num_devices, **config.runtime.session_options()
-    )
+    made = device_planning.session_config(devices)
     rewriting = made.graph_options.rewrite_options
     # A second pass over the graph takes a quarter of the first step's time, and made no step faster. Nor did saving
     # memory on CPUs, where the search for it takes another quarter with 8 towers.
     rewriting.meta_optimizer_iterations = rewriting.ONE
     rewriting.layout_optimizer = rewriting.OFF  # on GPUs convolutions would not run in the recorded data_format
-    if config.devices.device == "cpu" and config.devices.num_devices > 1:
+    if devices.device == "cpu" and devices.num_devices > 1:
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
-    if config.training.deterministic:  # sums would be regrouped in another order in every process
+    if runtime.deterministic:  # sums would be regrouped in another order in every process
         rewriting.arithmetic_optimization = rewriting.OFF
     return made
 
 
-def _build_step(
-    config: Config,
+def _training_step(
+    training: Training,
+    computing: Computing,
     model: building.Model | splitting.SplitModel | pipeline.Pipeline,
     tower_input: run_input.RunInput,
-    devices: Devices,
+    devices: DevicePlan,
     manager: VariableManager,
+    objective: objectives.Objective,
 ) -> training_step.Step:
-    """Builds a step of training or inference."""
-    objective = _objective(config)
-    if config.workload.forward_only:
-        assert isinstance(model, building.Model), "only training divides a model"
-        return training_step.build_inference_step(
-            model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.computing.xla == "jit"
-        )
     rate = None
-    if config.training.schedule:
+    if training.schedule:
         with tf.device(device_planning.HOST):
-            rate = tf.compat.v1.placeholder_with_default(config.training.learning_rate, [], name="learning_rate")
+            rate = tf.compat.v1.placeholder_with_default(training.learning_rate, [], name="learning_rate")
     step = training_step.build_training_step(
         model,
         tower_input.towers,
         devices,
         manager=manager,
         optimizer=optimizers.make(
-            config.training.optimizer,
-            learning_rate=config.training.learning_rate if rate is None else rate,
-            momentum=config.training.momentum,
-            constants=config.training.hyperparameters,
-            clipping=config.training.clipping,
-            lars_trust_coefficient=config.training.lars_trust_coefficient,
+            training.optimizer,
+            learning_rate=training.learning_rate if rate is None else rate,
+            momentum=training.momentum,
+            constants=training.hyperparameters,
+            clipping=training.clipping,
+            lars_trust_coefficient=training.lars_trust_coefficient,
         ),
         objective=objective,
-        computing=config.computing,
-        timed=not config.training.deterministic,  # then TensorFlow refuses to read the clock within a step
+        computing=computing,
+        timed=not training.deterministic,  # then TensorFlow refuses to read the clock within a step
     )
     return dataclasses.replace(step, loops=[dataclasses.replace(loop, learning_rate=rate) for loop in step.loops])
-
-
-def _objective(config: Config) -> objectives.Objective:
-    return objectives.Objective(
-        loss=objectives.smoothed_cross_entropy(config.training.label_smoothing),
-        weight_decay=config.training.weight_decay,
-        with_accuracy=config.workload.print_training_accuracy,
-    )

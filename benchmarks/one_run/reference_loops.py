@@ -28,6 +28,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Numbers, Taken, timed
 from benchmarks.one_run import graph, steps
 from benchmarks.one_run.display import Display
+from benchmarks.one_run.epochs import Epochs, images_per_epoch, plan
 from benchmarks.one_run.steps import Stepper
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives
@@ -56,50 +57,51 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     Raises:
         BenchError: as `benchmarks.one_run.session.execute`.
     """
-    team.expect("Building the model", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
+    workload, training, variables = config.workload, config.training, config.variables
+    limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+    team.expect("Building the model", limit_seconds)
     display.phase("building the model", None)
     devices = graph.plan_devices(config, eager=True)
-    tower_input = graph.build_input(config, devices.towers)
-    in_fit = config.variables.variable_update == "keras_fit"
+    input_spec = graph.input_spec(workload, config.place, training.seed)
+    timed = not training.deterministic
+    tower_input = graph.build_input(workload, config.data, input_spec, devices.towers, timed=timed)
+    in_fit, copies = variables.variable_update == "keras_fit", len(devices.towers)
     strategy = tf.distribute.get_strategy()
-    if config.devices.num_devices > 1 or not in_fit:
+    if copies > 1 or not in_fit:
         strategy = tf.distribute.MirroredStrategy(devices.towers)
-    spec = specs.find(config.workload.model)
-    build = (
-        building.build_application
-        if config.variables.keras_application
-        else functools.partial(building.build, spec, owning=True)
-    )
+    build: Callable[..., building.Model] = functools.partial(building.build, specs.find(workload.model), owning=True)
+    if variables.keras_application:
+        build = building.build_application
     with strategy.scope():
         model = build(
-            data_format=config.workload.data_format,
-            num_classes=config.workload.num_classes,
-            seed=config.training.seed,
+            data_format=workload.data_format,
+            num_classes=workload.num_classes,
+            seed=training.seed,
             precision=config.computing.precision,
         )
-        momentum = config.training.momentum if config.training.optimizer == "momentum" else 0.0
-        optimizer = _SGDWithDecay(
-            model, config.training.weight_decay / config.devices.num_devices, config.training.learning_rate, momentum
-        )
+        momentum = training.momentum if training.optimizer == "momentum" else 0.0
+        optimizer = _SGDWithDecay(model, training.weight_decay / copies, training.learning_rate, momentum)
         optimizer.build(model.keras_model.trainable_variables)
     trained = Trained(model.keras_model, optimizer, strategy, tower_input.towers, devices.towers)
     log.started("graph")
-    manager = _description(in_fit, config.devices.num_devices, config.variables.keras_application)
-    log.placement = _placement(trained, devices.description, manager)
+    description = _description(in_fit, copies, variables.keras_application)
+    log.placement = _placement(trained, devices.description, description)
     images = tower_input.description
     if in_fit:
-        size = f"{spec.image_size}x{spec.image_size} pixels"
+        size = f"{input_spec.image_size}x{input_spec.image_size} pixels"
         images = f"synthetic, {size}, made once on the host, where tf.data repeats it"
     display.start(steps.facts(config, images, log.placement))
+    epochs = Epochs(images_per_epoch(workload.model, tower_input.source), config.batch_global)
+    planned = plan(config.length, epochs, config.steps_per_round)
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
-            steps.measure(*steps.plan(config, tower_input), stepper, log, display, team, Agenda(team))
-        team.expect("Checking the variables after the run", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
+            steps.measure(config, planned, stepper, log, display, team, Agenda(team))
+        team.expect("Checking the variables after the run", limit_seconds)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]
         log.weights_are_finite = bool(all_finite(copy for copy in first_copies if copy.dtype.is_floating))
     except tf.errors.OpError as error:
-        raise tower_input.translate(error, config.workload.num_classes) from error
+        raise tower_input.translate(error, workload.num_classes) from error
     team.expect_nothing()
 
 

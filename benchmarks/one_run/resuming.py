@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.between_steps.options import Checkpoints
 from benchmarks.between_steps.saving import Saving
 from benchmarks.checkpoints import files, keras_exchange, weight_files
 from benchmarks.checkpoints.files import Saved
@@ -20,14 +21,17 @@ from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
 from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
-from benchmarks.console import say, warn
+from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.input.addresses import is_address
 from benchmarks.input.files import only_writer
 from benchmarks.one_run import time_slices
+from benchmarks.one_run.display import Display
+from benchmarks.one_run.epochs import Epochs
 from benchmarks.one_run.graph import RunGraph
-from benchmarks.one_run.steps import images_per_epoch
 from results.version import SUITE_VERSION
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,22 +55,42 @@ class Earlier:
     epochs: float = 0.0
     initial_weights: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
-    def images_drawn(self, config: Config) -> int:
+    def images_drawn(self, modifiers: Modifiers, images_per_step: int) -> int:
         """Returns how many images the training has drawn from the data set: those of staged gradients, too."""
-        is_staged = config.variables.modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
-        return self.images + is_staged * config.batch_global
+        is_staged = modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
+        return self.images + is_staged * images_per_step
+
+
+def facts(config: Config) -> dict[str, Any]:
+    """Returns what a checkpoint of a run is of, as JSON has it; `graph` must be equal for values in flight to fit."""
+    workload, variables = config.workload, config.variables
+    return {
+        "model": workload.model,
+        "model_digest": workload.model_digest,
+        "data_name": config.data.data_name,
+        "num_classes": workload.num_classes,
+        "optimizer": config.training.optimizer,
+        "variable_update": variables.variable_update,
+        "graph": {
+            "variable_update": variables.variable_update,
+            "modifiers": dataclasses.asdict(variables.modifiers),
+            "towers": config.towers_in_total,
+            "batch_per_device": workload.batch_per_device,
+            "precision": config.computing.precision,
+            "pipeline": None if variables.pipeline is None else dataclasses.asdict(variables.pipeline),
+        },
+    }
 
 
 @contextlib.contextmanager
-def only_training(config: Config, team: Team) -> Iterator[None]:
-    """Keeps other trainings out of `--train_dir`. The leader locks it, since it alone saves.
+def only_training(directory: str | None, team: Team) -> Iterator[None]:
+    """Keeps other trainings out of the directory of checkpoints. The leader locks it, since it alone saves.
 
     Raises:
         UsageError: another training uses it.
     """
-    directory = config.checkpoints.train_dir
     with contextlib.ExitStack() as stack:
-        if directory is not None and team.is_leader and not (config.workload.forward_only or time_slices.inherited()):
+        if directory is not None and team.is_leader and not time_slices.inherited():
             try:
                 if is_address(directory):
                     raise OSError(errno.ENOLCK, "its storage has no locks")
@@ -76,19 +100,31 @@ def only_training(config: Config, team: Team) -> Iterator[None]:
         yield
 
 
-def find(config: Config, team: Team) -> Earlier:
+def find(
+    checkpoints: Checkpoints, facts: Mapping[str, Any], team: Team, display: Display, *, weights_only: bool
+) -> Earlier:
     """Reads the newest whole checkpoint of `--train_dir`, if it has one, or else that of `--initial_weights`.
+
+    `facts` are those of the run. With `weights_only` nothing is trained: there must be a checkpoint, and its optimizer
+    does not matter.
 
     Raises:
         DataError: there are only damaged ones, or those of other programs; or inference needs one, and there is none.
             Or the initial weights cannot be read.
         UsageError: it is of another model or optimizer, or workers see different checkpoints.
     """
-    saved = _newest(config, team) if config.checkpoints.train_dir is not None else None
+    directory, saved = checkpoints.train_dir, None
+    if directory is not None:
+        saved, found = _newest(directory, team, weights_only=weights_only), f"{directory} has none, so training begins"
+        if saved is not None:
+            _require_same(saved, facts, f"--train_dir={directory}", weights_only=weights_only)
+            found = f"{'weights' if weights_only else 'continuing'} after step {saved.steps}, from {saved.prefix}"
+        if team.is_leader:
+            display.note(f"Checkpoints: {found}.")
     if saved is None:
-        return Earlier(initial_weights=_of_other_training(config.checkpoints.initial_weights))
+        return Earlier(initial_weights=_of_other_training(checkpoints.initial_weights))
     values = saved.values
-    if saved.facts.get("graph") != _graph(config):
+    if saved.facts.get("graph") != facts["graph"]:
         values = {name: value for name, value in values.items() if not name.startswith(IN_FLIGHT)}
     images = saved.facts["images"]
     return Earlier(
@@ -100,28 +136,18 @@ def find(config: Config, team: Team) -> Earlier:
     )
 
 
-def _newest(config: Config, team: Team) -> Saved | None:
-    """Returns the newest whole checkpoint of `--train_dir`, which is the same for all workers; None if it has none."""
-    directory = str(config.checkpoints.train_dir)
+def _newest(directory: str, team: Team, *, weights_only: bool) -> Saved | None:
+    """Returns the newest whole checkpoint, which is the same for all workers; None if the directory has none."""
     weight_files.refuse_other_formats(directory, "train_dir", keras_too=False)
     if time_slices.inherited():
         raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
-    saved = files.read(directory) if config.workload.forward_only else files.latest(directory)
+    saved = files.read(directory) if weights_only else files.latest(directory)
     steps = team.meet("looked for a checkpoint", saved and saved.steps)
     if len(set(steps.values())) > 1:
         seen = ", ".join(f"{task} {'none' if found is None else f'step {found}'}" for task, found in steps.items())
         raise UsageError(
             f"--train_dir={directory}: the workers see different checkpoints ({seen}). Pass a directory that all share."
         )
-    shows = config.output.output_format == "text" and team.is_leader
-    if saved is None:
-        if shows:
-            say(f"Checkpoints: {directory} has none, so training begins.")
-        return None
-    _require_same(saved, config)
-    if shows:
-        what = "weights" if config.workload.forward_only else "continuing"
-        say(f"Checkpoints: {what} after step {saved.steps}, from {saved.prefix}.")
     return saved
 
 
@@ -149,44 +175,37 @@ class Restoring:
     resumes: bool = False
 
 
-def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
+def restoring(checkpoints: Checkpoints, place: Place, built: RunGraph, earlier: Earlier) -> Restoring:
     """Returns the way into a graph of what `earlier` has, or else of `--initial_weights`.
 
     Raises:
         DataError: the values do not fit.
     """
-    if config.checkpoints.train_dir is None and config.checkpoints.initial_weights is None:
+    if checkpoints.train_dir is None and checkpoints.initial_weights is None:
         return Restoring()
     state = TrainingState(
         built.model.variables,
         built.manager,
         built.optimizer,
         built.variables,
-        first_tower=config.place.worker * len(config.place.towers),
-        alone=config.place.workers == 1,
+        first_tower=place.worker * len(place.towers),
+        alone=place.workers == 1,
     )
     if earlier.values:
         return Restoring(state, state.feeds(earlier.values), state.resumes(earlier.values))
-    if config.checkpoints.initial_weights is not None:
-        weights = earlier.initial_weights or keras_exchange.read(config.checkpoints.initial_weights, built.model)
+    if checkpoints.initial_weights is not None:
+        weights = earlier.initial_weights or keras_exchange.read(checkpoints.initial_weights, built.model)
         return Restoring(state, state.feeds(weights, weights_only=True))
     return Restoring(state)
 
 
-def require_room(config: Config, state: TrainingState | None, team: Team) -> None:
+def require_room(directory: str, state: TrainingState) -> None:
     """Finds out, before the training, whether a checkpoint will have room; an old one stays until it is written.
 
     Raises:
         UsageError: it will not; of an address this is not known.
     """
-    directory = config.checkpoints.train_dir
-    if (
-        directory is None
-        or is_address(directory)
-        or config.workload.forward_only
-        or state is None
-        or not team.is_leader
-    ):
+    if is_address(directory):
         return
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < state.size_bytes:
@@ -209,84 +228,47 @@ def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
 
 
 def saving(
-    config: Config,
-    built: RunGraph,
-    state: TrainingState | None,
+    checkpoints: Checkpoints,
+    facts: Mapping[str, Any],
+    epochs: Epochs,
+    state: TrainingState,
     session: tf.compat.v1.Session,
-    earlier: Earlier,
     ends_at_step: int,
-) -> list[Saving]:
-    """Returns the interlude that saves checkpoints of a run, or none.
-
-    Args:
-        config: of the run.
-        built: its graph.
-        state: of the training.
-        session: that trains.
-        earlier: what earlier runs have trained.
-        ends_at_step: the step at which the run is to end.
-    """
-    directory = config.checkpoints.train_dir
-    if state is None or directory is None or config.workload.forward_only:
-        return []
-
-    per_epoch = images_per_epoch(config, built.input)
+) -> Saving:
+    """Returns the interlude that saves checkpoints of a run with these facts, which is to end at a step."""
+    directory = str(checkpoints.train_dir)
 
     def save(steps: int) -> None:
-        facts = {
-            "model": config.workload.model,
-            "model_digest": config.workload.model_digest,
-            "data_name": config.data.data_name,
-            "num_classes": config.workload.num_classes,
-            "images": earlier.images + (steps - earlier.steps) * config.batch_global,
-            "images_per_epoch": per_epoch,
-            "optimizer": config.training.optimizer,
-            "variable_update": config.variables.variable_update,
-            "graph": _graph(config),
+        of_step = {
+            **facts,
+            "images": epochs.images_after(steps),
+            "images_per_epoch": epochs.images_per_epoch,
             "ends_at_step": ends_at_step,
             "suite_version": SUITE_VERSION,
         }
         # Not with the options of the steps: the leader alone would count a run of the collectives.
-        files.write(directory, steps, state.fetch(session), facts, config.checkpoints.max_ckpts_to_keep)
+        files.write(directory, steps, state.fetch(session), of_step, checkpoints.max_ckpts_to_keep)
 
-    return [
-        Saving(
-            save,
-            steps_before=earlier.steps,
-            every_steps=config.checkpoints.save_model_steps,
-            every_seconds=config.checkpoints.save_model_secs,
-        )
-    ]
+    return Saving(
+        save,
+        steps_before=epochs.steps_before,
+        every_steps=checkpoints.save_model_steps,
+        every_seconds=checkpoints.save_model_secs,
+    )
 
 
-def _require_same(saved: Saved, config: Config) -> None:
+def _require_same(saved: Saved, facts: Mapping[str, Any], where: str, *, weights_only: bool) -> None:
     """Compares what a checkpoint is of with what is to be trained.
 
     Raises:
         UsageError: it is of another model or optimizer.
     """
-    where = f"--train_dir={config.checkpoints.train_dir}"
     instead = f"Pass that, or another --train_dir; --initial_weights={saved.prefix} begins a training with its weights."
-    wanted = {"model": config.workload.model, "num_classes": config.workload.num_classes}
-    if not config.workload.forward_only:
-        wanted["optimizer"] = config.training.optimizer
-    for name, value in wanted.items():
-        if saved.facts[name] != value:
+    for name in ("model", "num_classes", *(() if weights_only else ("optimizer",))):
+        if saved.facts[name] != facts[name]:
             raise UsageError(
-                f"{where}: its checkpoint is of --{name}={saved.facts[name]}, and this run has --{name}={value}. "
+                f"{where}: its checkpoint is of --{name}={saved.facts[name]}, and this run has --{name}={facts[name]}. "
                 f"{instead if name == 'optimizer' else 'Pass that, or another --train_dir.'}"
             )
-    if saved.facts["model_digest"] != config.workload.model_digest:
-        warn(f"{where}: the code of {config.workload.model} has changed since the checkpoint was saved.")
-
-
-def _graph(config: Config) -> dict[str, Any]:
-    """Returns what must be equal for values in flight to fit, as JSON has it."""
-    return {
-        "variable_update": config.variables.variable_update,
-        "modifiers": dataclasses.asdict(config.variables.modifiers),
-        "towers": config.towers_in_total,
-        "batch_per_device": config.workload.batch_per_device,
-        "precision": config.computing.precision,
-        "pipeline": None if config.variables.pipeline is None else dataclasses.asdict(config.variables.pipeline),
-    }
+    if saved.facts["model_digest"] != facts["model_digest"]:
+        warn(f"{where}: the code of {facts['model']} has changed since the checkpoint was saved.")

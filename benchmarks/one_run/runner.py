@@ -7,9 +7,12 @@ import resource
 import signal
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from benchmarks import console
 from benchmarks.cluster import restarts
 from benchmarks.config.config import Config
+from benchmarks.config.workload import Workload
 from benchmarks.console import warn, warn_of_exception
 from benchmarks.errors import (
     BenchError,
@@ -34,6 +37,7 @@ from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, wat
 from benchmarks.record_files import keep, open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.topology.device_options import Devices
 from benchmarks.trackers import handover
 from models import specs
 from models.outside_code import OutsideCodeError
@@ -44,6 +48,8 @@ from results.store import Store
 from results.summary import synthetic_ratio
 from results.text import counted
 from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
 
 
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
@@ -61,8 +67,8 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """
     for notice in config.notices:
         warn(notice)
-    provenance = of_this_run(command, on_gpus=config.devices.device == "gpu", session_id=config.output.session_id)
-    log = empty_log(config)
+    provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
+    log = empty_log(config.workload, config.place, config.variables.modifiers)
     together = log.images_per_step if log.asynchronous else config.batch_global  # images of all that step together
     display = Display(together)
     if config.output.output_format == "text":
@@ -72,41 +78,38 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
             accuracies=config.workload.print_training_accuracy,
             loss_type=config.output.loss_type_to_report,
         )
-    end = _End(config, log, display, provenance)
+    current = _Run(config, log, display, provenance)
     # The other tasks of a cluster notice by themselves that one is lost.
-    sentry = sentinel.unless_dismissed(end.save_of_killed, wanted=config.processes.cluster is None)
-    with signals.raised_once(), sentry as end.dismiss:
-        with watched(end.save, end.show) as watchdog:
+    sentry = sentinel.unless_dismissed(current.save_of_killed, wanted=config.processes.cluster is None)
+    with signals.raised_once(), sentry as current.dismiss:
+        with watched(current.save, current.show) as watchdog:
             Deadlines(watchdog).opening(f"Opening --output_dir={config.output.output_dir}")
-            end.store = open_store(config.output.output_dir)
-            error = _attempt(config, log, display, watchdog)
-        end.save(error)
+            current.store = open_store(config.output.output_dir)
+            error = current.attempt(watchdog)
+        current.save(error)
     if not isinstance(error, StoppedError):
-        status = end.show(error)
-        end.send(handover.SEND_SECONDS)
+        status = current.show(error)
+        current.send(handover.SEND_SECONDS)
         return status
     signals.ignore()
     with ended_after(SHOW_SECONDS, error.exit_status):  # a reader of stdout may have paused
-        status = end.show(error)
-    end.send(handover.STOPPED_SECONDS)
+        status = current.show(error)
+    current.send(handover.STOPPED_SECONDS)
     return status
 
 
-def empty_log(config: Config) -> RunLog:
+def empty_log(workload: Workload, place: Place, modifiers: Modifiers) -> RunLog:
     """Returns the log of a run that has not begun."""
     return RunLog(
-        images_per_step=config.batch_global
-        if _drives_all(config)
-        else config.workload.batch_per_device * config.devices.num_devices,
-        towers=config.towers_in_total if _drives_all(config) else config.devices.num_devices,
-        asynchronous=not _drives_all(config)
-        and (config.variables.modifiers.asynchronous or config.workload.forward_only),
+        images_per_step=workload.batch_per_device * len(place.towers),
+        towers=len(place.towers),
+        asynchronous=place.workers > 1 and (modifiers.asynchronous or workload.forward_only),
     )
 
 
 @dataclasses.dataclass
-class _End:
-    """The end of a run: first its record is saved, then its result is printed. An error says how it failed.
+class _Run:
+    """A run: it is attempted, then its record is saved, then its result is printed. An error says how it failed.
 
     Attributes:
         store: None until it is opened.
@@ -123,48 +126,148 @@ class _End:
     is_kept: bool = True
     dismiss: Callable[[], None] = lambda: None
 
+    def attempt(self, watchdog: Watchdog) -> BenchError | None:
+        """Carries out the run. Returns how it failed or was stopped; then no signal interrupts this process."""
+        try:
+            error = self._carry_out(watchdog)
+            signals.ignore()
+            return error
+        except KeyboardInterrupt:
+            return StoppedError(signal.SIGINT)
+        except Terminated as terminated:
+            return StoppedError(terminated.number)
+
+    def _carry_out(self, watchdog: Watchdog) -> BenchError | None:
+        config, log, display, deadlines = self.config, self.log, self.display, Deadlines(watchdog)
+        data, cluster = config.data, config.processes.cluster
+        try:
+            deadlines.none()
+            numbers = _visible_gpus(config.devices, config.variables.variable_update)
+            visible = dataclasses.replace(config.runtime.devices, visible_gpus=numbers)
+            tensorflow_setup.prepare(dataclasses.replace(config.runtime, devices=visible))
+            if data.data_dir is not None and cluster is None:  # in a cluster the others must learn of it
+                deadlines.opening(f"Opening --data_dir={data.data_dir}")
+                existing_directory(data.data_name, data.data_dir)
+            log.started("Python")
+            deadlines.importing()
+            tensorflow_setup.import_tensorflow()
+            from benchmarks.cluster.member import Alone
+            from benchmarks.one_run import cluster_run, session
+
+            deadlines.none()
+            log.started("TensorFlow")
+            if cluster:
+                cluster_run.train(config, cluster, log, display, watchdog)
+            else:
+                session.execute(config, log, display, Alone(watchdog))
+        except UsageError:
+            raise
+        except BenchError as error:
+            return error
+        except MemoryError as error:
+            asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
+            return OutOfMemoryError(out_of_memory(f"The host is out of memory{asked}", config.workload, config.devices))
+        except (KeyboardInterrupt, signals.Terminated):
+            raise
+        except OutsideCodeError as error:
+            return BenchError(f"--model={config.workload.model}: {error}")
+        except BaseException as error:  # the code of a layer may raise SystemExit
+            display.stop()
+            warn_of_exception()
+            lack = lack_of_memory(error)  # such as of the task's server, which takes a GPU's memory at once
+            return (OutOfMemoryError if lack else BenchError)(f"{lack or type(error).__name__}: {headline(error)}")
+        finally:
+            display.stop()
+        return None
+
     def save(self, error: BenchError | None) -> None:
         """Saves the record if this process is the only one or the leader."""
-        is_leader = (
-            self.config.processes.cluster is None
-            or self.config.processes.cluster.own == self.config.processes.cluster.leader
-        )
-        if self.store is None or not is_leader:
+        cluster = self.config.processes.cluster
+        if self.store is None or (cluster and cluster.own != cluster.leader):
             self.dismiss()  # it would wait for the same directory
             return
-        record = _record(self.config, self.log, error, self.provenance).masked()
+        record = self._record(error)
         try:
             ratio = synthetic_ratio(record, self.store.jsonl_path)
-            record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
+            record = replace(record, derived=replace(record.derived, synthetic_ratio=ratio))
         except Exception:  # whatever other runs have left in the file, this one is saved
             warn_of_exception()
-        self.record, self.is_kept = record, keep(self.store, record)
+        (self.record,), self.is_kept = keep(self.store, record)
         self.dismiss()
+
+    def _record(self, error: BenchError | None) -> Record:
+        config, log, provenance = self.config, self.log, self.provenance
+        devices, processes, variables = config.devices, config.processes, config.variables
+        measurement, derived = log.measurement(), Derived()
+        status = Status.OK if error is None else error.record_status
+        has_rate = status in (Status.OK, Status.INTERRUPTED)
+        # An interrupted worker knows only its own part, which has no rate of all.
+        drives_all = processes.cluster is None or variables.variable_update in IN_GRAPH
+        if has_rate and (drives_all or len(log.reports) == processes.num_workers):
+            # XLA compiles within the first step, unless staging has computed before.
+            compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars
+            on_cpu = devices.device == "cpu"
+            derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
+        derived = device_peak.beside_peak(
+            derived,
+            log.placement.get("flops_per_image"),
+            provenance.environment,
+            device=devices.device,
+            precision=config.computing.precision,
+            count=devices_with_a_peak(
+                devices,
+                num_workers=processes.num_workers,
+                num_hosts=processes.cluster.num_worker_hosts if processes.cluster else 1,
+            ),
+        )
+        conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
+        return replace(
+            record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
+            environment={
+                **provenance.environment,
+                **injected_delay.environment(),
+                **time_slices.environment(log.steps_per_slice),
+            },
+            placement=log.placement_of_all(),
+            measurement=measurement,
+            derived=derived,
+            warnings=[
+                *config.notices,
+                *injected_delay.warnings(),
+                *restarts.warnings(),
+                *quality_warnings(measurement, derived, conditions),
+            ],
+        )
 
     def save_of_killed(self, death: sentinel.Death) -> None:
         """Saves, in another process, the record of a run that was killed and cannot do it itself."""
         held, limit = (f"{size / 2**30:.1f} GiB" for size in (death.held_bytes, death.limit_bytes))
-        by = (
-            f"signal {death.signal} ({signal.strsignal(death.signal)})"
-            if death.signal
-            else "a signal or its own failure"
-        )
+        by = "a signal or its own failure"
+        if death.signal:
+            by = f"signal {death.signal} ({signal.strsignal(death.signal)})"
+        requested = self.config.workload, self.config.devices
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
         if death.out_of_memory:
             what = f"The kernel killed the run because memory ran out; it held {held}, and {limit} is the limit"
-            status, reason = Status.OUT_OF_MEMORY, out_of_memory(what, self.config)
+            status, reason = (
+                Status.OUT_OF_MEMORY,
+                out_of_memory(what, *requested),
+            )
         limit_of_addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
         if death.signal == signal.SIGABRT and limit_of_addresses != resource.RLIM_INFINITY:
             size = f"{limit_of_addresses / 2**30:.1f} GiB"
             what = f"The run was aborted, as TensorFlow is where ulimit -v allows no more memory; the limit is {size}"
-            status, reason = Status.OUT_OF_MEMORY, out_of_memory(what, self.config)
+            status, reason = (
+                Status.OUT_OF_MEMORY,
+                out_of_memory(what, *requested),
+            )
         record = record_without_run(self.config, self.provenance, status, reason)
         try:
             keep(open_store(self.config.output.output_dir), record)
         except Exception as error:
             warn(f"{error} The record of the run follows.")
-            console.log(record.to_json())
+            console.log(record.cleaned().to_json())
         warn(reason)  # last, since a reader of stderr may have paused
 
     def show(self, error: BenchError | None) -> ExitStatus:
@@ -175,8 +278,7 @@ class _End:
                 warn(warning)
         if error is not None:
             warn(str(error))
-        elif self.record is None and self.log.reports and self.config.processes.cluster:
-            cluster = self.config.processes.cluster
+        elif self.record is None and self.log.reports and (cluster := self.config.processes.cluster):
             self.display.part(self.log.own(), str(cluster.own), str(cluster.leader))
         if self.record is not None and self.store is not None and self.is_kept:
             run_id = self.record.identity.run_id
@@ -190,105 +292,6 @@ class _End:
         if self.record is not None and self.store is not None and self.is_kept:
             stored_in = [self.store.jsonl_path]
             handover.send_of_run(self.record, self.config.output.trackers, stored_in, self.display.sent, limit_seconds)
-
-
-def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
-    """Carries out the run, and returns how it failed or was stopped. Afterwards no signal interrupts this process."""
-    try:
-        error = _carry_out(config, log, display, watchdog)
-        signals.ignore()
-        return error
-    except KeyboardInterrupt:
-        return StoppedError(signal.SIGINT)
-    except Terminated as terminated:
-        return StoppedError(terminated.number)
-
-
-def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
-    deadlines = Deadlines(watchdog)
-    try:
-        deadlines.none()
-        tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
-        if (
-            config.data.data_dir is not None and config.processes.cluster is None
-        ):  # in a cluster the others must learn of it
-            deadlines.opening(f"Opening --data_dir={config.data.data_dir}")
-            existing_directory(config.data.data_name, config.data.data_dir)
-        log.started("Python")
-        deadlines.importing()
-        tensorflow_setup.import_tensorflow()
-        from benchmarks.cluster.member import Alone
-        from benchmarks.one_run import cluster_run, session
-
-        deadlines.none()
-        log.started("TensorFlow")
-        if config.processes.cluster:
-            cluster_run.train(config, config.processes.cluster, log, display, watchdog)
-        else:
-            session.execute(config, log, display, Alone(watchdog))
-    except UsageError:
-        raise
-    except BenchError as error:
-        return error
-    except MemoryError as error:
-        asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
-        return OutOfMemoryError(out_of_memory(f"The host is out of memory{asked}", config))
-    except (KeyboardInterrupt, signals.Terminated):
-        raise
-    except OutsideCodeError as error:
-        return BenchError(f"--model={config.workload.model}: {error}")
-    except BaseException as error:  # the code of a layer may raise SystemExit
-        display.stop()
-        warn_of_exception()
-        lack = lack_of_memory(error)  # such as of the task's server, which takes a GPU's memory at once
-        return (OutOfMemoryError if lack else BenchError)(f"{lack or type(error).__name__}: {headline(error)}")
-    finally:
-        display.stop()
-    return None
-
-
-def _record(config: Config, log: RunLog, error: BenchError | None, provenance: Provenance) -> Record:
-    measurement, derived = log.measurement(), Derived()
-    status = Status.OK if error is None else error.record_status
-    # An interrupted worker knows only its own part, which has no rate of all.
-    has_rate = status in (Status.OK, Status.INTERRUPTED)
-    if has_rate and (_drives_all(config) or len(log.reports) == config.processes.num_workers):
-        # XLA compiles within the first step, unless staging has computed before.
-        compiled = config.computing.xla == "jit" and not config.variables.modifiers.staged_vars
-        on_cpu = config.devices.device == "cpu"
-        derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
-    derived = device_peak.beside_peak(
-        derived,
-        log.placement.get("flops_per_image"),
-        provenance.environment,
-        device=config.devices.device,
-        precision=config.computing.precision,
-        count=devices_with_a_peak(
-            config.devices.device,
-            num_devices=config.devices.num_devices,
-            virtual_gpus=config.devices.virtual_gpus,
-            num_workers=config.processes.num_workers,
-            num_hosts=config.processes.cluster.num_worker_hosts if config.processes.cluster else 1,
-        ),
-    )
-    conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
-    return dataclasses.replace(
-        record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
-        environment={
-            **provenance.environment,
-            **injected_delay.environment(),
-            **time_slices.environment(log.steps_per_slice),
-        },
-        placement=log.placement_of_all(),
-        measurement=measurement,
-        derived=derived,
-        warnings=[
-            *config.notices,
-            *injected_delay.warnings(),
-            *restarts.warnings(),
-            *quality_warnings(measurement, derived, conditions),
-        ],
-    )
 
 
 def record_without_run(
@@ -311,33 +314,24 @@ def record_without_run(
     )
 
 
-def out_of_memory(what: str, requested: Config | Sequence[str]) -> str:
-    """Returns the reason of a run that memory did not suffice for: what happened, what was requested, what to do.
-
-    `requested` are flags if there is no configuration.
-    """
-    if isinstance(requested, Config):
-        devices = counted(requested.devices.num_devices, f"{requested.devices.device.upper()} device")
-        images = counted(requested.workload.batch_per_device, "image")
-        return f"{what}: {requested.workload.model} with {images} per device on {devices}. Try a smaller --batch_size."
-    return f"{what}: {' '.join(requested)}. Try a smaller --batch_size."
+def out_of_memory(what: str, workload: Workload, devices: Devices) -> str:
+    """Returns the reason of a run that memory did not suffice for: what happened, what was requested, what to do."""
+    images = counted(workload.batch_per_device, "image")
+    on = counted(devices.num_devices, f"{devices.device.upper()} device")
+    return f"{what}: {workload.model} with {images} per device on {on}. Try a smaller --batch_size."
 
 
-def _drives_all(config: Config) -> bool:
-    """Returns whether this process takes the steps of all towers, alone or as the client of all workers."""
-    return config.processes.cluster is None or config.variables.variable_update in IN_GRAPH
-
-
-def _visible_gpus(config: Config) -> Sequence[int] | None:
+def _visible_gpus(devices: Devices, manager: str) -> tuple[int, ...] | None:
     """Returns the GPUs that TensorFlow may see.
 
     MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those. Of a divided
     GPU (MIG), CUDA shows one instance by itself, and a number would name another GPU.
     """
-    if config.devices.device == "cpu":
-        return config.devices.visible_gpus
+    visible = devices.visible_gpus
+    if not devices.on_gpu:
+        return visible
     if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
         return None
-    if config.variables.variable_update not in REFERENCE_LOOPS or config.devices.virtual_gpus > 1:
-        return config.devices.visible_gpus
-    return (config.devices.visible_gpus or range(config.devices.num_devices))[: config.devices.num_devices]
+    if manager not in REFERENCE_LOOPS or devices.virtual_gpus > 1:
+        return visible
+    return devices.gpu_numbers

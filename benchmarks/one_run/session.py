@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import tensorflow as tf
 
+from benchmarks.between_steps import files
+from benchmarks.between_steps.agenda import Interlude
 from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
@@ -15,12 +19,13 @@ from benchmarks.input.addresses import is_address, place
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
-from benchmarks.one_run import evaluating, graph, reference_loops, resuming, steps, traced_steps
+from benchmarks.one_run import evaluating, graph, observers, reference_loops, resuming, steps, traced_steps
 from benchmarks.one_run.display import Display
-from benchmarks.one_run.observers import Observers, require_files, write_graph
+from benchmarks.one_run.epochs import Epochs, Plan, images_per_epoch, plan
 from benchmarks.process import apart
 from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.topology import devices as device_planning
+from benchmarks.topology.devices import DevicePlan
 from benchmarks.training import pipeline
 from results.input_verdict import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import REFERENCE_LOOPS
@@ -36,133 +41,183 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
         InvalidRunError: a loss was not finite, or replicas drifted apart.
     """
     device_planning.set_arithmetic(config.runtime)
-    _reach(config, display, team)
-    run = reference_loops.run if config.variables.variable_update in REFERENCE_LOOPS else _train
-    (evaluating.run if config.workload.eval_only else run)(config, log, display, team)
+    checkpoints, data_dir = config.checkpoints, config.data.data_dir
+    paths = {"data_dir": data_dir, "train_dir": checkpoints.train_dir, "initial_weights": checkpoints.initial_weights}
+    _reach(paths, config.processes.step_timeout_seconds, display, team)
+    if config.workload.eval_only:
+        evaluating.run(config, log, display, team)
+    elif config.variables.variable_update in REFERENCE_LOOPS:
+        reference_loops.run(config, log, display, team)
+    else:
+        _Training(config, log, display, team).run()
     if config.computing.check_precision:
         log.observe(peak_host_memory_bytes=largest_resident_bytes())
+        before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
+        display.phase("training again in fp32", before + measured)
+        in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
+        plain = dataclasses.replace(config, computing=in_fp32)
         try:
-            log.observe(fp32_losses=_train_in_fp32(config, log, display))
-        except (tf.errors.OpError, BenchError) as error:  # the measurement is still valid
+            if config.runtime.fpmath is None:
+                losses = _losses(plain, before + measured)
+            else:  # oneDNN reads its math mode once in a process
+                strict = dataclasses.replace(plain.runtime, fpmath="STRICT")
+                losses = apart.call(strict, None, _losses, plain, before + measured)
+            log.observe(fp32_losses=losses[before:])
+        except BenchError as error:  # the measurement is still valid
             warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
-    log.reports = list(team.meet("results", dataclasses.asdict(log.report()), patient=True).values())
+    log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
     _require_valid(log)
     if log.unsaved is not None:
         raise log.unsaved
 
 
-def _reach(config: Config, display: Display, team: Team) -> None:
-    """Asks the storages of other hosts that a run needs for an answer.
+def _reach(paths: Mapping[str, str | None], within_seconds: float, display: Display, team: Team) -> None:
+    """Asks the storages of other hosts that a run needs for an answer; `paths` are by flag.
 
     Raises:
         UsageError: TensorFlow has no file system for one.
         DataError: one cannot be reached.
     """
-    named = {
-        "data_dir": config.data.data_dir,
-        "train_dir": config.checkpoints.train_dir,
-        "initial_weights": config.checkpoints.initial_weights,
-    }
-    for flag, path in named.items():
+    for flag, path in paths.items():
         if path and is_address(path):
             display.phase(f"waiting for the storage of --{flag}", None)
-            team.expect(f"An answer from the storage of --{flag}={path}", config.processes.step_timeout_seconds)
+            team.expect(f"An answer from the storage of --{flag}={path}", within_seconds)
             place(path).exists()
             team.expect_nothing()
 
 
-def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
-    require_files(config, is_leader=team.is_leader)
-    with resuming.only_training(config, team):
-        _build_and_train(config, log, display, team)
+class _Training:
+    """Trains, or infers, in this process: builds the graph, and takes its steps in a session."""
 
+    def __init__(self, config: Config, log: RunLog, display: Display, team: Team) -> None:
+        self._config, self._log, self._display, self._team = config, log, display, team
+        self._saved_in = None if config.workload.forward_only else config.checkpoints.train_dir
+        self._facts = resuming.facts(config)
+        self._patience = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+        # All processes whose collectives meet have this key, and no other run may have it.
+        self._options = tf.compat.v1.RunOptions()
+        self._options.experimental.collective_graph_key = team.collective_key
 
-def _build_and_train(config: Config, log: RunLog, display: Display, team: Team) -> None:
-    """Builds the graph and runs it in a session."""
-    devices = graph.plan_devices(config)
-    earlier = resuming.find(config, team)
-    patience = PREPARATION_FACTOR * config.processes.step_timeout_seconds
-    team.expect("Building the graph", patience)
-    display.phase("building the graph", None)
-    with tf.Graph().as_default() as built_in, tf.device(team.device or None):
-        built = graph.build(config, devices, earlier.images_drawn(config))
-        log.started("graph")
-        log.observe(steps_before=earlier.steps, restarts=restarts.count())
-        log.placement = built.placement
-        log.data_set = built.input.source.identify() if built.input.source else None
-        display.start(steps.facts(config, built.input.description, log.placement))
-        write_graph(config, built_in, is_leader=team.is_leader)
-        config, count = steps.plan(config, built.input, earlier.steps, earlier.images, earlier.ends_at_step)
-        restoring = resuming.restoring(config, built, earlier)
-        resuming.require_room(config, restoring.state, team)
-        evaluator = evaluating.evaluator(config, built, devices, team)
-        options = _run_options(team)
+    def run(self) -> None:
+        """Takes the steps of the run; raises as `execute` does."""
+        config, log, team, summaries = self._config, self._log, self._team, self._config.summaries
+        train_dir, saves, leads = config.checkpoints.train_dir, bool(self._saved_in), team.is_leader
+        observers.require_files(summaries, train_dir, config.output.output_dir, saves=saves, leads=leads)
+        with resuming.only_training(self._saved_in, team):
+            devices, weights_only = graph.plan_devices(config), config.workload.forward_only
+            earlier = resuming.find(config.checkpoints, self._facts, team, self._display, weights_only=weights_only)
+            team.expect("Building the graph", self._patience)
+            self._display.phase("building the graph", None)
+            with tf.Graph().as_default() as built_in, tf.device(team.device or None):
+                drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
+                built = graph.build(config, devices, drawn)
+                log.started("graph")
+                log.observe(steps_before=earlier.steps, restarts=restarts.count())
+                log.placement = built.placement
+                log.data_set = built.input.source.identify() if built.input.source else None
+                self._display.start(steps.facts(config, built.input.description, log.placement))
+                if summaries.graph_file and leads:
+                    files.write_graph(built_in.as_graph_def(), Path(summaries.graph_file))
+                try:
+                    self._run_in_session(built, devices, earlier)
+                except tf.errors.OpError as error:
+                    raise team.explain(error) or built.input.translate(error, config.workload.num_classes) from error
+            team.expect_nothing()
+            self._measure_input(built)
 
+    def _run_in_session(self, built: graph.RunGraph, devices: DevicePlan, earlier: resuming.Earlier) -> None:
+        """Takes the steps, and looks at what they have left."""
+        config, log, team, display = self._config, self._log, self._team, self._display
+        length = images_per_epoch(config.workload.model, built.input.source)
+        epochs = Epochs(length, config.batch_global, earlier.steps, earlier.images)
+        planned = plan(config.length, epochs, config.steps_per_round, self._saved_in, earlier.ends_at_step)
+        ends = earlier.steps + sum(planned)
+        restoring = resuming.restoring(config.checkpoints, config.place, built, earlier)
+        if self._saved_in and restoring.state and team.is_leader:
+            resuming.require_room(self._saved_in, restoring.state)
+        evaluator = None
+        if config.evaluation.is_scheduled and team.is_leader:
+            batch = config.evaluation.eval_batch_size
+            spec = graph.input_spec(config.workload, config.place, config.training.seed, batch)
+            evaluator = graph.build_evaluator(config.workload, config.data, spec, built.model, built.manager, devices)
+        display.phase("initialising the variables", None)
+        session_config = graph.session_config(config.devices, config.runtime)
+        team.configure(session_config)
+        with tf.compat.v1.Session(team.target, config=session_config) as session:
+            self._initialize(session, built, restoring)
+            interludes: list[Interlude] = []
+            saving = None
+            if self._saved_in and restoring.state:
+                saving = resuming.saving(config.checkpoints, self._facts, epochs, restoring.state, session, ends)
+                interludes.append(saving)
+            if config.evaluation.is_scheduled:
+                interludes.append(evaluating.evaluation(config.evaluation, epochs, evaluator, session, log, display))
+            self._take_steps(session, built, epochs, planned, interludes)
+            log.unsaved = saving.problem if saving else None
+            team.expect("Checking the variables after the run", self._patience)
+            _look_after_the_run(session, built, log, self._options)
+            tracer = traced_steps.Tracer(session, self._options, team, self._patience)
+            on_gpus, in_cluster, loops = config.devices.on_gpu, config.processes.cluster is not None, built.step.loops
+            traced_steps.trace(
+                tracer, loops, config.place, config.summaries, log, on_gpus=on_gpus, in_cluster=in_cluster
+            )
+
+    def _initialize(self, session: tf.compat.v1.Session, built: graph.RunGraph, restoring: resuming.Restoring) -> None:
         def shared_is_there() -> None:
-            team.meet("initialised their variables")
-            team.expect("Preparing the first step", patience)
+            self._team.meet("initialised their variables")
+            self._team.expect("Preparing the first step", self._patience)
 
-        try:
-            display.phase("initialising the variables", None)
-            session_config = graph.session_config(config)
-            team.configure(session_config)
-            with tf.compat.v1.Session(team.target, graph=built_in, config=session_config) as session:
-                built.step.initialize(
-                    session,
-                    built.input.initializers,
-                    alone=team.is_leader,
-                    shared_is_there=shared_is_there,
-                    options=options,
-                    values=restoring.values,
-                    resuming=restoring.resumes,
-                )
-                if config.output.loss_type_to_report == "total_loss" and (penalty := built.penalty()) is not None:
-                    display.add_penalty(session.make_callable(penalty))
-                ends = earlier.steps + max(1, config.length.num_warmup_batches) + count
-                saving = resuming.saving(config, built, restoring.state, session, earlier, ends)
-                evaluation = evaluating.evaluation(config, built, evaluator, session, log, display, earlier)
-                rate_after = steps.rate_after(config, built.input, earlier.steps, earlier.images)
-                with steps.stepping(session, built.step, options, rate_after, earlier.steps) as stepper:
-                    observers = Observers(
-                        config, session, stepper, log, team, rate_after=rate_after, steps_before=earlier.steps
-                    )
-                    agenda = observers.agenda(built, [*saving, *evaluation], ends)
-                    steps.measure(config, count, stepper, log, display, team, agenda)
-                team.meet("measured", patient=True)
-                agenda.end()
-                log.unsaved = next((each.problem for each in saving), None)
-                team.expect("Checking the variables after the run", patience)
-                _look_after_the_run(session, built, log, options)
-                traced_steps.trace(session, built.step.loops, options, config, log, team)
-        except tf.errors.OpError as error:
-            raise team.explain(error) or built.input.translate(error, config.workload.num_classes) from error
-    team.expect_nothing()
-    _measure_input(config, built, log, display, team)
+        built.step.initialize(
+            session,
+            built.input.initializers,
+            alone=self._team.is_leader,
+            shared_is_there=shared_is_there,
+            options=self._options,
+            values=restoring.values,
+            resuming=restoring.resumes,
+        )
+        if self._config.output.loss_type_to_report == "total_loss" and (penalty := built.penalty()) is not None:
+            self._display.add_penalty(session.make_callable(penalty))
 
+    def _take_steps(
+        self,
+        session: tf.compat.v1.Session,
+        built: graph.RunGraph,
+        epochs: Epochs,
+        planned: Plan,
+        interludes: Sequence[Interlude],
+    ) -> None:
+        config, log, display, team = self._config, self._log, self._display, self._team
+        train_dir, own = config.checkpoints.train_dir, config.processes.cluster and config.processes.cluster.own
+        directory = place(train_dir or config.output.output_dir)
+        if own and not team.is_leader:  # processes of one host would write the same files
+            directory /= f"{own.job}_{own.index}"
+        ends, by_epochs = epochs.steps_before + sum(planned), bool(config.length.num_epochs and train_dir)
+        rate_after = steps.rate_after(config.training, epochs)
+        with steps.stepping(session, built.step, self._options, rate_after, epochs.steps_before) as stepper:
+            observed = observers.Observers(
+                config.summaries, directory, session, stepper, self._patience, log, display, team, epochs, rate_after
+            )
+            agenda = observed.agenda(built, interludes, ends, ends_there=by_epochs)
+            steps.measure(config, planned, stepper, log, display, team, agenda)
+        team.meet("measured", patient=True)
+        agenda.end()
 
-def _run_options(team: Team) -> tf.compat.v1.RunOptions:
-    """Returns the options of a run that takes part in collectives: all have this key, and no other run may have it."""
-    options = tf.compat.v1.RunOptions()
-    options.experimental.collective_graph_key = team.collective_key
-    return options
-
-
-def _measure_input(config: Config, built: graph.RunGraph, log: RunLog, display: Display, team: Team) -> None:
-    """Measures the stages of an input that steps have waited for."""
-    source = built.input.source
-    waited = sum(log.measured.observed.get("input_wait_seconds", []))
-    if source is not None and waited >= LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
-        display.phase("measuring the input's stages", None)
+    def _measure_input(self, built: graph.RunGraph) -> None:
+        """Measures the stages of an input that steps have waited for."""
+        config, log, source = self._config, self._log, built.input.source
+        waited = sum(log.measured.observed.get("input_wait_seconds", []))
+        if source is None or waited < LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
+            return
+        self._display.phase("measuring the input's stages", None)
         assert config.data.input is not None, "input that is read has options"
         stages = input_stages.measure_after_run(
             source,
-            graph.input_spec(config),
+            built.input_spec,
             config.data.input,
             num_devices=len(built.input.towers),
-            session_config=device_planning.session_config(
-                "cpu", config.devices.num_devices, **config.runtime.session_options()
-            ),
-            deadlines=Deadlines(team, config.processes.step_timeout_seconds),
+            session_config=device_planning.session_config(dataclasses.replace(config.devices, device="cpu")),
+            deadlines=Deadlines(self._team, config.processes.step_timeout_seconds),
         )
         log.observe(input_stages=stages)
 
@@ -183,42 +238,26 @@ def _look_after_the_run(
         log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
 
 
-def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]:
-    """Takes the run's steps again in fp32, and returns the losses of those that were measured."""
-    in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
-    plain = dataclasses.replace(config, computing=in_fp32)
-    device_planning.set_arithmetic(plain.runtime)
-    before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
-    display.phase("training again in fp32", before + measured)
-    if config.runtime.fpmath is None:
-        return _losses(plain, before + measured)[before:]
-    # oneDNN reads its math mode once in a process.
-    strict = dataclasses.replace(plain.runtime, fpmath="STRICT")
-    return apart.call(strict, None, _losses_apart, plain, before + measured)[before:]
+def _losses(config: Config, count: int) -> list[float]:
+    """Trains anew for so many steps, and returns the loss of each; its errors can be sent to another process.
 
-
-def _losses_apart(config: Config, count: int) -> list[float]:
-    """Does the same as `_losses` where TensorFlow has just been imported; its errors can be sent to another process."""
+    Raises:
+        BenchError: it failed.
+    """
     device_planning.set_arithmetic(config.runtime)
+    limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+    options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * limit_seconds))
     try:
-        return _losses(config, count)
+        with tf.Graph().as_default():
+            built = graph.build(config, graph.plan_devices(config))
+            with tf.compat.v1.Session(config=graph.session_config(config.devices, config.runtime)) as session:
+                built.step.initialize(session, built.input.initializers)
+                length = images_per_epoch(config.workload.model, built.input.source)
+                rate_after = steps.rate_after(config.training, Epochs(length, config.batch_global))
+                rates = [rate_after(number) if config.training.schedule else None for number in range(count)]
+                return [built.step.run(session, options, rate) for rate in rates]
     except tf.errors.OpError as error:
         raise BenchError(headline(error)) from None
-
-
-def _losses(config: Config, count: int) -> list[float]:
-    """Trains anew for so many steps, and returns the loss of each."""
-    patience = tf.compat.v1.RunOptions(
-        timeout_in_ms=int(1000 * PREPARATION_FACTOR * config.processes.step_timeout_seconds)
-    )
-    with tf.Graph().as_default() as built_in:
-        built = graph.build(config, graph.plan_devices(config))
-        with tf.compat.v1.Session(graph=built_in, config=graph.session_config(config)) as session:
-            built.step.initialize(session, built.input.initializers)
-            rate_after = steps.rate_after(config, built.input)
-            return [
-                built.step.run(session, patience, rate_after(number) if rate_after else None) for number in range(count)
-            ]
 
 
 def _require_valid(log: RunLog) -> None:

@@ -16,19 +16,19 @@ import tensorflow as tf
 from benchmarks.between_steps.agenda import Agenda
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
-from benchmarks.errors import UsageError
-from benchmarks.input.catalog import data_set_of
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.timing import Numbers, Phase, Taken, run_phase, timed
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.display import FIRST_STEP, Display
+from benchmarks.one_run.epochs import Epochs, Plan
 from benchmarks.process.deadlines import PREPARATION_FACTOR
+from benchmarks.topology.device_options import Devices
 from benchmarks.training import pipeline, training_step
-from benchmarks.training.run_input import RunInput
+from benchmarks.training.options import Training
 from models import specs
-from variable_mgr.catalog import IN_GRAPH
+from variable_mgr.place import Place
 
 RateAfter = Callable[[int], float]
 Otherwise = Callable[[Sequence[tf.Tensor], tf.compat.v1.RunMetadata | None], tuple[Taken, Sequence[Any]]]
@@ -52,7 +52,7 @@ def stepping(
     session: tf.compat.v1.Session,
     step: training_step.Step,
     options: tf.compat.v1.RunOptions,
-    rate_after: RateAfter | None = None,
+    rate_after: RateAfter,
     steps_before: int = 0,
 ) -> Iterator[Stepper]:
     """Yields the stepper of a step in a session.
@@ -61,7 +61,7 @@ def stepping(
         session: in which the graph was initialised.
         step: of the graph.
         options: of each step.
-        rate_after: returns the learning rate after a number of steps of all towers; None if it is constant.
+        rate_after: returns the learning rate after a number of steps of all towers.
         steps_before: were taken by an earlier run.
     """
     loops = [_LoopSteps(session, loop, options, rate_after, steps_before) for loop in step.loops]
@@ -100,7 +100,7 @@ class _LoopSteps:
         session: tf.compat.v1.Session,
         loop: training_step.Loop,
         options: tf.compat.v1.RunOptions,
-        rate_after: RateAfter | None,
+        rate_after: RateAfter,
         steps_before: int,
     ) -> None:
         self._session, self._loop, self._options = session, loop, options
@@ -131,7 +131,7 @@ class _LoopSteps:
         return timed(take)(), found
 
     def _rates(self) -> list[float]:
-        return [self._rate_after(next(self._taken))] if self._rate_after else []
+        return [self._rate_after(next(self._taken))] if self._fed else []
 
     def _numbers(self, fetched: Sequence[Any]) -> tuple[float, int, Numbers]:
         loss, *values = fetched
@@ -140,24 +140,26 @@ class _LoopSteps:
 
 
 def measure(
-    config: Config, steps: int, stepper: Stepper, log: RunLog, display: Display, team: Team, agenda: Agenda
+    config: Config, plan: Plan, stepper: Stepper, log: RunLog, display: Display, team: Team, agenda: Agenda
 ) -> None:
     """Takes the first step, the warm-up and the measured steps; all workers start measuring together.
 
     Between steps, what is on the agenda is done, which may also end the measurement.
     """
-    with prepared_telemetry(config) as log.telemetry:
+    length, processes = config.length, config.processes
+    interleaves = time_slices.inherited() is not None and time_slices.can_interleave(config)
+    # Telemetry would include the time and energy of the run that this one is interleaved with.
+    observed = contextlib.nullcontext() if interleaves else prepared_telemetry(config.devices, config.place)
+    with observed as log.telemetry:
         age = log.started("variables")
         log.observe(startup_seconds=age)
-        until = (
-            math.inf
-            if config.length.time_limit_seconds is None
-            else time.perf_counter() + config.length.time_limit_seconds - age
-        )
-        deadline = math.inf if config.processes.cluster else until  # workers agree on a number of steps instead
+        until = math.inf
+        if length.time_limit_seconds is not None:
+            until = time.perf_counter() + length.time_limit_seconds - age
+        deadline = math.inf if processes.cluster else until  # workers agree on a number of steps instead
 
         def take(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
-            limit = config.processes.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
+            limit = processes.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
 
             def watched() -> Taken:
                 team.expect(f"A step ({name})", limit)
@@ -167,46 +169,43 @@ def measure(
 
             log.opened_at = time.perf_counter() - agenda.paused_seconds
             display.phase(name, count)
-            between = [display.after_step, agenda.after_step, *after_step]
             run_phase(
                 watched,
                 count,
                 phase,
                 deadline=deadline,
                 steps_per_round=config.steps_per_round if phase is log.measured else 1,
-                after_step=between,
+                after_step=[display.after_step, agenda.after_step, *after_step],
                 is_enough=lambda: agenda.is_enough,
             )
 
         take(FIRST_STEP, 1, log.first)
-        take("warm-up", max(0, config.length.num_warmup_batches - 1), log.warmup)
-        if config.processes.cluster:
+        take("warm-up", plan.warmup - 1, log.warmup)
+        steps = plan.measured
+        if processes.cluster:
             steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
             stepper.forget()
-        interleaved = _interleaved(config, steps, log, team)
+        interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
         with interleaved as after_step, log.telemetry or contextlib.nullcontext():
             take("measuring", steps, log.measured, *after_step)
     team.expect_nothing()
 
 
-def prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[telemetry.Telemetry | None]:
-    """Returns the telemetry of the physical GPUs of this process.
-
-    There is none if the run is interleaved with another: it would include the other's time and energy.
-    """
-    if time_slices.inherited() and time_slices.can_interleave(config):
-        return contextlib.nullcontext()
-    if config.processes.cluster and config.variables.variable_update in IN_GRAPH:
+def prepared_telemetry(devices: Devices, place: Place) -> contextlib.AbstractContextManager[telemetry.Telemetry | None]:
+    """Returns the telemetry of the physical GPUs of this process."""
+    if place.hosts:
         return telemetry.prepared(0, energy_of="")  # this process does not see the other workers' devices
-    on_gpus = config.devices.device == "gpu"
-    physical = -(-config.devices.num_devices // config.devices.virtual_gpus) if on_gpus else 0
-    return telemetry.prepared(physical, energy_of=telemetry.GPU_ONLY if on_gpus else telemetry.CPU_PACKAGE)
+    if not devices.on_gpu:
+        return telemetry.prepared(0, energy_of=telemetry.CPU_PACKAGE)
+    return telemetry.prepared(-(-devices.num_devices // devices.virtual_gpus), energy_of=telemetry.GPU_ONLY)
 
 
 @contextlib.contextmanager
-def _interleaved(config: Config, steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
+def _interleaved(
+    is_possible: bool, step_timeout_seconds: float, steps: int, log: RunLog, team: Team
+) -> Iterator[list[Callable[[Phase], None]]]:
     """Yields what to call after each measured step so that another run has its time slices."""
-    with time_slices.taken(time_slices.can_interleave(config), config.processes.step_timeout_seconds) as own:
+    with time_slices.taken(is_possible, step_timeout_seconds) as own:
         if own is None:
             yield []
             return
@@ -235,89 +234,35 @@ def _agreed_steps(steps: int, until: float, log: RunLog, team: Team, steps_per_r
     return agreed if agreed == steps else max(1, agreed // steps_per_round) * steps_per_round
 
 
-def plan(
-    config: Config,
-    tower_input: RunInput,
-    steps_before: int = 0,
-    images_before: int = 0,
-    ends_at_step: int | None = None,
-) -> tuple[Config, int]:
-    """Returns the configuration, with a warm-up that leaves a step to measure, and how many steps are measured.
-
-    With `--train_dir` a number of epochs is that of the whole training: of earlier runs, which trained on
-    `images_before` images in `steps_before` steps, and of the warm-up. A run that an attempt before it has begun ends
-    where that was to end, `ends_at_step`, or after two steps.
-
-    Raises:
-        UsageError: earlier runs have trained as much.
-    """
-    if ends_at_step is not None:
-        return _with_warmup_in(config, ends_at_step - steps_before)
-    if config.length.num_batches:
-        return config, config.length.num_batches
-    assert config.length.num_epochs is not None, "the configuration gives either batches or epochs"
-    images = config.length.num_epochs * images_per_epoch(config, tower_input)
-    if config.checkpoints.train_dir is None or config.workload.forward_only:
-        rounds = -(-max(1, round(images / config.batch_global)) // config.steps_per_round)
-        return config, rounds * config.steps_per_round
-    left = round((images - images_before) / config.batch_global)
-    if left <= 0 and steps_before:
-        raise UsageError(
-            f"--num_epochs={config.length.num_epochs:g}: {config.checkpoints.train_dir} has a training of {steps_before} steps, "
-            "which are as many epochs. Pass more epochs, another --train_dir, or --num_batches for more steps."
-        )
-    return _with_warmup_in(config, left)
-
-
-def _with_warmup_in(config: Config, left: int) -> tuple[Config, int]:
-    """Divides the steps that are left between the warm-up and the measurement, at least one for each."""
-    warmup = min(max(1, config.length.num_warmup_batches), max(1, left - 1))
-    return dataclasses.replace(config, length=dataclasses.replace(config.length, num_warmup_batches=warmup)), max(
-        1, left - warmup
-    )
-
-
-def images_per_epoch(config: Config, tower_input: RunInput) -> int:
-    """Returns the images of the data set; an epoch of synthetic images is as long as one of the real data set."""
-    if tower_input.source:
-        return tower_input.source.count()
-    return data_set_of(specs.find(config.workload.model).data_name).train_images
-
-
-def rate_after(
-    config: Config, tower_input: RunInput, steps_before: int = 0, images_before: int = 0
-) -> Callable[[int], float] | None:
-    """Returns what makes the learning rate from a number of steps of all towers; None if the rate is constant.
-
-    Earlier runs took `steps_before` steps on `images_before` images; their batches may have had another size.
-    """
-    if config.training.schedule is None:
-        return None
-    rate, per_epoch = config.training.schedule.rate, images_per_epoch(config, tower_input)
-    return lambda steps: rate((images_before + (steps - steps_before) * config.batch_global) / per_epoch)
+def rate_after(training: Training, epochs: Epochs) -> RateAfter:
+    """Returns what makes the learning rate from a number of steps of all towers."""
+    schedule = training.schedule
+    if schedule is None:
+        return lambda steps: training.learning_rate
+    return lambda steps: schedule.rate(epochs.after(steps))
 
 
 def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
     """Returns what the text output shows of a run before it starts; `data` describes the input."""
-    spec = specs.find(config.workload.model)
-    mode = (
-        "evaluation" if config.workload.eval_only else "inference only" if config.workload.forward_only else "training"
-    )
+    workload, variables, training = config.workload, config.variables, config.training
+    spec = specs.find(workload.model)
+    mode = "evaluation" if workload.eval_only else "inference only" if workload.forward_only else "training"
     per_device = placement["variable_bytes_per_device"].items()
     parts = placement.get("pipeline")
-    batch = f"{config.workload.batch_per_device} per device, {config.batch_global} global"
+    batch = f"{workload.batch_per_device} per device, {config.batch_global} global"
     if parts:
         batch += f", in {parts['micro_batches']} micro-batches of {parts['images_per_micro_batch']}"
+    seen = " that this worker sees" if config.processes.num_workers > 1 else ""
+    rate = training.schedule or f"learning rate {training.learning_rate:g}"
     return {
         "TensorFlow": tf.__version__,
-        "Model": f"{spec.name} ({spec.title}), {mode}, {config.computing.precision}, {config.workload.data_format}",
+        "Model": f"{spec.name} ({spec.title}), {mode}, {config.computing.precision}, {workload.data_format}",
         "Data": data,
         "Batch size": batch,
         "Devices": placement["devices"],
-        "Variables": f"{config.variables.variable_update}: {placement['manager']}",
-        "Placement": f"{placement['variables']} variables{' that this worker sees' * (config.processes.num_workers > 1)}; "
+        "Variables": f"{variables.variable_update}: {placement['manager']}",
+        "Placement": f"{placement['variables']} variables{seen}; "
         + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
         **(pipeline.stage_facts(parts) if parts else {}),
-        "Optimizer": f"{config.training.optimizer}, {config.training.schedule or f'learning rate {config.training.learning_rate:g}'}, "
-        f"weight decay {config.training.weight_decay:g}",
+        "Optimizer": f"{training.optimizer}, {rate}, weight decay {training.weight_decay:g}",
     }

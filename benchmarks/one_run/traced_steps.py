@@ -5,26 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from benchmarks.between_steps import chrome_trace, files
 from benchmarks.between_steps.options import Summaries
 from benchmarks.cluster.member import Team
-from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import headline
 from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import steps
-from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import step_trace
 from benchmarks.training.step_events import events
 from benchmarks.training.training_step import Loop
 from results import placement
-from variable_mgr.catalog import IN_GRAPH
+from variable_mgr.place import Place
 from variable_mgr.traffic import TO_DEVICE, TO_HOST
 
 # Enough to tell a slow tower from noise. They are spread over this share of the measured time, within these limits, so
@@ -33,13 +32,33 @@ MOST_STEPS, _SHARE = 20, 0.2
 LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
 
 
+class Tracer(NamedTuple):
+    """Traces steps of a session with their options; all take them together, each within a limit."""
+
+    session: tf.compat.v1.Session
+    options: tf.compat.v1.RunOptions
+    team: Team
+    limit_seconds: float
+
+    def traced(self, loop: Loop, *, with_graphs: bool = False, with_kernels: bool = True) -> tf.compat.v1.RunMetadata:
+        """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
+        options = steps.traced(self.options, with_graphs=with_graphs, with_kernels=with_kernels)
+        metadata = tf.compat.v1.RunMetadata()
+        self.team.expect("A traced step", self.limit_seconds)
+        self.session.run(steps.fetches(loop), options=options, run_metadata=metadata)
+        self.team.expect_nothing()
+        return metadata
+
+
 def trace(
-    session: tf.compat.v1.Session,
+    tracer: Tracer,
     loops: Sequence[Loop],
-    options: tf.compat.v1.RunOptions,
-    config: Config,
+    place: Place,
+    wanted: Summaries,
     log: RunLog,
-    team: Team,
+    *,
+    on_gpus: bool,
+    in_cluster: bool,
 ) -> None:
     """Takes traced steps if there are GPUs, several towers or processes, and adds what they show to the log.
 
@@ -50,28 +69,28 @@ def trace(
     Raises:
         BenchError: another task is lost, so no step can be taken.
     """
-    several = config.towers_in_total > 1 or config.processes.cluster is not None
-    written = config.summaries.trace_file or config.summaries.partitioned_graph_file_prefix
+    team, several = tracer.team, place.towers_in_total > 1 or in_cluster
+    written = wanted.trace_file or wanted.partitioned_graph_file_prefix
     fully = bool(several or written or log.traced_always)
-    if not (fully or config.devices.device == "gpu") or log.steps_per_slice is not None:
+    if not (fully or on_gpus) or log.steps_per_slice is not None:
         return
-    towers = config.towers_in_total if config.variables.variable_update in IN_GRAPH else config.devices.num_devices
     every: list[tf.compat.v1.RunMetadata] = []
     begin = time.perf_counter()
     with _excused(team):
-        every = [
-            _metadata(session, loop, options, config, team, with_graphs=fully, with_kernels=fully) for loop in loops
-        ]
+        every = [tracer.traced(loop, with_graphs=fully, with_kernels=fully) for loop in loops]
     seconds = time.perf_counter() - begin
     used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
     log.observe(peak_gpu_memory_bytes=max(used, default=None))
-    _write(every, config.summaries, team)
+    _write(every, wanted, team)
     if every and (several or log.traced_always):
-        log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
+        by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}
+        transfers = _transfers(every, place, by_formula, on_gpus=on_gpus)
+        log.placement = {**log.placement, "measured_per_step": transfers}
     lacking = fully and any(map(step_trace.lacks_kernels, every))
     if lacking:
         warn(step_trace.NO_KERNELS)
-    if len(loops) > 1 or towers < 2 or config.variables.pipeline:
+    towers = len(place.towers)
+    if len(loops) > 1 or towers < 2 or "pipeline" in log.placement:
         return
     budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
     can_trace = every and not lacking
@@ -79,10 +98,10 @@ def trace(
     taken = []
     with _excused(team):
         for _ in range(count):
-            team.expect("The steps between traced steps", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
+            team.expect("The steps between traced steps", tracer.limit_seconds)
             for _ in range(between):
-                session.run(steps.fetches(loops[0]), options=options)
-            taken.append(step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers))
+                tracer.session.run(steps.fetches(loops[0]), options=tracer.options)
+            taken.append(step_trace.tower_seconds(tracer.traced(loops[0]), towers))
     known = [seconds for seconds in taken if seconds is not None]
     if known and len(known) == count:
         log.observe(tower_compute_seconds=[[round(s, 6) for s in tower] for tower in zip(*known, strict=True)])
@@ -116,25 +135,6 @@ def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team:
     return min(count for count, _ in everyone), min(between for _, between in everyone)
 
 
-def _metadata(
-    session: tf.compat.v1.Session,
-    loop: Loop,
-    options: tf.compat.v1.RunOptions,
-    config: Config,
-    team: Team,
-    *,
-    with_graphs: bool = False,
-    with_kernels: bool = True,
-) -> tf.compat.v1.RunMetadata:
-    """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
-    traced = steps.traced(options, with_graphs=with_graphs, with_kernels=with_kernels)
-    metadata = tf.compat.v1.RunMetadata()
-    team.expect("A traced step", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
-    session.run(steps.fetches(loop), options=traced, run_metadata=metadata)
-    team.expect_nothing()
-    return metadata
-
-
 def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Summaries, team: Team) -> None:
     """Writes the trace of a step, and each device's graph. Asynchronous towers took theirs one after the other."""
     if wanted.trace_file:
@@ -147,18 +147,15 @@ def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Summaries, team: T
         files.write_partitions(graphs, Path(wanted.partitioned_graph_file_prefix))
 
 
-def _transfers(every: Sequence[tf.compat.v1.RunMetadata], config: Config, log: RunLog) -> dict[str, object]:
-    """Returns the transfers of one step of each loop, for the record."""
-    by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}
+def _transfers(
+    every: Sequence[tf.compat.v1.RunMetadata], place: Place, by_formula: Collection[str], *, on_gpus: bool
+) -> dict[str, object]:
+    """Returns the transfers of one step of each loop, for the record; `by_formula` are the kinds that are expected."""
     # Logical CPU devices: the first one is the host's, and a tower's. It counts as what the manager uses it for.
-    cpu_is_host = config.devices.device != "cpu" or not by_formula or bool({TO_DEVICE, TO_HOST} & by_formula.keys())
-    in_graph = config.variables.variable_update in IN_GRAPH
+    cpu_is_host = on_gpus or not by_formula or bool({TO_DEVICE, TO_HOST} & {*by_formula})
     found = [
         step_trace.crossings(
-            metadata,
-            cpu_is_host=cpu_is_host,
-            towers_in_total=config.towers_in_total,
-            workers=1 if in_graph else config.processes.num_workers,
+            metadata, cpu_is_host=cpu_is_host, towers_in_total=place.towers_in_total, workers=place.workers
         )
         for metadata in every
     ]

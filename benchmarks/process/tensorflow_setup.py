@@ -11,9 +11,10 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Literal
 
 from benchmarks.console import stderr_is, warn
+from benchmarks.option import option
 
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run on a CPU need not report that there is
 # no CUDA. Errors that stop a run are exceptions anyway.
@@ -36,77 +37,103 @@ _MALLOC_OPTIONS = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 2**28}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """The part of a configuration on devices.
+
+    Attributes:
+        device: `cpu` hides all GPUs.
+        num_devices: towers, one per device, also logical CPU devices; in a pipeline, stages.
+        virtual_gpus: into how many each GPU is split; they share its memory evenly.
+        visible_gpus: of the GPUs visible now, numbers of those that may be used; None: all.
+        gpu_memory_fraction, gpu_memory_limit_mib: of each GPU that may be taken; None: TensorFlow's default.
+        gpu_thread_mode: None leaves it to TensorFlow and the user's variable.
+        onednn: None leaves it to TensorFlow and the user's variable.
+    """
+
+    device: Literal["cpu", "gpu"] = "cpu"
+    num_devices: int = 1
+    virtual_gpus: int = 1
+    visible_gpus: tuple[int, ...] | None = None
+    gpu_memory_fraction: float | None = option(
+        "share of a GPU's memory that may be taken", default=None, flag="gpu_memory_frac", above=0, at_most=1
+    )
+    gpu_memory_limit_mib: int | None = option(
+        "MiB of each GPU's memory that may be taken, instead of --gpu_memory_frac; of split GPUs, by all parts "
+        "together",
+        default=None,
+        flag="gpu_memory_limit_mb",
+        at_least=1,
+    )
+    gpu_allow_growth: bool = option(
+        "take a GPU's memory as it is needed, not all at the start", default=False, flag="allow_growth"
+    )
+    gpu_thread_mode: Literal["global", "gpu_private", "gpu_shared"] | None = option(
+        "threads that launch GPU kernels: global, private to each GPU, or shared by all",
+        default=None,
+        default_text="gpu_private with --data_dir, else TensorFlow's",
+    )
+    per_gpu_thread_count: int = option(
+        "such threads per GPU, unless they are global; 0: TensorFlow's default", default=0, at_least=0
+    )
+    force_gpu_compatible: bool = option(
+        "pin all host memory of tensors, so that GPUs copy it directly",
+        default=False,
+        default_text="true if images come from the host",
+    )
+    num_intra_threads: int = option("threads within one operation; 0: TensorFlow's default", default=0, at_least=0)
+    num_inter_threads: int = option("operations at a time; 0: TensorFlow's default", default=0, at_least=0)
+    onednn: Literal["on", "off"] | None = option(
+        "use oneDNN's kernels on CPUs",
+        default=None,
+        default_text="TensorFlow's choice: on where the CPU has AVX512-VNNI or similar",
+    )
+    log_device_placement: bool = option("print where each operation runs", default=False, in_key=False)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether GPUs compute."""
+        return self.device == "gpu"
+
+    @property
+    def physical_gpus(self) -> int:
+        """GPUs that are used, whole or split; 0 on a CPU."""
+        return -(-self.num_devices // self.virtual_gpus) if self.on_gpu else 0
+
+    @property
+    def gpu_numbers(self) -> tuple[int, ...]:
+        """The numbers of these GPUs among those visible now."""
+        return (self.visible_gpus or tuple(range(self.physical_gpus)))[: self.physical_gpus]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Runtime:
     """What one process asks of TensorFlow: of its environment before the import, and of each of its sessions.
 
     Attributes:
-        device: `cpu` hides all GPUs.
-        num_devices: logical CPU devices, or GPUs, whole or split.
-        virtual_gpus: logical GPUs per physical GPU; they share its memory evenly.
-        visible_gpus: indices, among the GPUs visible now, of those that may be used; None leaves all.
-        gpu_memory_fraction: share of a GPU's memory that may be taken; None is TensorFlow's default.
-        gpu_memory_limit_mib: MiB of a GPU's memory that may be taken; None is TensorFlow's default.
-        gpu_allow_growth: take a GPU's memory only as it is needed.
-        gpu_thread_mode: whose threads launch GPU kernels: `global`, `gpu_private` or `gpu_shared`; None leaves it to
-            TensorFlow and the user's variables.
-        per_gpu_thread_count: such threads per GPU; 0 is TensorFlow's default.
-        force_gpu_compatible: all tensors on the host are in pinned memory.
+        devices: those of this process.
         batchnorm_persistent: whether cuDNN's persistent kernels train batch normalisation; None: TensorFlow's choice.
-        num_intra_threads: threads within an operation; 0 is TensorFlow's default.
-        num_inter_threads: operations at a time; 0 is TensorFlow's default.
-        onednn: whether CPUs compute with oneDNN's kernels, `on` or `off`; None leaves it to TensorFlow and the user's
-            variable.
         fpmath: oneDNN's math mode of products in float32, such as `BF16`; None leaves it to oneDNN and the user's
             variable.
         precision: with `tf32`, products in float32 round their factors; otherwise they do not.
         deterministic: equal runs give equal bits; operations that cannot do so fail.
-        log_device_placement: print where each operation runs.
         peers: addresses (host:port) of all tasks of a cluster; they are reached without a proxy.
     """
 
-    device: str = "cpu"
-    num_devices: int = 1
-    virtual_gpus: int = 1
-    visible_gpus: Sequence[int] | None = None
-    gpu_memory_fraction: float | None = None
-    gpu_memory_limit_mib: int | None = None
-    gpu_allow_growth: bool = False
-    gpu_thread_mode: str | None = None
-    per_gpu_thread_count: int = 0
-    force_gpu_compatible: bool = False
+    devices: Devices = Devices()
     batchnorm_persistent: bool | None = None
-    num_intra_threads: int = 0
-    num_inter_threads: int = 0
-    onednn: str | None = None
     fpmath: str | None = None
     precision: str = "fp32"
     deterministic: bool = False
-    log_device_placement: bool = False
     peers: Sequence[str] = ()
-
-    def session_options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of `devices.session_config`."""
-        return {name: getattr(self, name) for name in _OF_SESSIONS}
-
-
-_OF_SESSIONS = (
-    "virtual_gpus",
-    "gpu_memory_fraction",
-    "gpu_memory_limit_mib",
-    "gpu_allow_growth",
-    "force_gpu_compatible",
-    "num_intra_threads",
-    "num_inter_threads",
-    "log_device_placement",
-)
 
 
 def prepare(runtime: Runtime) -> None:
     """Sets the environment variables that TensorFlow, Keras and CUDA read when they are imported."""
+    devices = runtime.devices
     if "tensorflow" in sys.modules:
         raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
     # TensorFlow prints the placement to stdout, and at its lowest log level to stderr once more.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET[runtime.device])
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET[devices.device])
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # count GPUs as the driver and nvidia-smi do
     _await_steps()
     if runtime.peers:
@@ -115,23 +142,23 @@ def prepare(runtime: Runtime) -> None:
         os.environ["no_grpc_proxy"] = ",".join(sorted(hosts))
         _keep_freed_memory()
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
-    if runtime.onednn:
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if runtime.onednn == "on" else "0"
+    if devices.onednn:
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if devices.onednn == "on" else "0"
     if runtime.fpmath:
         os.environ["ONEDNN_DEFAULT_FPMATH_MODE"] = runtime.fpmath
     if runtime.batchnorm_persistent is not None:
         os.environ[PERSISTENT_BATCH_NORM] = str(int(runtime.batchnorm_persistent))
-    if runtime.gpu_thread_mode:
-        os.environ["TF_GPU_THREAD_MODE"] = runtime.gpu_thread_mode
-        sharing = runtime.num_devices if runtime.gpu_thread_mode == "gpu_shared" else 1
-        if runtime.per_gpu_thread_count:
-            os.environ["TF_GPU_THREAD_COUNT"] = str(runtime.per_gpu_thread_count * sharing)
-    if runtime.device == "cpu":
+    if devices.gpu_thread_mode:
+        os.environ["TF_GPU_THREAD_MODE"] = devices.gpu_thread_mode
+        sharing = devices.num_devices if devices.gpu_thread_mode == "gpu_shared" else 1
+        if devices.per_gpu_thread_count:
+            os.environ["TF_GPU_THREAD_COUNT"] = str(devices.per_gpu_thread_count * sharing)
+    if devices.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    elif runtime.visible_gpus is not None:
+    elif devices.visible_gpus is not None:
         now = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = now.split(",") if now else None
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if names else str(i) for i in runtime.visible_gpus)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if names else str(i) for i in devices.visible_gpus)
 
 
 def _await_steps() -> None:

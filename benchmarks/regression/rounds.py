@@ -181,7 +181,7 @@ def run(
     Raises:
         UsageError: records cannot be stored, or the sides ran on different hardware.
     """
-    on_gpus = any(cell.config and cell.config.devices.device == "gpu" for cell in plan.cells)
+    on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
     runner = _PairRunner(builds, plan.output_dir, provenance, plan.round_timeout_seconds)
     notes: list[str] = []

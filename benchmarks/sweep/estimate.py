@@ -37,11 +37,9 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
         step = statistics.median(statistics.median(r.measurement.step_seconds) for r in alike)
     else:
         gflop = specs.find(config.workload.model).gflop_per_image * (1 if config.workload.forward_only else 3)
-        at_once = (
-            _GFLOPS_PER_GPU * config.devices.num_devices
-            if config.devices.device == "gpu"
-            else _GFLOPS_PER_CORE * usable_cores()
-        )
+        at_once = _GFLOPS_PER_CORE * usable_cores()
+        if config.devices.on_gpu:
+            at_once = _GFLOPS_PER_GPU * config.devices.num_devices
         start, step = _START_SECONDS, gflop * config.batch_global / at_once
     steps = (steps or config.length.num_batches or 100) + config.length.num_warmup_batches + 2
     seconds = start + steps * step

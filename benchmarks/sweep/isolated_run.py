@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from msgspec.structs import replace
+
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, says_no_memory
 from benchmarks.one_run import time_slices
@@ -104,11 +106,11 @@ class CellRunner:
             record = self._without_run(cell, *_what_happened(cell, ended, output, killed))
         if ended.wrote_too_much and command.stderr:
             command.stderr.truncate(min(_LEFT_BYTES, os.fstat(command.stderr.fileno()).st_size))
+        if not was_removed and not is_stored:
+            (record,), _ = keep(self.store, record)
         self.records.append(record)
         if was_removed:
             self._store_again()
-        elif not is_stored:
-            keep(self.store, record)
         return record
 
     def opened(self) -> IO[bytes]:
@@ -133,7 +135,8 @@ class CellRunner:
         path = self.store.jsonl_path
         stored = {record.identity.run_id for record in self.store.load().records}
         missing = [record for record in self.records if record.identity.run_id not in stored]
-        if not keep(self.store, *missing):
+        _, are_stored = keep(self.store, *missing)
+        if not are_stored:
             raise BenchError(f"{path} was removed while runs were to be stored in it, and it cannot be made again.")
         warn(f"{path} was removed. It was made again, with {counted(len(missing), 'record')} of this session.")
 
@@ -147,9 +150,8 @@ class CellRunner:
         return self._keep_without_run(cell, Status.CRASH, reason)
 
     def _keep_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
-        record = self._without_run(cell, status, reason)
+        (record,), _ = keep(self.store, self._without_run(cell, status, reason))
         self.records.append(record)
-        keep(self.store, record)
         return record
 
     def _without_run(self, cell: Cell, status: Status, reason: str) -> Record:
@@ -158,7 +160,7 @@ class CellRunner:
         if cell.config is None or cell.config.devices.device == "cpu":  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         if cell.config:
-            return dataclasses.replace(record_without_run(cell.config, provenance, status, reason), warnings=[])
+            return replace(record_without_run(cell.config, provenance, status, reason), warnings=[])
         return Record(
             identity=provenance.identity(given(cell)),
             config=given(cell),
@@ -294,12 +296,13 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
         return Status.SKIPPED, refused[-1]
     fatal = (line for line in output.splitlines() if _CHECK_FAILED in line)
     if ended.out_of_memory or _NO_MEMORY in output or any(map(says_no_memory, fatal)):
-        by = (
-            "The kernel killed the run because memory ran out"
-            if ended.out_of_memory
-            else "Memory could not be allocated"
-        )
-        return Status.OUT_OF_MEMORY, f"{out_of_memory(by, cell.config or cell.arguments)}{said}"
+        by = "Memory could not be allocated"
+        if ended.out_of_memory:
+            by = "The kernel killed the run because memory ran out"
+        reason = f"{by}: {' '.join(cell.arguments)}. Try a smaller --batch_size."
+        if cell.config:
+            reason = out_of_memory(by, cell.config.workload, cell.config.devices)
+        return Status.OUT_OF_MEMORY, f"{reason}{said}"
     if ended.returncode < 0:
         name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""

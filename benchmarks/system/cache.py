@@ -10,19 +10,28 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Generic, Literal, TypeVar
+
+import msgspec
 
 from benchmarks.console import warn
 from results import store
 from results.record import Identity, key_of
 from results.version import SUITE_VERSION
 
-_FORMAT_VERSION = 1
 # After this time the user learns why nothing happens.
 _NOTICE_SECONDS = 5.0
 
+T = TypeVar("T")
 Entry = Mapping[str, Any]
 _warn_once = functools.cache(warn)  # a damaged file is read several times
+
+
+class _Held(msgspec.Struct):
+    """The content of a file."""
+
+    format_version: Literal[1]
+    entries: dict[str, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +51,17 @@ class CacheFile:
         directory = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
         return Path(directory or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
 
-    def find(self, key: str) -> dict[str, Any] | None:
-        """Returns an entry, with its `time_utc`; None if it is missing."""
-        return self._read().get(key)
+    def find(self, key: str, of: type[T]) -> T | None:
+        """Returns an entry, whose fields and `time_utc` are those of a type; None if it is missing or damaged."""
+        return self.read(self._read().get(key), of)
 
-    def entries(self) -> dict[str, dict[str, Any]]:
-        """Returns all entries by key, each with its `time_utc`."""
-        return self._read()
+    def read(self, entry: Entry | None, of: type[T]) -> T | None:
+        """Returns an entry as a type; None without one. A damaged entry is ignored with a warning."""
+        try:
+            return None if entry is None else msgspec.convert(entry, of)
+        except msgspec.ValidationError as error:
+            self._ignore(error)
+            return None
 
     def keep(self, key: str, entry: Entry) -> None:
         """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
@@ -70,13 +83,12 @@ class CacheFile:
                 _lock(lock, locked)
                 entries = self._read()
                 entries[key] = {**change(entries.get(key)), "time_utc": now}
-                held = {"format_version": _FORMAT_VERSION, "entries": entries}
+                held = {"format_version": 1, "entries": entries}
                 store.replace(target, json.dumps(held, indent=1) + "\n")
         except OSError as error:
             warn(f"{self.holds.capitalize()} cannot be saved in {target} ({error}): they will be made again.")
 
-    def ignore(self, error: Exception) -> None:
-        """Warns, once for each problem, that the file cannot be used."""
+    def _ignore(self, error: Exception) -> None:
         problem = f"{type(error).__name__}: {error}"
         _warn_once(
             f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; they will be replaced."
@@ -84,14 +96,11 @@ class CacheFile:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            held = json.loads(self.path().read_text(encoding="utf-8"))
-            if held["format_version"] != _FORMAT_VERSION:
-                raise ValueError(f"it is not of format {_FORMAT_VERSION}")
-            return {str(key): dict(entry) for key, entry in held["entries"].items()}
+            return msgspec.json.decode(self.path().read_bytes(), type=_Held).entries
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self.ignore(error)
+        except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
+            self._ignore(error)
             return {}
 
 
@@ -113,15 +122,11 @@ def key(identity: Identity, question: Mapping[str, Any]) -> str:
     return f"{identity.hardware_key} {identity.software_key} {key_of({**question, 'suite': SUITE_VERSION})}"
 
 
-def find(wanted: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Returns the time of an answer (UTC) and the answer; None if it is missing or damaged."""
-    if (entry := FILE.find(wanted)) is None:
-        return None
-    try:
-        return str(entry["time_utc"]), dict(entry["answer"])
-    except (KeyError, TypeError, ValueError) as error:
-        FILE.ignore(error)
-        return None
+class Answered(msgspec.Struct, Generic[T]):
+    """An answer, and when it was found (UTC)."""
+
+    time_utc: str
+    answer: T
 
 
 def keep(wanted: str, answer: Mapping[str, Any]) -> None:

@@ -5,76 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.errors import UsageError
-from benchmarks.option import Flag, filled, flags_of, option
+from benchmarks.option import Flag, filled, flags_of
 from benchmarks.outside_text import whole_number
-from benchmarks.process.tensorflow_setup import SPLIT_FRACTION
+from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices
 from benchmarks.system import gpu_support, hardware
 from benchmarks.system.provenance import describe_software
 from benchmarks.topology.cluster import Cluster
 from results.text import counted
 
 _MOST_DEVICES = 1024
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Devices:
-    """The part of a configuration on devices.
-
-    Attributes:
-        num_devices: towers, one per device; in a pipeline, stages.
-        virtual_gpus: into how many each GPU is split.
-        visible_gpus: numbers of those that may be used; None: all.
-        gpu_memory_fraction, gpu_memory_limit_mib: of each GPU that may be taken; None: TensorFlow's default.
-        gpu_thread_mode: None leaves it to TensorFlow and the user's variable.
-        onednn: None leaves it to TensorFlow and the user's variable.
-    """
-
-    device: Literal["cpu", "gpu"]
-    num_devices: int
-    virtual_gpus: int = 1
-    visible_gpus: tuple[int, ...] | None = None
-    gpu_memory_fraction: float | None = option(
-        "share of a GPU's memory that may be taken", default=None, flag="gpu_memory_frac", above=0, at_most=1
-    )
-    gpu_memory_limit_mib: int | None = option(
-        "MiB of each GPU's memory that may be taken, instead of --gpu_memory_frac; of split GPUs, by all parts "
-        "together",
-        default=None,
-        flag="gpu_memory_limit_mb",
-        at_least=1,
-    )
-    gpu_allow_growth: bool = option(
-        "take a GPU's memory as it is needed, not all at the start", default=False, flag="allow_growth"
-    )
-    gpu_thread_mode: Literal["global", "gpu_private", "gpu_shared"] | None = option(
-        "threads that launch GPU kernels: global, private to each GPU, or shared by all",
-        default=None,
-        default_text="gpu_private with --data_dir, else TensorFlow's",
-    )
-    per_gpu_thread_count: int = option(
-        "such threads per GPU, unless they are global; 0: TensorFlow's default", default=0, at_least=0
-    )
-    force_gpu_compatible: bool = option(
-        "pin all host memory of tensors, so that GPUs copy it directly",
-        default=False,
-        default_text="true if images come from the host",
-    )
-    num_intra_threads: int = option("threads within one operation; 0: TensorFlow's default", default=0, at_least=0)
-    num_inter_threads: int = option("operations at a time; 0: TensorFlow's default", default=0, at_least=0)
-    onednn: Literal["on", "off"] | None = option(
-        "use oneDNN's kernels on CPUs",
-        default=None,
-        default_text="TensorFlow's choice: on where the CPU has AVX512-VNNI or similar",
-    )
-    log_device_placement: bool = option("print where each operation runs", default=False, in_key=False)
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether GPUs compute."""
-        return self.device == "gpu"
 
 
 DEVICE_FLAGS = (
@@ -180,11 +122,11 @@ def decide(
     return _share_of_worker(devices, given, cluster, environ)
 
 
-def judge(devices: Devices, *, precision: str, xla: str) -> tuple[str, ...]:
+def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, ...]:
     """Returns sentences on what the chosen GPUs of this machine do badly; nothing where its driver shows none.
 
     Args:
-        devices: as they are chosen.
+        gpus: those that are used.
         precision: of the arithmetic.
         xla: whether XLA compiles, `jit` or `off`.
 
@@ -199,31 +141,29 @@ def judge(devices: Devices, *, precision: str, xla: str) -> tuple[str, ...]:
         )
     if (precision, override) == ("tf32", "0"):
         raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
-    inventory = chosen_gpus(devices)
-    capabilities = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
-    found = gpu_support.judge(
-        capabilities,
-        inventory.cuda_version,
-        describe_software(),
-        precision=precision,
-        xla=xla,
-    )
+    capabilities = {gpu.name: gpu.compute_capability for gpu in gpus.gpus}
+    found = gpu_support.judge(capabilities, gpus.cuda_version, describe_software(), precision=precision, xla=xla)
     if found and found[0].is_fatal:
         raise UsageError(found[0].sentence)
     return tuple(one.sentence for one in found)
 
 
-def owns_gpus(devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]) -> bool:
-    """Returns whether every tower has a whole GPU of its own, as NCCL needs it."""
-    if devices.device == "cpu" or devices.virtual_gpus > 1 or _shares_gpus(devices, given, cluster, environ):
+def owns_gpus(
+    devices: Devices,
+    gpus: hardware.Inventory,
+    given: Mapping[str, Any],
+    cluster: Cluster | None,
+    environ: Mapping[str, str],
+) -> bool:
+    """Returns whether every tower has a whole GPU of its own, as NCCL needs it; `gpus` are those that are used."""
+    if not devices.on_gpu or devices.virtual_gpus > 1 or _shares_gpus(devices, given, cluster, environ):
         return False
-    return not any(gpu.is_divided for gpu in chosen_gpus(devices).gpus)
+    return not any(gpu.is_divided for gpu in gpus.gpus)
 
 
 def chosen_gpus(devices: Devices) -> hardware.Inventory:
     """Returns the GPUs of this machine that are used, as far as its driver shows them."""
-    physical = -(-devices.num_devices // devices.virtual_gpus)
-    return hardware.gpu_inventory().only((devices.visible_gpus or range(physical))[:physical])
+    return hardware.gpu_inventory().only(devices.gpu_numbers) if devices.on_gpu else hardware.Inventory()
 
 
 def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
@@ -289,7 +229,7 @@ def _shares_gpus(
 
     They do unless each has its own: whole ones of `--local_cluster`, or those of --gpus or CUDA_VISIBLE_DEVICES.
     """
-    if cluster is None or devices.device == "cpu" or cluster.workers_on_this_host == 1:
+    if cluster is None or not devices.on_gpu or cluster.workers_on_this_host == 1:
         return False
     if not cluster.own.has_towers:
         return False

@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from benchmarks.errors import UsageError
-from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Runtime
+from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
 from benchmarks.system.hardware import gpu_inventory, usable_cores
 from benchmarks.topology import missing_gpus, placement
 from benchmarks.topology.cluster import Cluster
@@ -17,8 +17,8 @@ from variable_mgr.place import Place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Devices:
-    """The devices that one process drives.
+class DevicePlan:
+    """The devices that one process drives, by name.
 
     Attributes:
         place: the towers' devices, and those around them.
@@ -37,48 +37,40 @@ class Devices:
 
 
 def plan(
-    kind: str,
-    count: int,
-    *,
-    virtual_gpus: int,
-    shared_on: str,
-    cluster: Cluster | None = None,
-    manager: str = "",
-    group: int = 1,
-) -> Devices:
-    """Names the devices of `count` towers.
+    devices: Devices, *, shared_on: str, cluster: Cluster | None = None, manager: str = "", group: int = 1
+) -> DevicePlan:
+    """Names the devices of towers.
 
     Args:
-        kind: `cpu` or `gpu`.
-        count: how many.
-        virtual_gpus: logical GPUs per physical GPU.
+        devices: their kind and number.
         shared_on: `cpu` for the host, `gpu` for the towers' own devices.
         cluster: the tasks; None for a single process.
         manager: the variable manager.
         group: see `variable_mgr.place.Place`.
     """
-    place = placement.place(kind, count, virtual=virtual_gpus > 1, cluster=cluster, manager=manager, group=group)
-    if kind == "cpu":
+    count, is_split = devices.num_devices, devices.virtual_gpus > 1
+    place = placement.place(devices.device, count, virtual=is_split, cluster=cluster, manager=manager, group=group)
+    if not devices.on_gpu:
         description = f"{counted(count, 'logical CPU device')} sharing {counted(usable_cores(), 'core')}"
-    elif virtual_gpus > 1:
-        description = f"{counted(count, 'virtual GPU')}, {virtual_gpus} on each physical one"
+    elif is_split:
+        description = f"{counted(count, 'virtual GPU')}, {devices.virtual_gpus} on each physical one"
     else:
         description = counted(count, "GPU")
     if cluster:
         description = f"{counted(cluster.num_workers, 'worker')}, each with {description}"
     shared = (place.host,) if shared_on == "cpu" else place.towers
-    return Devices(place=place, shared=shared, description=description)
+    return DevicePlan(place=place, shared=shared, description=description)
 
 
-def require_gpus(runtime: Runtime, *, eager: bool = False) -> None:
+def require_gpus(devices: Devices, *, eager: bool = False) -> None:
     """Checks that TensorFlow sees the GPUs, if any are needed; with `eager`, the eager runtime may use them.
 
     Raises:
         UsageError: it sees too few, or ignores one, so that it numbers them unlike the driver.
     """
-    if runtime.device == "cpu":
+    if not devices.on_gpu:
         return
-    needed = -(-runtime.num_devices // runtime.virtual_gpus)
+    needed = devices.physical_gpus
     seen, shown = len(tf.config.list_physical_devices("GPU")), gpu_inventory().gpus
     if not eager:
         # An input pipeline starts the eager runtime, which would take all GPUs' memory before the session.
@@ -91,16 +83,16 @@ def require_gpus(runtime: Runtime, *, eager: bool = False) -> None:
         )
 
 
-def set_threads(runtime: Runtime) -> None:
+def set_threads(devices: Devices) -> None:
     """Sets how many threads this process has, before anything has run in it.
 
     TensorFlow makes its thread pools once, for whatever runs first: a session, or the eager runtime, which an input
     pipeline starts.
     """
-    if runtime.num_intra_threads:
-        tf.config.threading.set_intra_op_parallelism_threads(runtime.num_intra_threads)
-    if runtime.num_inter_threads:
-        tf.config.threading.set_inter_op_parallelism_threads(runtime.num_inter_threads)
+    if devices.num_intra_threads:
+        tf.config.threading.set_intra_op_parallelism_threads(devices.num_intra_threads)
+    if devices.num_inter_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(devices.num_inter_threads)
 
 
 def set_arithmetic(runtime: Runtime) -> None:
@@ -113,7 +105,7 @@ def set_arithmetic(runtime: Runtime) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
-def require_nchw_on_cpu(runtime: Runtime) -> None:
+def require_nchw_on_cpu(devices: Devices) -> None:
     """Checks that this TensorFlow has NCHW kernels for the CPU: with oneDNN it has, without it has none.
 
     Raises:
@@ -126,7 +118,8 @@ def require_nchw_on_cpu(runtime: Runtime) -> None:
         # A feed keeps graph optimisation from computing the answer without the kernels.
         fed = tf.compat.v1.placeholder_with_default(pooled, pooled.shape)
         gradients = tf.gradients(fed, [kernel, images])
-        with tf.compat.v1.Session(config=session_config("cpu", 1, **runtime.session_options())) as session:
+        on_cpu = session_config(dataclasses.replace(devices, device="cpu", num_devices=1))
+        with tf.compat.v1.Session(config=on_cpu) as session:
             try:
                 session.run(gradients)
             except tf.errors.OpError as error:
@@ -136,89 +129,67 @@ def require_nchw_on_cpu(runtime: Runtime) -> None:
                 ) from error
 
 
-def session_config(
-    kind: str,
-    count: int,
-    *,
-    virtual_gpus: int = 1,
-    gpu_memory_fraction: float | None = None,
-    gpu_memory_limit_mib: int | None = None,
-    gpu_allow_growth: bool = False,
-    force_gpu_compatible: bool = False,
-    num_intra_threads: int = 0,
-    num_inter_threads: int = 0,
-    log_device_placement: bool = False,
-) -> tf.compat.v1.ConfigProto:
+def session_config(devices: Devices) -> tf.compat.v1.ConfigProto:
     """Returns the session's configuration: strict placement, exactly the devices of `plan`.
 
-    Args:
-        kind: `cpu` or `gpu`.
-        count: number of towers.
-        virtual_gpus: see `Runtime`, as for all arguments below.
-        gpu_memory_fraction: of split GPUs, the share that all parts have together.
-        gpu_memory_limit_mib: of split GPUs, what all parts have together.
-        gpu_allow_growth: ignored where GPUs are split.
-        force_gpu_compatible: of the whole process.
-        num_intra_threads: of the process.
-        num_inter_threads: of the process.
-        log_device_placement: to stdout.
+    Limits of split GPUs are what all parts have together, and their memory does not grow. Threads and pinned memory are
+    those of the whole process.
 
     Raises:
         UsageError: a GPU has less memory than the limit.
     """
     config = tf.compat.v1.ConfigProto(
         allow_soft_placement=False,
-        log_device_placement=log_device_placement,
-        intra_op_parallelism_threads=num_intra_threads,
-        inter_op_parallelism_threads=num_inter_threads,
+        log_device_placement=devices.log_device_placement,
+        intra_op_parallelism_threads=devices.num_intra_threads,
+        inter_op_parallelism_threads=devices.num_inter_threads,
         # A session takes all GPUs of its process unless it is told otherwise, also those that are hidden from the eager
         # runtime.
-        device_count={"CPU": count, "GPU": 0} if kind == "cpu" else {"CPU": 1},
+        device_count={"CPU": 1} if devices.on_gpu else {"CPU": devices.num_devices, "GPU": 0},
     )
-    if kind == "gpu":
-        config.gpu_options.allow_growth = gpu_allow_growth
-        config.gpu_options.force_gpu_compatible = force_gpu_compatible
-        physical = -(-count // virtual_gpus)  # the others' memory is left alone
-        config.gpu_options.visible_device_list = ",".join(map(str, range(physical)))
+    if devices.on_gpu:
+        options = config.gpu_options
+        options.allow_growth = devices.gpu_allow_growth
+        options.force_gpu_compatible = devices.force_gpu_compatible
+        # The others' memory is left alone.
+        options.visible_device_list = ",".join(map(str, range(devices.physical_gpus)))
         # TensorFlow accepts either limits per virtual device, of which a GPU may have one, or a fraction per GPU.
-        if virtual_gpus > 1 or gpu_memory_limit_mib:
-            for each_mib in _mib_per_virtual_gpu(physical, virtual_gpus, gpu_memory_fraction, gpu_memory_limit_mib):
-                config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * virtual_gpus)
-        elif gpu_memory_fraction is not None:
-            config.gpu_options.per_process_gpu_memory_fraction = gpu_memory_fraction
+        if devices.virtual_gpus > 1 or devices.gpu_memory_limit_mib:
+            for each_mib in _mib_per_virtual_gpu(devices):
+                options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * devices.virtual_gpus)
+        elif devices.gpu_memory_fraction is not None:
+            options.per_process_gpu_memory_fraction = devices.gpu_memory_fraction
     return config
 
 
-def _mib_per_virtual_gpu(physical: int, parts: int, fraction: float | None, limit_mib: int | None) -> list[float]:
+def _mib_per_virtual_gpu(devices: Devices) -> list[float]:
     """Returns the memory of each of the equal parts of each physical GPU."""
-    memory_mib = [gpu.memory_bytes / 2**20 for gpu in gpu_inventory().gpus[:physical]]
+    limit_mib, parts = devices.gpu_memory_limit_mib, devices.virtual_gpus
+    memory_mib = [gpu.memory_bytes / 2**20 for gpu in gpu_inventory().gpus[: devices.physical_gpus]]
     if limit_mib is None:
-        return [(fraction or SPLIT_FRACTION) / parts * mib for mib in memory_mib]
+        return [(devices.gpu_memory_fraction or SPLIT_FRACTION) / parts * mib for mib in memory_mib]
     if limit_mib > min(memory_mib, default=limit_mib):
         raise UsageError(
             f"--gpu_memory_limit_mb={limit_mib}: a GPU here has {min(memory_mib):.0f} MiB. Give less, or leave it out."
         )
-    return [limit_mib / parts] * physical
+    return [limit_mib / parts] * devices.physical_gpus
 
 
-def configure_eager_runtime(runtime: Runtime) -> None:
+def configure_eager_runtime(devices: Devices) -> None:
     """Gives the eager runtime the devices of `plan`, before anything has run in it."""
-    set_threads(runtime)
-    count, virtual_gpus = runtime.num_devices, runtime.virtual_gpus
-    if runtime.device == "cpu":
-        if count > 1:  # one is what it has anyway
+    set_threads(devices)
+    if not devices.on_gpu:
+        if devices.num_devices > 1:  # one is what it has anyway
             (host,) = tf.config.list_physical_devices("CPU")
-            tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * count)
+            logical = [tf.config.LogicalDeviceConfiguration()] * devices.num_devices
+            tf.config.set_logical_device_configuration(host, logical)
         return
-    physical = tf.config.list_physical_devices("GPU")[: -(-count // virtual_gpus)]
+    physical = tf.config.list_physical_devices("GPU")[: devices.physical_gpus]
     tf.config.set_visible_devices(physical, "GPU")
-    if virtual_gpus == 1 and runtime.gpu_memory_fraction is None and runtime.gpu_memory_limit_mib is None:
+    if devices.virtual_gpus == 1 and devices.gpu_memory_fraction is None and devices.gpu_memory_limit_mib is None:
         for gpu in physical:
-            tf.config.experimental.set_memory_growth(gpu, runtime.gpu_allow_growth)
+            tf.config.experimental.set_memory_growth(gpu, devices.gpu_allow_growth)
         return
-    limits = _mib_per_virtual_gpu(
-        len(physical), virtual_gpus, runtime.gpu_memory_fraction, runtime.gpu_memory_limit_mib
-    )
-    for gpu, each_mib in zip(physical, limits, strict=True):
+    for gpu, each_mib in zip(physical, _mib_per_virtual_gpu(devices), strict=True):
         limited = tf.config.LogicalDeviceConfiguration(memory_limit=each_mib)
-        tf.config.set_logical_device_configuration(gpu, [limited] * virtual_gpus)
+        tf.config.set_logical_device_configuration(gpu, [limited] * devices.virtual_gpus)

@@ -10,10 +10,10 @@ from benchmarks.process.tensorflow_setup import Runtime
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from benchmarks.topology.devices import Devices
+    from benchmarks.topology.devices import DevicePlan
 
 
-def start(runtime: Runtime) -> tuple[Devices, tf.compat.v1.ConfigProto]:
+def start(runtime: Runtime) -> tuple[DevicePlan, tf.compat.v1.ConfigProto]:
     """Imports TensorFlow in an environment prepared for it, and returns the devices and a session's configuration.
 
     A run takes the same steps apart: it prepares the environment, describes the machine, and imports TensorFlow under
@@ -26,8 +26,6 @@ def start(runtime: Runtime) -> tuple[Devices, tf.compat.v1.ConfigProto]:
     tensorflow_setup.import_tensorflow()
     from benchmarks.topology import devices
 
-    devices.require_gpus(runtime)
+    devices.require_gpus(runtime.devices)
     devices.set_arithmetic(runtime)
-    kind, count = runtime.device, runtime.num_devices
-    planned = devices.plan(kind, count, virtual_gpus=runtime.virtual_gpus, shared_on="cpu")
-    return planned, devices.session_config(kind, count, **runtime.session_options())
+    return devices.plan(runtime.devices, shared_on="cpu"), devices.session_config(runtime.devices)

@@ -102,7 +102,7 @@ def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: flo
         ended = subprocess.run(
             # Without the working directory, where files may have the names of the libraries.
             [sys.executable, "-P", "-m", "benchmarks.trackers.send"],
-            input="\n".join([job, *(record.masked().to_json() for record in records)]).encode(),
+            input="\n".join([job, *(record.to_json() for record in records)]).encode(),
             capture_output=True,
             timeout=limit_seconds,
             check=False,

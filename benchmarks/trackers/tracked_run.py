@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from results.columns import COLUMNS
 from results.exchange import step_times
 from results.exchange.step_times import StepTimes
@@ -75,7 +77,7 @@ def tracked(record: Record) -> TrackedRun:
     Raises:
         ValueError: the record has no run_id, which identifies it in a tracker.
     """
-    record, times = record.masked(), step_times.of_record(record)
+    times = step_times.of_record(record)
     if not (run_id := _ODD_IN_ID.sub("_", record.identity.run_id)):
         raise ValueError("the record has no run_id")
     model = str(record.config.get("model") or record.kind)
@@ -96,7 +98,7 @@ def tracked(record: Record) -> TrackedRun:
 
 
 def _facts(record: Record) -> Mapping[str, Any]:
-    identity = {name: value for name, value in vars(record.identity).items() if name != "command"}
+    identity = {name: value for name, value in msgspec.structs.asdict(record.identity).items() if name != "command"}
     return {
         **identity,
         "command": " ".join(record.identity.command),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from benchmarks.input.tower_input import TowerInput
-from benchmarks.topology.devices import Devices
+from benchmarks.topology.devices import DevicePlan
 from benchmarks.training.objectives import Objective, Score
 from models.splitting import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
@@ -31,7 +31,7 @@ class _Tower:
 
 
 def train_towers(
-    model: SplitModel, inputs: Sequence[TowerInput], devices: Devices, manager: VariableManager, objective: Objective
+    model: SplitModel, inputs: Sequence[TowerInput], devices: DevicePlan, manager: VariableManager, objective: Objective
 ) -> tuple[list[Score], list[TowerUpdate]]:
     """Returns each tower's score and update; gradients of its columns are those of the mean loss over all towers.
 

@@ -29,7 +29,7 @@ from results.measurement import Observed
 from results.text import counted
 from variable_mgr.manager import TowerUpdate
 from variable_mgr.reductions.kernels import mean
-from variable_mgr.traffic import BETWEEN_DEVICES, Traffic
+from variable_mgr.traffic import DEVICE, Transfer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Pipeline:
         pairs = zip(self.stages, devices, strict=True)
         return {variable.name: device for stage, device in pairs for variable in stage.variables}
 
-    def traffic(self, images: int) -> Traffic:
+    def transfers(self, images: int) -> list[Transfer]:
         """Returns what all stages send in a step of that many images: activations forward, their gradients back."""
-        sent_bytes = 2 * images * sum(work.output_bytes for work in self.work[:-1])
-        transfers = 2 * self.micro_batches * (len(self.stages) - 1)
-        return Traffic(activation_bytes=sent_bytes, by_kind={BETWEEN_DEVICES: (transfers, sent_bytes)})
+        number = 2 * self.micro_batches
+        sizes = [2 * images * work.output_bytes for work in self.work[:-1]]
+        return [Transfer(DEVICE, DEVICE, size, number, "activation") for size in sizes]
 
     def facts(self, devices: Sequence[str], images: int) -> dict[str, Any]:
         """Returns for the record what each stage has, and the share of a step in which its device should be idle."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.topology.devices import Devices
+from benchmarks.topology.devices import DevicePlan
 from benchmarks.training.step_trace import COLLECTIVES
 from results.placement import aggregated, grouped
 from variable_mgr.manager import VariableManager, VariableSpec
@@ -23,7 +23,7 @@ _Parts = Mapping[str, frozenset[str]]
 
 
 def placement_table(
-    manager: VariableManager, devices: Devices, *, training: bool, variables: Sequence[VariableSpec]
+    manager: VariableManager, devices: DevicePlan, *, training: bool, variables: Sequence[VariableSpec]
 ) -> dict[str, Any]:
     """Returns the placement of a run, for the record, whose manager has created its variables in the default graph.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
-from variable_mgr.traffic import BETWEEN_DEVICES, NETWORK, TO_DEVICE, TO_HOST, ByKind, added
+from variable_mgr.traffic import BETWEEN_DEVICES, NETWORK, TO_DEVICE, TO_HOST, summed
 
 # These send by themselves, without a pair of _Send and _Recv.
 COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
@@ -63,7 +63,7 @@ def crossings(
         workers: that drive these towers together, each with a trace of its own.
     """
     sizes = _output_bytes(metadata)
-    sent: list[ByKind] = []
+    sent: list[tuple[str, float, float]] = []  # kind of link, number, bytes
     scalars = []
     unknown = collectives = 0
     origins = received(metadata)
@@ -76,16 +76,16 @@ def crossings(
             scalars.append(size or 0)
             continue
         unknown += size is None
-        sent.append({_kind(sender, receiver, cpu_is_host=cpu_is_host): (1, size or 0)})
+        sent.append((_kind(sender, receiver, cpu_is_host=cpu_is_host), 1, size or 0))
     for device, name in _collectives(metadata) if towers_in_total > 1 else ():
         collectives += 1
         number, share = 2 * (towers_in_total - 1), 2 * (towers_in_total - 1) / towers_in_total
         # The last tower of a worker sends to the next worker.
         outside = workers / towers_in_total if workers > 1 else 0.0
         bytes_sent = share * (sizes.get((device, name, 0), (False, 0))[1] or 0)
-        sent.append({NETWORK: (outside * number, outside * bytes_sent)})
-        sent.append({BETWEEN_DEVICES: ((1 - outside) * number, (1 - outside) * bytes_sent)})
-    by_kind = {kind: (round(n), round(size)) for kind, (n, size) in (added(*sent) or {}).items() if round(n)}
+        sent.append((NETWORK, outside * number, outside * bytes_sent))
+        sent.append((BETWEEN_DEVICES, (1 - outside) * number, (1 - outside) * bytes_sent))
+    by_kind = {kind: (round(n), round(size)) for kind, (n, size) in summed(sent).items() if round(n)}
     reports = [(stats.device, event) for stats in metadata.step_stats.dev_stats for event in stats.node_stats]
     copies = [_COPY.match(event.timeline_label) for device, event in reports if device.endswith(COPIES)]
     return Crossings(
@@ -94,7 +94,7 @@ def crossings(
         unknown=unknown,
         collectives=collectives,
         received=sum(event.node_name == "RecvTensor" for _, event in reports),
-        copies=added(*({copy[1]: (1, int(copy[2]))} for copy in copies if copy)) or {},
+        copies=summed((copy[1], 1, int(copy[2])) for copy in copies if copy),
     )
 
 

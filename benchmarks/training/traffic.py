@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from models import splitting
 from models.building import Model
@@ -11,7 +13,16 @@ from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import BETWEEN_DEVICES, DividedLayers, Traffic, added
+from variable_mgr.traffic import (
+    NETWORK,
+    DividedLayers,
+    Transfer,
+    busiest_server,
+    by_kind,
+    by_link,
+    total_bytes,
+    total_number,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,20 +66,40 @@ def manager_on_real_devices(
     return factory.make(name, place, shared_devices=shared, modifiers=modifiers)
 
 
-def model_traffic(manager: VariableManager, model: Model, batch_per_device: int, *, divided_over: int = 0) -> Traffic:
-    """Returns how many bytes the devices of one process send in a training step.
+def model_transfers(
+    manager: VariableManager, model: Model, batch_per_device: int, *, divided_over: int = 0
+) -> list[Transfer]:
+    """Returns what the devices of one process send in a training step.
 
     The manager is one of `manager_on_real_devices`. The dense layers are divided over so many towers; 0: they are not.
     """
-    sizes = _weights(model)
     if not divided_over:
-        return manager.traffic(list(sizes.values()))
+        return manager.transfers(model.variables)
     divided = splitting.split(model).divided
-    of_the_rest = manager.traffic([size for name, size in sizes.items() if name not in divided])
-    layers = dense_share(model, batch_per_device).layers
-    size = layers.activation_bytes(divided_over)
-    by_kind = added(of_the_rest.by_kind, {BETWEEN_DEVICES: (layers.activation_transfers(divided_over), size)})
-    return dataclasses.replace(of_the_rest, activation_bytes=size, by_kind=by_kind)
+    of_the_rest = manager.transfers([variable for variable in model.variables if variable.name not in divided])
+    return of_the_rest + dense_share(model, batch_per_device).layers.transfers(divided_over)
+
+
+def between_devices(sent: Sequence[Transfer]) -> dict[str, Any]:
+    """Returns for the record what the devices of one process send; what is unknown is None."""
+    return {
+        "read_bytes": total_bytes(sent, "read"),
+        "gradient_bytes": total_bytes(sent, "gradient"),
+        "weight_bytes": total_bytes(sent, "weight"),
+        "activation_bytes": total_bytes(sent, "activation"),
+        "by_kind": by_kind(sent),
+        "total_bytes": total_bytes(sent),
+    }
+
+
+def between_processes(sent: Sequence[Transfer]) -> dict[str, Any]:
+    """Returns for the record what processes of a cluster send each other; what is unknown is None."""
+    links = by_link(sent)
+    if not links:
+        return {"links": {}, "total_bytes": None, "busiest_ps_bytes": None}
+    size = sum(links.values())
+    of_network = {NETWORK: (total_number(sent), size)}
+    return {"links": links, "total_bytes": size, "busiest_ps_bytes": busiest_server(links), "by_kind": of_network}
 
 
 def _weights(model: Model) -> dict[str, int]:

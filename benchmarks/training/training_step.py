@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.errors import UsageError
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure import injected_delay
-from benchmarks.topology.devices import HOST, Devices
+from benchmarks.topology.devices import HOST, DevicePlan
 from benchmarks.training import model_parallel, pipeline
 from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale
@@ -168,7 +168,7 @@ class Tower:
 def build_training_step(
     model: Model | SplitModel | pipeline.Pipeline,
     inputs: Sequence[TowerInput],
-    devices: Devices,
+    devices: DevicePlan,
     *,
     manager: VariableManager,
     optimizer: Optimizer,
@@ -242,7 +242,7 @@ def _delayed(gradients: Mapping[str, tf.Tensor], seconds: float) -> dict[str, tf
 def build_inference_step(
     model: Model,
     inputs: Sequence[TowerInput],
-    devices: Devices,
+    devices: DevicePlan,
     *,
     manager: VariableManager,
     objective: Objective,

@@ -11,7 +11,9 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
@@ -66,13 +68,13 @@ class Probed:
 class Found:
     """The result of a search: images that fit (0: not even one), the limit in a sentence, and their peak memory."""
 
-    largest: int
+    largest: Annotated[int, msgspec.Meta(ge=1)]
     limit: str
     peak_bytes: int | None = None
 
 
 def largest_that_fits(
-    first: int, probe: Callable[[int], Probed], *, room_bytes: float = math.inf, headroom: float = 0.0
+    first: int, probe: Callable[[int], Probed], room_bytes: float = math.inf, headroom: float = 0.0
 ) -> Found:
     """Searches for the largest batch, a multiple of 8 if it is 8 or more: by doubling up to 4096, then by bisection.
 
@@ -148,27 +150,26 @@ def resolve(
         BenchError: a trial failed for another reason than memory, or not even one image fits.
     """
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
+    on_gpu, is_checked = usual.devices.on_gpu, usual.computing.check_precision
     if usual.processes.cluster:
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
-    provenance = of_this_run(command, on_gpus=usual.devices.device == "gpu", session_id=uuid.uuid4().hex[:12])
-    question = {"what": "batch_size", "check_precision": usual.computing.check_precision, **usual.key_fields()}
+    provenance = of_this_run(command, on_gpus=on_gpu, session_id=uuid.uuid4().hex[:12])
+    question = {"what": "batch_size", "check_precision": is_checked, **usual.key_fields()}
     key = cache.key(provenance.identity({}), question)
-    found = _cached(key, usual)
+    found = _cached(key, on_gpu=on_gpu)
     if found is None:
         if values["print_config"]:
             raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
         begun = time.monotonic()
-        open_store(
-            usual.output.output_dir
-        )  # refuses a directory that cannot be written before the search, not after it
+        open_store(usual.output.output_dir)  # refused before the search, not after it, if it cannot be written
         directory = str(Path(usual.output.output_dir) / _DIRECTORY)
-        runner = CellRunner(
-            program=program,
-            store=open_store(directory),
-            output_dir=directory,
-            provenance=provenance,
-        )
-        found = _search(values, usual, runner, count_gpus)
+        runner = CellRunner(program=program, store=open_store(directory), output_dir=directory, provenance=provenance)
+        raise_on_termination()
+        probe = _trials(values, runner, count_gpus, is_checked=is_checked)
+        limits = (math.inf, _HEADROOM_ON_GPUS) if on_gpu else (_SHARE_OF_MEMORY * linux.available_bytes(), 0.0)
+        found = largest_that_fits(usual.workload.batch_per_device, probe, *limits)
+        if not found.largest:
+            raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
         run_log.leave_out(time.monotonic() - begun)
         cache.keep(key, dataclasses.asdict(found))
     resolved = config.resolve({**values, "batch_size": found.largest}, count_gpus)
@@ -176,17 +177,13 @@ def resolve(
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))
 
 
-def _cached(key: str, usual: Config) -> Found | None:
+def _cached(key: str, *, on_gpu: bool) -> Found | None:
     """Returns the cached answer; None if there is none, or if it takes more memory than is free now."""
-    entry = cache.find(key)
-    if entry is None:
+    held = cache.FILE.find(key, cache.Answered[Found])
+    if held is None:
         return None
-    time_utc, answer = entry
-    images, peak, free = answer.get("largest"), answer.get("peak_bytes"), linux.available_bytes()
-    if not isinstance(images, int) or images < 1:
-        cache.FILE.ignore(ValueError(f"a batch of {images!r}"))
-        return None
-    if usual.devices.device == "cpu" and isinstance(peak, int) and peak > free:
+    time_utc, images, peak, free = held.time_utc, held.answer.largest, held.answer.peak_bytes, linux.available_bytes()
+    if not on_gpu and peak is not None and peak > free:
         warn(
             f"--batch_size=auto: {images} images fitted on {time_utc[:10]} with {peak / 2**30:.1f} GiB of host memory, "
             f"but only {free / 2**30:.1f} GiB are free now: searching again."
@@ -195,7 +192,10 @@ def _cached(key: str, usual: Config) -> Found | None:
     return Found(images, f"Found on {time_utc[:10]} ({cache.FILE.path()}; remove the file to search again).", peak)
 
 
-def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_gpus: Callable[[], int]) -> Found:
+def _trials(
+    values: Mapping[str, Any], runner: CellRunner, count_gpus: Callable[[], int], *, is_checked: bool
+) -> Callable[[int], Probed]:
+    """Returns a function that tries a batch of so many images, see `_probed`."""
     passed_on = {name: value for name, value in values.items() if name not in _NOT_PASSED_ON} | _STEPS
     numbers, fitted = itertools.count(), [math.inf]
 
@@ -205,20 +205,13 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
         progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
         record = runner.run(cell, next(numbers))
         progress.end()
-        probed = _probed(record, images, is_checked=usual.computing.check_precision, smallest_that_fits=min(fitted))
+        probed = _probed(record, images, is_checked=is_checked, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])
         peak = f", {probed.peak_bytes / 2**30:.1f} GiB of host memory at most" if probed.peak_bytes else ""
         warn(f"--batch_size=auto: {images} {'fit' + peak if probed.fits else 'do not fit: ' + probed.reason}")
         return probed
 
-    raise_on_termination()
-    room, headroom = math.inf, _HEADROOM_ON_GPUS
-    if usual.devices.device == "cpu":
-        room, headroom = _SHARE_OF_MEMORY * linux.available_bytes(), 0.0
-    found = largest_that_fits(usual.workload.batch_per_device, probe, room_bytes=room, headroom=headroom)
-    if not found.largest:
-        raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
-    return found
+    return probe
 
 
 def _probed(record: Record, images: int, *, is_checked: bool, smallest_that_fits: float) -> Probed:

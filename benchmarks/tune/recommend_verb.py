@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.config import config, run_flags
-from benchmarks.config.config import Config
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.record_files import open_store
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import cache, gpu_topology
@@ -45,7 +45,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Recomme
         UsageError: a value is invalid.
     """
     limit = DEFAULT_TIME_LIMIT_SECONDS if values["time_limit_seconds"] is None else values["time_limit_seconds"]
-    if values["any_precision"] and (values["precision"] or values["use_fp16"]):
+    if values["any_precision"] and values["precision"]:
         raise UsageError("--any_precision tries all precisions, but one is given: drop one of the two flags.")
     given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
     given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
@@ -77,7 +77,7 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
     Raises:
         UsageError: the results directory cannot be written.
     """
-    provenance = of_this_run(command, on_gpus=plan.usual.devices.device == "gpu", session_id=uuid.uuid4().hex[:12])
+    provenance = of_this_run(command, on_gpus=plan.usual.devices.on_gpu, session_id=uuid.uuid4().hex[:12])
     question = {
         "what": "recommend",
         "fixed": plan.fixed,
@@ -105,17 +105,13 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
 
 def _cached(key: str) -> tuple[Answer, str] | None:
     """Returns the cached answer and the time at which it was found."""
-    entry = cache.find(key)
-    try:
-        return (Answer.from_dict(entry[1]), entry[0]) if entry else None
-    except (KeyError, TypeError, AttributeError) as error:
-        cache.FILE.ignore(error)
-        return None
+    found = cache.FILE.find(key, cache.Answered[Answer])
+    return (found.answer, found.time_utc) if found else None
 
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
     """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
-    by_topology, flagfile = _by_topology(plan.usual), _write_flagfile(plan.output_dir, answer)
+    by_topology, flagfile = _by_topology(plan.usual.devices), _write_flagfile(plan.output_dir, answer)
     if plan.output_format == "json":
         about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
         say(json.dumps({**answer.to_dict(), **about}))
@@ -142,15 +138,11 @@ def _write_flagfile(directory: str, answer: Answer) -> str | None:
     return str(path)
 
 
-def _by_topology(usual: Config) -> str | None:
+def _by_topology(devices: Devices) -> str | None:
     """Returns what the connections between the GPUs suggest; None where there are no whole GPUs."""
-    if usual.devices.device == "cpu" or usual.devices.virtual_gpus > 1:
+    if not devices.on_gpu or devices.virtual_gpus > 1:
         return None
-    return advice(
-        gpu_topology.read().only(
-            (usual.devices.visible_gpus or range(usual.devices.num_devices))[: usual.devices.num_devices]
-        )
-    )
+    return advice(gpu_topology.read().only(devices.gpu_numbers))
 
 
 RECOMMEND_FLAGS: Groups = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.console import in_words
@@ -54,17 +54,6 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """Returns the answer as a JSON object, with the command of the best run."""
         return {"command": command(self.arguments), **dataclasses.asdict(self)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Answer:
-        """Reads the output of `to_dict`.
-
-        Raises:
-            TypeError, KeyError, AttributeError: the fields are not those of an answer.
-        """
-        tables = [Table(**{**table, "rows": [Row(**row) for row in table["rows"]]}) for table in fields["tables"]]
-        known = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields}
-        return cls(**{**known, "tables": tables, "best": Row(**fields["best"]) if fields["best"] else None})
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ class Finder:
         plan = self._plan
         sizes = [len(stage.choices) if len(stage.choices) > 1 else 0 for stage in plan.stages]
         for number, stage in enumerate(plan.stages):
-            found = cells(stage, plan.fixed, self._chosen, plan.usual, self._count_gpus)
+            found = cells(stage, plan.fixed, self._chosen, self._count_gpus)
             self._candidates = {cell.arguments: (choice, cell) for choice, cell in found}
             possible = [words for words, (_, cell) in self._candidates.items() if cell.runs]
             is_last_chance = number == len(sizes) - 1 and self._best_devices < plan.usual.devices.num_devices
@@ -122,14 +122,10 @@ class Finder:
     def _seconds_left(self, is_first_run: bool) -> float:
         """Returns how long a run may take; a candidate's first run may use the time of later stages."""
         assert self._open is not None, "a stage is open"
-        usual, reserved = self._plan.usual, 0.0
-        if self._open[0].on_one_device and usual.devices.num_devices > 1:
+        devices, reserved = self._plan.usual.devices, 0.0
+        if self._open[0].on_one_device:
             # A run on all devices must still fit. Logical CPU devices share the cores.
-            reserved = (
-                _RESERVED_RUNS
-                * self._longest_seconds
-                * (usual.devices.num_devices if usual.devices.device == "cpu" else 1)
-            )
+            reserved = _RESERVED_RUNS * self._longest_seconds * (1 if devices.on_gpu else devices.num_devices)
         return min(self._end if is_first_run else self._stage_end, self._end - reserved) - time.monotonic()
 
     def _close_stage(self) -> None:
@@ -174,9 +170,8 @@ class Finder:
             result = f"{outcome.images_per_sec:.2f} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
-            self._failed_on_all |= (
-                not outcome.cut_off and cell.config.devices.num_devices == self._plan.usual.devices.num_devices
-            )
+            on_all = cell.config.devices.num_devices == self._plan.usual.devices.num_devices
+            self._failed_on_all |= on_all and not outcome.cut_off
         left = max(0.0, self._end - time.monotonic())
         warn(f"  {tried}: {result}   ({in_words(left)} left)")
         return outcome
@@ -217,16 +212,15 @@ class Finder:
 
     def _warnings(self) -> Iterator[str]:
         """Yields what the user should know about the chosen settings."""
-        usual, batch = self._plan.usual, self._chosen.get("batch_size")
-        if batch and int(batch) != usual.workload.batch_per_device:
-            yield (
-                f"A batch of {batch} instead of {usual.workload.batch_per_device} trains differently: "
-                f"--batch_size={usual.workload.batch_per_device} keeps it."
-            )
+        usual, batch = self._plan.usual.workload.batch_per_device, self._chosen.get("batch_size")
+        if batch and int(batch) != usual:
+            yield f"A batch of {batch} instead of {usual} trains differently: --batch_size={usual} keeps it."
         if self._chosen.get("precision", "fp32") != "fp32":
             yield f"{self._chosen['precision']} changes the arithmetic: run it once with --check_precision."
-        elif (
-            not self._plan.any_precision and usual.computing.precision == "fp32" and "precision" not in self._plan.fixed
+        elif not (
+            self._plan.any_precision
+            or "precision" in self._plan.fixed
+            or self._plan.usual.computing.precision != "fp32"
         ):
             yield "Only fp32 was tried, since other precisions change the arithmetic: --any_precision tries them, too."
         load = self._runner.provenance.load_per_core
@@ -240,10 +234,11 @@ class Finder:
 def _shortened(cell: Cell, **length: Any) -> Cell:
     """Returns a cell with flags of its length; on a CPU, where steps take long, with a single step of warm-up."""
     assert cell.config is not None, "only possible cells are run"
-    if cell.config.devices.device == "cpu":
+    if not cell.config.devices.on_gpu:
         length["num_warmup_batches"] = 1
     words = tuple(f"--{name}={value}" for name, value in length.items())
-    return Cell((*cell.arguments, *words), dataclasses.replace(cell.config, **length))
+    shorter = dataclasses.replace(cell.config.length, **length)
+    return Cell((*cell.arguments, *words), dataclasses.replace(cell.config, length=shorter))
 
 
 def _outcome(record: Record, begun: float) -> Outcome:

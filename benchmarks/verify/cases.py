@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
-from benchmarks.config.config import Config
+from benchmarks.config.variables import Variables
 from benchmarks.errors import headline
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices as device_planning
+from benchmarks.training.options import Training
 from benchmarks.verify import oracle
 from variable_mgr import expected, factory
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
@@ -119,9 +121,9 @@ def cases() -> Iterator[Case]:
     yield PIPELINE
 
 
-def rule_of(config: Config) -> Rule | None:
-    """Returns the update rule that the configuration chooses; None for plain SGD, which is always compared."""
-    rule = Rule(config.training.optimizer, config.training.clipping.value, config.training.clipping.norm)
+def rule_of(training: Training) -> Rule | None:
+    """Returns the update rule that the user chooses; None for plain SGD, which is always compared."""
+    rule = Rule(training.optimizer, training.clipping.value, training.clipping.norm)
     return None if rule == SGD else rule
 
 
@@ -147,8 +149,11 @@ def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str
     return Case(manager, modifiers, shared_on, NO_CHANGE, f"{manager} computing gradients without applying them")
 
 
-def of_setting(manager: str, modifiers: Modifiers, shared_on: str) -> list[Case]:
-    """Returns the comparisons of one manager with these modifiers, in one process or in a cluster."""
+def of_setting(variables: Variables) -> list[Case]:
+    """Returns the comparisons of one manager with its modifiers, in one process or in a cluster, or of a pipeline."""
+    if variables.pipeline:
+        return [PIPELINE]
+    manager, modifiers, shared_on = variables.variable_update, variables.modifiers, variables.shared_on
     title = titled(manager, modifiers)
     references = [] if modifiers.fc_model_parallel else ["sgd", "momentum"]  # the layers of scalars are not divided
     if MANAGERS[manager].exchanges_gradients and expected.is_plain_sgd(modifiers):
@@ -191,65 +196,61 @@ def _whole_batch(manager: str) -> Iterator[Case]:
 
 
 def results(
-    kind: str,
-    towers: int,
-    virtual_gpus: int,
-    config: Callable[[int], tf.compat.v1.ConfigProto],
-    watchdog: Watchdog | None = None,
-    step_timeout_seconds: float = 600.0,
+    devices: Devices,
     chosen: Sequence[Case] | None = None,
     rule: Rule | None = None,
+    *,
+    watchdog: Watchdog | None = None,
+    step_timeout_seconds: float = 600.0,
 ) -> Iterator[CaseResult]:
-    """Runs cases on `towers` devices of a kind and yields their results.
+    """Runs cases with one tower on each device and yields their results.
 
     Args:
-        kind: `cpu` or `gpu`.
-        towers: number of devices.
-        virtual_gpus: logical GPUs per physical GPU.
-        config: makes the session's configuration for a number of devices.
-        watchdog: ends the process if a step takes longer than `step_timeout_seconds`; None: no limit.
-        step_timeout_seconds: the limit.
+        devices: of this process.
         chosen: what to compare; None: everything.
         rule: see `under`.
+        watchdog: ends the process if a step takes longer than `step_timeout_seconds`; None: no limit.
+        step_timeout_seconds: the limit.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     limited: dict[str, Any] = {"team": Alone(watchdog), "step_timeout_seconds": step_timeout_seconds}
 
-    def plan(count: int, shared_on: str) -> device_planning.Devices:
-        return device_planning.plan(kind, count, virtual_gpus=virtual_gpus, shared_on=shared_on)
+    towers, session_config = devices.num_devices, device_planning.session_config(devices)
 
     @functools.cache  # trained when the first case needs it
     def weights_of_one_device() -> dict[str, np.ndarray]:
-        alone = plan(1, "cpu")
+        one = dataclasses.replace(devices, num_devices=1)
+        alone, config = device_planning.plan(one, shared_on="cpu"), device_planning.session_config(one)
         make = maker("replicated", alone, Modifiers())
-        return oracle.convolutional_weights(make, alone, towers, config(1), rule=rule or WITH_MOMENTUM, **limited)
+        return oracle.convolutional_weights(make, alone, towers, config, rule=rule or WITH_MOMENTUM, **limited)
 
     for case in under(rule, cases() if chosen is None else chosen):
-        devices = plan(min(towers, oracle.MOST_STAGES) if case.micro_batches else towers, case.shared_on)
-        reason = why_not(case.manager, case.modifiers, devices.place) or why_not_under(case)
+        count = min(towers, oracle.MOST_STAGES) if case.micro_batches else towers
+        plan = device_planning.plan(dataclasses.replace(devices, num_devices=count), shared_on=case.shared_on)
+        reason = why_not(case.manager, case.modifiers, plan.place) or why_not_under(case)
         if towers == 1 and chosen is None and case.manager not in _WITH_ONE_TOWER:
             reason = "one tower has nothing to exchange; use --num_gpus=2 (on one GPU with --virtual_gpus=2)."
         if reason:
             yield CaseResult(case, None, reason)
             continue
-        make = maker(case.manager, devices, case.modifiers)
+        make = maker(case.manager, plan, case.modifiers)
         try:
             if case.reference == "whole batch":
                 divided = case.modifiers.fc_model_parallel
                 how: dict[str, Any] = {"divided": divided, "micro_batches": case.micro_batches, "rule": case.rule}
-                weights = oracle.convolutional_weights(make, devices, towers, config(towers), **how, **limited)
+                weights = oracle.convolutional_weights(make, plan, towers, session_config, **how, **limited)
                 error = largest_difference(weights, weights_of_one_device())
             elif case.reference == NO_CHANGE:
-                error = oracle.changed_by_gradients(make, devices, config(towers), **limited)
+                error = oracle.changed_by_gradients(make, plan, session_config, **limited)
             else:
                 wanted = expected.of_manager(case.manager, case.modifiers, case.rule, towers)
-                error = oracle.trained(make, devices, case.rule, config(towers), **limited).error(wanted)
+                error = oracle.trained(make, plan, case.rule, session_config, **limited).error(wanted)
             yield CaseResult(case, error)
         except tf.errors.OpError as failure:
             yield CaseResult(case, float("inf"), headline(failure))
 
 
-def maker(manager: str, devices: device_planning.Devices, modifiers: Modifiers) -> oracle.MakeManager:
+def maker(manager: str, devices: device_planning.DevicePlan, modifiers: Modifiers) -> oracle.MakeManager:
     """Returns a function that makes a manager on these devices."""
     return functools.partial(factory.make, manager, devices.place, shared_devices=devices.shared, modifiers=modifiers)
 

@@ -10,9 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam
-from benchmarks.config.config import Config
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices as device_planning
-from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import trains
 from benchmarks.verify import oracle
 from benchmarks.verify.cases import (
@@ -22,7 +21,6 @@ from benchmarks.verify.cases import (
     CaseResult,
     largest_difference,
     maker,
-    rule_of,
     under,
     why_not_under,
     without_applying,
@@ -61,27 +59,27 @@ def cases() -> Iterator[Case]:
 
 
 def results(
-    config: Config, cluster: Cluster, team: ClusterTeam, chosen: Sequence[Case] | None = None
+    devices: Devices,
+    team: ClusterTeam,
+    chosen: Sequence[Case] | None = None,
+    rule: expected.Rule | None = None,
+    *,
+    step_timeout_seconds: float = 600.0,
 ) -> Iterator[CaseResult]:
     """Runs cases; every worker must call this, and gets the same cases in the same order.
 
     Args:
-        config: decides which devices workers have.
-        cluster: the tasks.
-        team: this task among them.
+        devices: of each worker.
+        team: this task among all.
         chosen: what to compare; None: everything.
+        rule: see `cases.under`.
+        step_timeout_seconds: how long a step may take.
     """
-    rule = rule_of(config)
+    cluster = team.cluster
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     for number, case in enumerate(under(rule, cases() if chosen is None else chosen), start=1):
         plan = device_planning.plan(
-            config.devices.device,
-            config.devices.num_devices,
-            virtual_gpus=config.devices.virtual_gpus,
-            shared_on=case.shared_on,
-            cluster=cluster,
-            manager=case.manager,
-            group=100 * number,
+            devices, shared_on=case.shared_on, cluster=cluster, manager=case.manager, group=100 * number
         )
         if not uses_servers(case.manager):  # the same cluster may hold parameter servers for other cases
             plan = dataclasses.replace(plan, place=dataclasses.replace(plan.place, ps=()))
@@ -89,16 +87,13 @@ def results(
         if reason:
             yield CaseResult(case, None, reason)
         elif trains(cluster, cluster.own, case.manager):
-            options = device_planning.session_config(
-                config.devices.device, config.devices.num_devices, **config.runtime.session_options()
-            )
-            seconds = config.processes.step_timeout_seconds
-            yield CaseResult(case, _error(case, plan, options, team.under(case.manager), number, seconds))
+            options = device_planning.session_config(devices)
+            yield CaseResult(case, _error(case, plan, options, team.under(case.manager), number, step_timeout_seconds))
 
 
 def _error(
     case: Case,
-    plan: device_planning.Devices,
+    plan: device_planning.DevicePlan,
     session_config: tf.compat.v1.ConfigProto,
     team: ClusterTeam,
     number: int,
@@ -135,6 +130,6 @@ def _error(
 
 
 def _weights_of_one_device(towers: int, rule: expected.Rule) -> dict[str, np.ndarray]:
-    alone = device_planning.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+    alone = device_planning.plan(Devices(), shared_on="cpu")
     make = maker("replicated", alone, Modifiers())
-    return oracle.convolutional_weights(make, alone, towers, device_planning.session_config("cpu", 1), rule=rule)
+    return oracle.convolutional_weights(make, alone, towers, device_planning.session_config(Devices()), rule=rule)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
 from benchmarks.config.config import Config
+from benchmarks.config.variables import Variables
 from benchmarks.errors import headline
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.process.watchdog import Watchdog
@@ -23,17 +24,18 @@ from variable_mgr.modifiers import Modifiers, why_not
 _LOCAL_STEPS = 2  # so that the weights of towers differ after some steps
 
 
-def cases(config: Config, *, one_setting: bool = False) -> list[Case]:
-    """Returns the comparisons of the configured model: under its manager with its modifiers, or under all managers."""
-    settings = [(config.variables.variable_update, config.variables.modifiers, config.variables.shared_on)]
-    if not one_setting:
-        of_manager = {
-            name: Modifiers(local_sgd_steps=_LOCAL_STEPS if "local_sgd_steps" in entry.modifiers else 0)
+def cases(model: str, setting: Variables | None = None) -> list[Case]:
+    """Returns the comparisons of a model: under one manager with its modifiers, or under all managers."""
+    if setting:
+        settings = [(setting.variable_update, setting.modifiers, str(setting.shared_on))]
+    else:
+        local = Modifiers(local_sgd_steps=_LOCAL_STEPS)
+        settings = [
+            (name, local if "local_sgd_steps" in entry.modifiers else Modifiers(), "cpu")
             for name, entry in MANAGERS.items()
-        }
-        settings = [(name, modifiers, "cpu") for name, modifiers in of_manager.items()]
+        ]
     return [
-        Case(manager, modifiers, shared_on, TOWERS, f"{config.workload.model} under {titled(manager, modifiers)}")
+        Case(manager, modifiers, shared_on, TOWERS, f"{model} under {titled(manager, modifiers)}")
         for manager, modifiers, shared_on in settings
     ]
 
@@ -47,30 +49,28 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
         watchdog: ends the process if a step takes longer; None: no limit.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
-    model, count, team = specs.find(config.workload.model), config.devices.num_devices, Alone(watchdog)
-    options = device_planning.session_config(config.devices.device, count, **config.runtime.session_options())
-    build = functools.partial(
-        building.build,
-        model,
-        data_format=config.workload.data_format,
-        num_classes=config.workload.num_classes,
-        seed=config.training.seed,
-    )
+    model, training = specs.find(config.workload.model), config.training
+    options, rate = device_planning.session_config(config.devices), training.learning_rate
+    of_model: dict[str, Any] = {
+        "data_format": config.workload.data_format,
+        "num_classes": config.workload.num_classes,
+        "seed": training.seed,
+    }
+    build = functools.partial(building.build, model, **of_model)
     images = InputSpec(
         batch_per_device=model_oracle.IMAGES_PER_TOWER,
         image_size=model.image_size,
         channels=model.channels,
-        data_format=config.workload.data_format,
-        num_classes=config.workload.num_classes,
-        seed=config.training.seed,
+        **of_model,
     )
-    limited: dict[str, Any] = {"team": team, "step_timeout_seconds": config.processes.step_timeout_seconds}
+    limited: dict[str, Any] = {
+        "team": Alone(watchdog),
+        "step_timeout_seconds": config.processes.step_timeout_seconds,
+    }
     first = config.place.towers[0]
     with model_oracle.LoneTower(build, images, first, options, **limited) as tower:
-        for case in under(rule_of(config), chosen):
-            devices = device_planning.plan(
-                config.devices.device, count, virtual_gpus=config.devices.virtual_gpus, shared_on=case.shared_on
-            )
+        for case in under(rule_of(training), chosen):
+            devices = device_planning.plan(config.devices, shared_on=case.shared_on)
             reason = why_not(case.manager, case.modifiers, devices.place) or why_not_under(case)
             if reason:
                 yield CaseResult(case, None, reason)
@@ -80,21 +80,13 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
                 case.manager,
                 case.modifiers,
                 tower.compute,
-                learning_rate=config.training.learning_rate,
+                learning_rate=rate,
                 rule=case.rule,
             )
             make = maker(case.manager, devices, case.modifiers)
             try:
                 found = model_oracle.deviation(
-                    make,
-                    wanted,
-                    build,
-                    images,
-                    devices,
-                    config.training.learning_rate,
-                    options,
-                    rule=case.rule,
-                    **limited,
+                    make, wanted, build, images, devices, rate, options, rule=case.rule, **limited
                 )
                 result = CaseResult(case, found.error)
                 yield result if result.passed else CaseResult(case, found.error, f"differs most in {found.where}")

@@ -18,7 +18,7 @@ import tensorflow as tf
 from benchmarks.cluster.member import Alone
 from benchmarks.input.tower_input import InputSpec, synthetic
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.topology.devices import HOST, Devices
+from benchmarks.topology.devices import HOST, DevicePlan
 from benchmarks.training import objectives, training_step
 from benchmarks.verify.oracle import MakeManager, Training, optimizer_of
 from models.building import Model, ModelVariable, ordered
@@ -205,7 +205,7 @@ def deviation(
     wanted: Callable[[Sequence[Batch]], Steps],
     build_model: Callable[[], Model],
     spec: InputSpec,
-    devices: Devices,
+    devices: DevicePlan,
     learning_rate: float,
     config: tf.compat.v1.ConfigProto,
     team: Alone,

@@ -17,7 +17,7 @@ import tensorflow as tf
 from benchmarks.cluster.member import Alone, Team
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.topology.devices import HOST, Devices
+from benchmarks.topology.devices import HOST, DevicePlan
 from benchmarks.training import objectives, optimizers, pipeline, training_step
 from benchmarks.training.options import Clipping
 from models import building, splitting
@@ -35,7 +35,7 @@ MakeManager = Callable[..., VariableManager]
 
 def trained(
     make_manager: MakeManager,
-    devices: Devices,
+    devices: DevicePlan,
     rule: Rule,
     config: tf.compat.v1.ConfigProto,
     team: Team | None = None,
@@ -70,7 +70,7 @@ def trained(
 
 def changed_by_gradients(
     make_manager: MakeManager,
-    devices: Devices,
+    devices: DevicePlan,
     config: tf.compat.v1.ConfigProto,
     team: Team | None = None,
     *,
@@ -93,7 +93,7 @@ def changed_by_gradients(
     return float(np.max(changes))
 
 
-def _step_of_scalars(make_manager: MakeManager, devices: Devices, rule: Rule) -> training_step.Step:
+def _step_of_scalars(make_manager: MakeManager, devices: DevicePlan, rule: Rule) -> training_step.Step:
     return training_step.build_training_step(
         _product_model(),
         _numbers(devices),
@@ -119,7 +119,7 @@ class Training:
     """One graph, its session, and the processes that train it together."""
 
     def __init__(
-        self, devices: Devices, config: tf.compat.v1.ConfigProto, team: Team | None, step_timeout_seconds: float
+        self, devices: DevicePlan, config: tf.compat.v1.ConfigProto, team: Team | None, step_timeout_seconds: float
     ) -> None:
         self._step_timeout_seconds = step_timeout_seconds
         self._place, self._config, self._team = devices.place, config, team or Alone()
@@ -182,7 +182,7 @@ class Training:
 
 def convolutional_weights(
     make_manager: MakeManager,
-    devices: Devices,
+    devices: DevicePlan,
     towers_in_total: int,
     config: tf.compat.v1.ConfigProto,
     team: Team | None = None,
@@ -234,7 +234,7 @@ def convolutional_weights(
 
 
 def _divided(
-    make_manager: MakeManager, devices: Devices, divided: bool, micro_batches: int
+    make_manager: MakeManager, devices: DevicePlan, divided: bool, micro_batches: int
 ) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the small convolutional network and its manager; arguments as of `convolutional_weights`."""
     model = _convolutional_model()
@@ -275,7 +275,7 @@ def _convolutional_model() -> building.Model:
         return building.adapt(keras.Model(images, layers.classifier(x, _CLASSES)))
 
 
-def _numbers(devices: Devices) -> list[TowerInput]:
+def _numbers(devices: DevicePlan) -> list[TowerInput]:
     """Returns two numbers per tower and step, in order over the towers of all workers, then over the steps."""
     towers, here = devices.place.towers_in_total, len(devices.towers)
     first = devices.place.worker * here

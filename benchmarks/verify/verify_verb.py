@@ -54,8 +54,6 @@ def run(config: Config, *, one_setting: bool = False, models: Sequence[Config] =
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
-    if models:
-        return _of_models(models, one_setting)
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
         deadlines.importing()
@@ -63,71 +61,46 @@ def run(config: Config, *, one_setting: bool = False, models: Sequence[Config] =
         deadlines.none()
         from benchmarks.verify import cases
 
-        chosen = None
-        if one_setting:
-            of_manager = cases.of_setting(
-                config.variables.variable_update, config.variables.modifiers, config.variables.shared_on
-            )
-            chosen = [cases.PIPELINE] if config.variables.pipeline else of_manager
+        setting = config.variables if one_setting else None
+        chosen = cases.of_setting(setting) if setting else None
         if config.processes.cluster:
             return _in_cluster(config, config.processes.cluster, chosen, watchdog)
-        return _in_one_process(config, plan.description, chosen, watchdog)
+        if models:
+            from benchmarks.verify import model_cases
 
-
-def _of_models(configs: Sequence[Config], one_setting: bool) -> ExitStatus:
-    """Compares on models that the user names, in one process, instead of on the small ones; see `run`."""
-    with watched() as watchdog:
-        deadlines = Deadlines(watchdog, configs[0].processes.step_timeout_seconds)
-        deadlines.importing()
-        plan, _ = start(configs[0].runtime)
-        deadlines.none()
-        from benchmarks.verify import model_cases
-
-        chosen = [(config, model_cases.cases(config, one_setting=one_setting)) for config in configs]
-        with progress.counted("comparing", sum(len(of_model) for _, of_model in chosen)):
-            results = itertools.chain.from_iterable(
-                model_cases.results(config, of_model, watchdog) for config, of_model in chosen
+            of_models = [(each, model_cases.cases(each.workload.model, setting)) for each in models]
+            number = sum(len(of_model) for _, of_model in of_models)
+            results: Iterable[CaseResult] = itertools.chain.from_iterable(
+                model_cases.results(each, of_model, watchdog) for each, of_model in of_models
             )
-            what = configs[0].variables.variable_update if one_setting else "Every manager"
-            return _report(results, f"{what} on {plan.description}", configs[0].output.output_format, _AGAINST_TOWERS)
-
-
-def _in_one_process(config: Config, devices: str, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
-    from benchmarks.topology.devices import session_config
-    from benchmarks.verify import cases
-
-    what = config.variables.variable_update if chosen else "Every manager, reduction and modifier"
-    rule = cases.rule_of(config)
-    with progress.counted("comparing", len(list(cases.under(rule, chosen or cases.cases())))):
-        results = cases.results(
-            config.devices.device,
-            config.devices.num_devices,
-            config.devices.virtual_gpus,
-            lambda count: session_config(config.devices.device, count, **config.runtime.session_options()),
-            watchdog,
-            config.processes.step_timeout_seconds,
-            chosen,
-            rule,
-        )
-        return _report(results, f"{what} on {devices}", config.output.output_format)
+            every, against = "Every manager", _AGAINST_TOWERS
+        else:
+            rule = cases.rule_of(config.training)
+            number = len(list(cases.under(rule, chosen or cases.cases())))
+            seconds = config.processes.step_timeout_seconds
+            results = cases.results(config.devices, chosen, rule, watchdog=watchdog, step_timeout_seconds=seconds)
+            every, against = "Every manager, reduction and modifier", _AGAINST_REFERENCES
+        what = setting.variable_update if setting else every
+        with progress.counted("comparing", number):
+            return _report(results, f"{what} on {plan.description}", config.output.output_format, against)
 
 
 def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
     from benchmarks.cluster.member import ClusterTeam
     from benchmarks.one_run import cluster_run
-    from benchmarks.verify import cluster_cases
+    from benchmarks.verify import cases, cluster_cases
 
     status = ExitStatus.OK
 
     def work(team: ClusterTeam) -> None:
         nonlocal status
-        results = cluster_cases.results(config, cluster, team, chosen)
+        rule, seconds = cases.rule_of(config.training), config.processes.step_timeout_seconds
+        results = cluster_cases.results(config.devices, team, chosen, rule, step_timeout_seconds=seconds)
         if team.is_leader:
             what = config.variables.variable_update if chosen else "Every manager that works across processes"
-            status = _report(
-                results, f"{what} on {counted(cluster.num_workers, 'worker')}", config.output.output_format
-            )
+            workers = counted(cluster.num_workers, "worker")
+            status = _report(results, f"{what} on {workers}", config.output.output_format, _AGAINST_REFERENCES)
         else:
             collections.deque(results, maxlen=0)
 
@@ -136,9 +109,7 @@ def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None,
     return status
 
 
-def _report(
-    results: Iterable[CaseResult], what: str, output_format: str, against: str = _AGAINST_REFERENCES
-) -> ExitStatus:
+def _report(results: Iterable[CaseResult], what: str, output_format: str, against: str) -> ExitStatus:
     """Prints a row per result as it arrives, and how many passed; or all at once as JSON."""
     as_text, rows = output_format == "text", []
     if as_text:

@@ -7,11 +7,12 @@ the user gives the machine. So a field that is added later needs no line here.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import asdict, replace
 
 from results.gate.comparability import hardware_in_words
 from results.masking import MASK
@@ -69,8 +70,8 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
     if not (title := one_line(machine or str(environment.get("machine") or ""))):
         raise ValueError(f"the machine has no title: give --machine=TEXT, such as '{hardware_in_words(record)}'")
     try:
-        taken = dataclasses.replace(record.measurement, telemetry=_numbered(record.measurement.telemetry))
-        measurement = dataclasses.replace(taken, **{n: _of(value, n, words) for n, value in vars(taken).items()})
+        taken = replace(record.measurement, telemetry=_numbered(record.measurement.telemetry))
+        measurement = replace(taken, **{n: _of(value, n, words) for n, value in asdict(taken).items()})
         config = _of(record.config, "", words)
         conditions = conditions_of(config, environment, measurement)
         warnings = quality_warnings(measurement, record.derived, conditions)
@@ -79,9 +80,9 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
             warnings.append(f"The cluster was started again {times}; only steps after that are measured.")
     except ODD_VALUE as error:
         raise ValueError("its values are not those of a run") from error
-    return dataclasses.replace(
+    return replace(
         record,
-        identity=dataclasses.replace(identity, command=_command(identity.command, words), session_id=""),
+        identity=replace(identity, command=_command(identity.command, words), session_id=""),
         config=config,
         config_aside=[name for name in record.config_aside if name in config],
         environment={**_of(environment, "", words), "machine": title},

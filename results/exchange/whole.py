@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from results import statistics
 from results.gate import comparability
 from results.masking import MASK
 from results.measurement import derive
 from results.record import Kind, Record, Status, flat
-from results.text import ODD_VALUE, one_line
+from results.text import one_line
 
 _SAME = 1e-6  # relative: NumPy's versions add in different orders
 # Derived numbers that depend on more than the record.
@@ -36,10 +38,7 @@ def why_not(record: Record) -> Iterator[str]:
         yield (
             f"it has {steps} steps, and an interval needs {statistics.MIN_STEPS_FOR_INTERVAL}: give more --num_batches"
         )
-    try:
-        yield from _wrong_numbers(record)
-    except ODD_VALUE:
-        yield "its steps and images are no numbers of a run: measure it again"
+    yield from _wrong_numbers(record)
     needed = (*_HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
     if missing := [name for name in needed if environment.get(name) in (None, "", [])]:
         yield f"environment lacks {', '.join(missing)}: nobody can tell what was measured: measure it with this version"
@@ -53,13 +52,17 @@ def _wrong_numbers(record: Record) -> Iterator[str]:
     if not images:
         yield "images_per_step is missing: measure it again"
         return
-    devices = config.get("num_devices", 0) * (config.get("num_workers") or 1)
-    wanted = config.get("batch_per_device", 0) * devices
+    sizes = [config.get(name) for name in ("num_devices", "num_workers", "batch_per_device")]
+    if not all(size is None or type(size) is int for size in sizes):
+        yield "num_devices, num_workers and batch_per_device are not all whole numbers: measure it again"
+        return
+    devices = (sizes[0] or 0) * (sizes[1] or 1)
+    wanted = (sizes[2] or 0) * devices
     if wanted and images != wanted:
         yield f"images_per_step is {images}, and batch_per_device times all devices is {wanted}: measure it again"
     compiled = config.get("xla") == "jit" and not (config.get("modifiers") or {}).get("staged_vars")
     on_cpu = config.get("device") == "cpu"
-    expected = vars(derive(measured, devices or 1, compiled=compiled, towers_share_cores=on_cpu))
+    expected = asdict(derive(measured, devices or 1, compiled=compiled, towers_share_cores=on_cpu))
     for name, value in expected.items():
         stated = getattr(record.derived, name)
         if value is None and stated is not None and name not in _OF_OTHER_RUNS:

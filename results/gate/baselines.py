@@ -14,7 +14,6 @@ from pathlib import Path
 from results import loading, store
 from results.gate.rounds import sessions, why_not
 from results.record import Record
-from results.text import one_line
 
 BASELINES_DIR = "results/baselines"
 _KEY = re.compile(r"[0-9A-Za-z_-]+")
@@ -57,7 +56,7 @@ def promote(directory: Path, records: Iterable[Record]) -> Promoted:
     for record in records:
         identity = record.identity
         if why := _why_not(record):
-            refused.append(f"Run {one_line(identity.run_id)} cannot become a baseline: {why}.")
+            refused.append(f"Run {identity.run_id} cannot become a baseline: {why}.")
         else:
             path = directory / identity.hardware_key / f"{identity.config_key}.jsonl"
             files.setdefault(path, []).append(record)

@@ -8,7 +8,6 @@ from typing import Any
 
 from results.gate.rounds import Key, RunGroup
 from results.record import Record, flat
-from results.text import one_line
 
 _HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
 _MOST_FIELDS = 5
@@ -82,7 +81,7 @@ def hardware_in_words(record: Record) -> str:
     words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
     words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []
     words += [f"{count} x {gpu}" for gpu, count in Counter(facts.get("gpus") or []).items()]
-    return one_line(", ".join(words) or f"hardware {record.identity.hardware_key}")
+    return ", ".join(words) or f"hardware {record.identity.hardware_key}"
 
 
 def hardware(record: Record) -> dict[str, Any]:
@@ -97,7 +96,7 @@ def software_in_words(records: Iterable[Record]) -> str:
         identity, version = record.identity, record.environment.get("tensorflow_version")
         commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
         found.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
-    return one_line("; ".join(dict.fromkeys(found)))
+    return "; ".join(dict.fromkeys(found))
 
 
 def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
@@ -122,7 +121,7 @@ def config_differences(base: Record, candidate: Record, names: tuple[str, str]) 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
     """Returns a phrase with both values for each field that differs."""
     return [
-        one_line(f"{name} is {mine} in {names[0]} and {other} in {names[1]}")
+        f"{name} is {mine} in {names[0]} and {other} in {names[1]}"
         for name in {**first, **second}
         for mine, other in [(first.get(name, _NOT_RECORDED), second.get(name, _NOT_RECORDED))]
         if first.get(name) != second.get(name)

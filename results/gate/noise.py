@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import json
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from results import store
@@ -30,8 +31,7 @@ class NoiseFileError(ValueError):
     """A noise file cannot be read, or contains something else."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Noise:
+class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The variation of one configuration between equal runs on one machine.
 
     Attributes:
@@ -43,7 +43,7 @@ class Noise:
         in_turn: whether the runs of a pair interleaved their steps instead of running one after the other.
     """
 
-    noise: float
+    noise: Annotated[float, msgspec.Meta(ge=0)]
     low: float
     high: float
     rounds: int
@@ -51,10 +51,6 @@ class Noise:
     suite_commit: str | None = None
     title: str = ""
     in_turn: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.noise, float | int) or not 0 <= self.noise < math.inf:
-            raise ValueError(f"noise is {self.noise!r}")
 
     @property
     def threshold(self) -> float:
@@ -124,11 +120,10 @@ def load(path: Path) -> dict[str, Noise]:
         NoiseFileError: the file contains something else, or cannot be read.
     """
     try:
-        entries = json.loads(path.read_text(encoding="utf-8") or "{}")  # a file that is being made is empty
-        return {key: Noise(**entry) for key, entry in entries.items()}
+        return msgspec.json.decode(path.read_bytes() or b"{}", type=dict[str, Noise])  # one that is being made is empty
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
         raise NoiseFileError(f"{path}: {error}. Remove it, and run calibrate again.") from error
 
 
@@ -141,5 +136,5 @@ def save(path: Path, noises: dict[str, Noise]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with store.locked(path):
-        entries = {key: dataclasses.asdict(noise) for key, noise in (load(path) | noises).items()}
+        entries = msgspec.to_builtins(load(path) | noises)
         store.replace(path, json.dumps(entries, indent=2, sort_keys=True) + "\n")

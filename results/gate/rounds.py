@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from results.record import Kind, Record, Status
 from results.report.anomalies import title
 from results.summary import summarize
-from results.text import one_line
 
 # A run that was refused or stopped by the user says nothing about the build.
 _NO_EVIDENCE = (Status.SKIPPED, Status.INTERRUPTED)
@@ -60,7 +59,7 @@ def why_failed(record: Record) -> str:
     """Returns how a failed run ended, with its reason."""
     if record.status is Status.OK:
         return f"invalid: its rate is {record.derived.images_per_sec}."
-    return one_line(f"{record.status}: {record.reason}") if record.reason else str(record.status)
+    return f"{record.status}: {record.reason}" if record.reason else str(record.status)
 
 
 def notes_on_interleaving(records: Iterable[Record]) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import statistics
 from collections.abc import Iterator, Sequence
 
 from results.record import Record
 from results.summary import DATA, PRECISION, Row, Siblings, manager_of
-from results.text import ODD_VALUE, counted, one_line
+from results.text import counted
 
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
@@ -24,7 +23,7 @@ def title(row: Row) -> str:
     model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(config.get("device")), "device")
     words = [model, manager_of(config), counted(row.devices, kind), f"batch {config.get('batch_per_device')}"]
-    return one_line(", ".join([*words, *differences(row)]))
+    return ", ".join([*words, *differences(row)])
 
 
 def differences(row: Row) -> list[str]:
@@ -41,8 +40,7 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
         if row.images_per_sec is None:
             found.append(f"{title(row)}: no valid result ({row.status}). {row.reason}".strip())
         else:
-            with contextlib.suppress(*ODD_VALUE):  # what is odd about an odd record cannot be told
-                found += [f"{title(row)}: {sentence}" for sentence in _anomalies(row, siblings)]
+            found += [f"{title(row)}: {sentence}" for sentence in _anomalies(row, siblings)]
     return found
 
 
@@ -88,4 +86,4 @@ def warnings_of(records: Sequence[Record]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for sentence in (sentence for record in records for sentence in record.warnings):
         kinds.setdefault(re.sub(r"[\d.,]+", "#", sentence), []).append(sentence)
-    return [f"{len(same)} of {len(records)} runs warned: {one_line(same[0])}" for same in kinds.values()]
+    return [f"{len(same)} of {len(records)} runs warned: {same[0]}" for same in kinds.values()]

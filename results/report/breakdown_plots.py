@@ -13,7 +13,6 @@ from results.record import Record
 from results.report import figures, published
 from results.report.anomalies import title
 from results.summary import DATA, MANAGER, Row, Siblings
-from results.text import one_line
 
 _LONGEST_LABEL = 120
 _SENT = ("read", "gradient", "weight", "activation")
@@ -43,7 +42,7 @@ def sent(rows: Sequence[Row]) -> Figure | None:
     bars: dict[str, dict[str, float]] = {}
     for row in figures.valid_training(rows):
         by_kind = row.records[0].placement.get("sent_per_step") or {}
-        if by_kind.get("total_bytes") and len(bars) < figures.MOST_BARS:
+        if (by_kind.get("total_bytes") or 0) >= 1 and len(bars) < figures.MOST_BARS:
             sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
             # In a cluster, bytes are counted by link and not by kind.
             sizes["between processes"] = by_kind["total_bytes"] / 1e6 - sum(sizes.values())
@@ -159,8 +158,8 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
             bandwidth, size = record.derived.bus_bandwidth_gb_per_sec, record.measurement.message_bytes
             if bandwidth is None or size is None or not str(record.config.get("message"))[:1].isdigit():
                 continue  # the gradients of a model are many tensors, not one message
-            panel = one_line(f"{record.config.get('num_devices')} {record.config.get('device')} devices")
-            spec = one_line(str((record.config.get("modifiers") or {}).get("all_reduce_spec")))
+            panel = f"{record.config.get('num_devices')} {record.config.get('device')} devices"
+            spec = str((record.config.get("modifiers") or {}).get("all_reduce_spec"))
             panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
         if not panels:
             return None

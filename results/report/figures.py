@@ -17,7 +17,6 @@ from matplotlib.ticker import LogFormatter
 from results.intervals import Interval
 from results.report.anomalies import differences
 from results.summary import Row
-from results.text import ODD_VALUE, one_line
 
 # Okabe and Ito's colours, which people with any colour vision can distinguish, by contrast.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F")
@@ -74,30 +73,16 @@ def save(figure: Figure, path: Path) -> str:
     return svg.replace(INK, "currentColor")
 
 
-def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[tuple[Plot, str | None]]:
+def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[tuple[Plot, str]]:
     """Saves the plots that have something to show in a folder, and yields each with its SVG.
-
-    It is None if the plot cannot be drawn, because a record holds an impossible number.
 
     Raises:
         OSError: a file cannot be written.
     """
     with matplotlib.rc_context(STYLE):
         for plot in plots:
-            try:
-                svg = _saved(plot, rows, folder)
-            except ODD_VALUE:
-                svg = None
-            if svg != "":
-                yield plot, svg
-
-
-def _saved(plot: Plot, rows: Sequence[Row], folder: Path) -> str:
-    """Returns the SVG of a plot that is saved; empty if there is nothing to show."""
-    figure = plot.draw(rows)
-    if figure is None:
-        return ""
-    return save(figure, folder / plot.name)
+            if (figure := plot.draw(rows)) is not None:
+                yield plot, save(figure, folder / plot.name)
 
 
 def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
@@ -146,7 +131,7 @@ def error_bars(found: Iterable[Interval]) -> list[list[float]]:
 def model_and_batch(row: Row) -> str:
     """Returns the title of a panel."""
     model, batch = row.config.get("model"), row.config.get("batch_per_device")
-    return one_line(", ".join([f"{model}, batch {batch} per device", *differences(row)]))
+    return ", ".join([f"{model}, batch {batch} per device", *differences(row)])
 
 
 def log_scale(axis: Axes, *names: str) -> None:

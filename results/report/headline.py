@@ -8,27 +8,20 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
-from results.text import ODD_VALUE, markdown, one_line, table
+from results.text import markdown, table
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column: `is_number` sorts and aligns it as numbers; `text` reads its cell from a row, empty if unknown.
+    """A column: `is_number` sorts and aligns it as numbers; `cell` reads its text from a row, empty if unknown.
 
     The table in the terminal has only the `brief` columns.
     """
 
     name: str
     is_number: bool
-    text: Callable[[Row], str]
+    cell: Callable[[Row], str]
     brief: bool = False
-
-    def cell(self, row: Row) -> str:
-        """Returns the text of a row on one line; "?" if an odd record has something else there."""
-        try:
-            return one_line(self.text(row))
-        except ODD_VALUE:
-            return "?"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -152,7 +152,7 @@ def why_none(rows: Sequence[Row], table: Table) -> str | None:
     known = [f"{name} ({', '.join(map(str, sorted(batches[name])))})" for name in order if batches[name]]
     more = f" and {len(known) - _MOST_MODELS} more" if len(known) > _MOST_MODELS else ""
     devices = ", ".join(map(str, sorted({figure.devices for figure in table.figures})))
-    return one_line(
+    return (
         f"No row has a figure in {table.name}: the model, the batch per device and the number of devices must be the "
         f"same, and training or inference, precision and data as far as they are stated. {_nearest(rows, table)}It has "
         f"these models (batches per device): {', '.join(known[:_MOST_MODELS])}{more}; on {devices} devices."

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results.intervals import is_faster
-from results.masking import without_secrets
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
-from results.text import counted, one_line
+from results.text import counted
 
 # Of more managers, only pairs of which one overtakes the other are listed.
 _FEW_MANAGERS = 3
@@ -71,7 +70,7 @@ def _model(one: Row) -> tuple[str, ...]:
     model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
     if config.get("data_name") not in (None, "synthetic"):
         model += f", {config['data_name']}"
-    return one_line(model), str(config.get("data_set")), identity.hardware_key, identity.software_key
+    return model, str(config.get("data_set")), identity.hardware_key, identity.software_key
 
 
 def _grouped(found: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
@@ -86,14 +85,14 @@ def _differing_flags(rows: Sequence[Row]) -> dict[int, str]:
     words = list(map(_flags, rows))
     common = set.intersection(*map(set, words)) if words else set()
     own = [" ".join(word for word in each if word not in common) for each in words]
-    return {id(row): one_line(flags) or title(row) for row, flags in zip(rows, own, strict=True)}
+    return {id(row): flags or title(row) for row, flags in zip(rows, own, strict=True)}
 
 
 def _flags(row: Row) -> list[str]:
     """Returns the flags of a row's command, without those that cannot change the rate, and always the precision."""
     first = row.records[0]
     words: list[str] = []
-    for word in without_secrets(first.identity.command):
+    for word in first.identity.command:
         if word.startswith("--"):
             words.append(word)
         elif words:

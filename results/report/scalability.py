@@ -8,12 +8,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from results import intervals, scaling
+from results import intervals
 from results.intervals import Interval
+from results.report import scaling_law
 from results.report.anomalies import differences
-from results.scaling import FARTHEST, Fit, Point
+from results.report.scaling_law import FARTHEST, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
-from results.text import ODD_VALUE, counted, one_line
+from results.text import counted
 
 COLUMNS = ("images/s", "95 % interval", "per {}", "speed-up", "efficiency %", "95 % interval", "each more adds")
 # What varies along a curve, and the fields in which its rows may differ.
@@ -72,14 +73,14 @@ class Curve:
 
     def rate(self, number: int) -> Interval:
         """Returns a measured rate."""
-        return scaling.ratio(self.rows[number].rate, self.spreads[number], self.degrees)
+        return scaling_law.ratio(self.rows[number].rate, self.spreads[number], self.degrees)
 
     def speed_up(self, number: int) -> Interval | None:
         """Returns a measured speed-up over one device or worker; None if that was not measured."""
         if 1 not in self.rows:
             return None
         spread = math.hypot(self.spreads[number], self.spreads[1]) if number > 1 else 0.0
-        return scaling.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
+        return scaling_law.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
 
 
 def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> list[Curve]:
@@ -99,8 +100,7 @@ def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[C
             by_number = {_number(one, noun): one for one in alike}
             if len(by_number) >= least and group not in seen:
                 seen.add(group)
-                with contextlib.suppress(*ODD_VALUE):  # an odd record has no place on a curve
-                    yield _curve(noun, dict(sorted(by_number.items())))
+                yield _curve(noun, dict(sorted(by_number.items())))
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
@@ -127,8 +127,8 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
     return Curve(
-        panel=one_line(", ".join([f"{first.config.get('model')}{inference}", f"batch {batch} per device", *also])),
-        label=one_line(", ".join(filter(None, (manager_of(first.config), others)))),
+        panel=", ".join([f"{first.config.get('model')}{inference}", f"batch {batch} per device", *also]),
+        label=", ".join(filter(None, (manager_of(first.config), others))),
         noun=noun,
         rows=rows,
         shared=shared,
@@ -139,8 +139,8 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
 
 
 def _fit(points: Sequence[Point], degrees: int | None) -> Fit | None:
-    with contextlib.suppress(scaling.NoLawError):
-        return scaling.fit(points, degrees) if len(points) > 1 else None
+    with contextlib.suppress(scaling_law.NoLawError):
+        return scaling_law.fit(points, degrees) if len(points) > 1 else None
     return None
 
 
@@ -159,8 +159,8 @@ def shares(row: Row, noun: str) -> bool:
         return row.count("virtual_gpus") > 1
     if noun == "device":
         return row.count("num_devices") > 1
-    processes = (row.count("num_workers") + int(row.config.get("num_ps") or 0)) / row.count("num_hosts")
-    threads = [int(row.config.get(name) or 0) for name in ("num_intra_threads", "num_inter_threads")]
+    processes = (row.count("num_workers") + row.count("num_ps", 0)) / row.count("num_hosts")
+    threads = [row.count(name, 0) for name in ("num_intra_threads", "num_inter_threads")]
     cores = row.records[0].environment.get("cpu_cores_usable")
     return processes > 1 and (0 in threads or cores is not None and processes * max(threads) > cores)
 
@@ -303,7 +303,7 @@ def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
         yield "The first limit is contention: what all wait for, such as a link, the host or a parameter server."
     else:
         yield f"The first limit is coherence: what each {curve.noun} exchanges with every other."
-    manager = one_line(str(next(iter(curve.rows.values())).config.get("variable_update")))
+    manager = str(next(iter(curve.rows.values())).config.get("variable_update"))
     ask = "Next, `doctor` shows which part of a step grows"
     alone = curve.noun == "device" and manager != "independent"
     yield ask + (f", and --variable_update={manager},independent what remains without exchange." if alone else ".")

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from results.report import figures, scalability
 from results.report.scalability import Curve
 from results.summary import Row, manager_of
-from results.text import one_line
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
@@ -154,7 +153,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     def label(row: Row) -> str:
         config = row.config
         words = (config.get("model"), manager_of(config), row.devices, config.get("precision"), row.also)
-        return one_line(", ".join(str(word) for word in words if word != ""))
+        return ", ".join(str(word) for word in words if word != "")
 
     training = [row for row in figures.valid_training(rows) if isinstance(row.config.get("batch_per_device"), int)]
     lines = figures.grouped(training, label, figures.MOST_LINES, lambda row: row.config.get("batch_per_device"))
@@ -190,7 +189,7 @@ def steps(rows: Sequence[Row]) -> Figure | None:
             trace.axvspan(0.5, len(before) + 0.5, color="#7F7F7F", alpha=0.25, linewidth=0)
         trace.set(ylabel="ms", ylim=(0, 1.6 * max(measured)))  # the first step may be higher
         batches = f"{row.devices} x {config.get('batch_per_device')}"
-        title = one_line(f"{config.get('model')}, {manager_of(config)}, {batches}")
+        title = f"{config.get('model')}, {manager_of(config)}, {batches}"
         trace.set_title(title, fontsize=8, loc="left")
         histogram.hist(measured, bins=min(30, max(5, len(measured) // 4)), color=figures.COLOURS[0])
     axes[-1][0].set_xlabel("step")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from results.report.anomalies import title
 from results.report.headline import markdown_table
 from results.statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import ODD_VALUE, first_few, table
+from results.text import first_few, table
 
 _MOST_LINES = 500
 _SENTENCE = "what was measured"
@@ -71,14 +70,12 @@ def side_tables(
 
 def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the tables of what rows show together, if they show something."""
-    found: list[SideTable] = []
-    with contextlib.suppress(*ODD_VALUE):  # an odd record has no place among others
-        standings = ranking.standings(rows)
-        found = [
-            _winners(standings),
-            _sentences("crossings", "Where one variable manager overtakes another", ranking.crossings(standings)),
-            _sentences("saturation", "Where more parameter servers gain nothing", ranking.saturation(standings)),
-        ]
+    standings = ranking.standings(rows)
+    found = [
+        _winners(standings),
+        _sentences("crossings", "Where one variable manager overtakes another", ranking.crossings(standings)),
+        _sentences("saturation", "Where more parameter servers gain nothing", ranking.saturation(standings)),
+    ]
     return [one for one in found if one.lines]
 
 
@@ -177,8 +174,7 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
         for row in rows:
             if len(lines) >= _MOST_LINES:
                 break
-            with contextlib.suppress(*ODD_VALUE):
-                lines += [[title(row), *line] for line in rows_of(row.records[0].placement)]
+            lines += [[title(row), *line] for line in rows_of(row.records[0].placement)]
         numbers = {column for column in columns if column.split()[0] in ("bytes", "copies", "variables", "transfers")}
         return SideTable(name=name, title=heading, columns=("run", *columns), numbers=frozenset(numbers), lines=lines)
 
@@ -213,7 +209,7 @@ def _reductions(records: Sequence[Record]) -> SideTable:
         title="Reductions",
         columns=("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status"),
         numbers=frozenset({"bytes", "devices", "ms", "busbw GB/s"}),
-        lines=_of_each([record for record in records if record.kind is Kind.ALL_REDUCE], lambda record: [line(record)]),
+        lines=[line(record) for record in records if record.kind is Kind.ALL_REDUCE],
     )
 
 
@@ -241,14 +237,5 @@ def _input_stages(records: Sequence[Record]) -> SideTable:
         note="Images per second of the input alone, up to each stage, and the time that the stage adds per image.",
         columns=("data", "measured by", "up to", "images/s", "adds us", "share %", "of bare decode"),
         numbers=frozenset({"images/s", "adds us", "share %", "of bare decode"}),
-        lines=_of_each(records, stages),
+        lines=[line for record in records for line in stages(record)],
     )
-
-
-def _of_each(records: Sequence[Record], lines: Callable[[Record], list[list[str]]]) -> list[list[str]]:
-    """Returns the lines of all records; an odd record, of which there can be none, has none."""
-    found = []
-    for record in records:
-        with contextlib.suppress(*ODD_VALUE):
-            found += lines(record)
-    return found

@@ -53,12 +53,7 @@ def write(
     notes = [*unmatched, *problems, *anomalies(rows), *warnings_of(records)]
     (output / "plots").mkdir(parents=True, exist_ok=True)
     plots = [*PLOTS, reductions(records), *map(against, against_tables)]
-    drawings = []
-    for plot, svg in drawn(one_by_one(plots), rows, output / "plots"):
-        if svg is None:
-            notes.append(f"The plot '{plot.title}' is missing: a record holds a number that cannot be drawn.")
-        else:
-            drawings.append((plot, svg))
+    drawings = list(drawn(one_by_one(plots), rows, output / "plots"))
     tables = side_tables(records, rows, against_tables)
     sentence = markdown_page.summary(records, rows)
     html = page.html(

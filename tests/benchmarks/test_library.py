@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import benchmarks
 from benchmarks import Config, Record, Status, UsageError, run
@@ -113,7 +114,7 @@ def test_notices_and_warnings_are_printed_once(
 ) -> None:
     made = Config.from_flags(**FLAGS, momentum=0.5)
     (notice,) = made.notices
-    behave(lambda started: dataclasses.replace(record_of(started), warnings=[notice, "Steps are unsteady."]))
+    behave(lambda started: replace(record_of(started), warnings=[notice, "Steps are unsteady."]))
     run(made)
     assert capsys.readouterr().err.splitlines() == [f"run_bench: {notice}", "run_bench: Steps are unsteady."]
 
@@ -150,7 +151,7 @@ def test_a_run_returns_its_own_record_beside_another_process(behave: Callable[..
 
     def end(started: FakeRun) -> Failure:
         own, other = record_of(started), record_of(started)
-        own = dataclasses.replace(own, identity=dataclasses.replace(own.identity, session_id="mine"))
+        own = replace(own, identity=replace(own.identity, session_id="mine"))
         started.leave(own)
         started.leave(other)
         return Failure(stdout=own.to_json())

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 import psutil
 
 from results import loading, store
@@ -233,8 +233,8 @@ class Scratch:
         records = []
         for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
             try:
-                records.append(orjson.loads(line))
-            except orjson.JSONDecodeError as error:
+                records.append(msgspec.json.decode(line))
+            except msgspec.DecodeError as error:
                 raise Failed(f"line {number} of {path.name} is not JSON ({error}): {line[:60]!r}") from None
         return records
 

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.input import tower_input
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import flop_count, model_facts, objectives, optimizers, training_step
 from models import applications, building, from_keras, specs, splitting, stages
@@ -268,7 +269,7 @@ def test_initial_values_are_drawn_from_seeds_at_run_time(own: str) -> None:
 @pytest.mark.slow
 @rotating(("precision", "xla"), [("fp32", "jit"), ("bf16", "off"), ("fp16", "off")], first=1)
 def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["jit", "off"]) -> None:
-    plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+    plan = devices.plan(Devices(), shared_on="cpu")
     model = _build(f"{own}:build", 16, precision=precision)
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
@@ -283,7 +284,7 @@ def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["ji
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
             computing=training_step.Computing(xla=xla),
         )
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             step.initialize(session)
             losses = [step.run(session) for _ in range(8)]
     assert np.isfinite(losses).all() and min(losses[4:]) < losses[0]

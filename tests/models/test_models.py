@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.input import tower_input
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building, specs
@@ -65,7 +65,7 @@ def test_no_variable_is_allocated_and_each_has_an_initial_value(spec: ModelSpec)
 
 def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independent", towers: int = 1) -> list[float]:
     """Losses of the default optimizer on one fixed batch per tower, dropout and all."""
-    plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu")
+    plan = devices.plan(Devices(num_devices=towers), shared_on="cpu")
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=batch,
@@ -85,7 +85,7 @@ def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independe
             optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
         )
-        config = devices.session_config("cpu", towers)
+        config = devices.session_config(Devices(num_devices=towers))
         # Optimising the graph takes longer than a few steps of it; runs of one tower do it.
         config.graph_options.rewrite_options.disable_meta_optimizer = towers > 1
         with tf.compat.v1.Session(config=config) as session:
@@ -138,7 +138,7 @@ def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
     if not spec.nchw:
         pytest.skip(f"{spec.name} is for NHWC only")
     try:
-        devices.require_nchw_on_cpu(Runtime())
+        devices.require_nchw_on_cpu(Devices())
     except devices.UsageError as error:
         pytest.skip(str(error))
     nhwc, nchw = _logits(spec, "NHWC"), _logits(spec, "NCHW")

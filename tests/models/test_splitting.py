@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from models import building, splitting
 from models.model_spec import ModelSpec
@@ -28,7 +29,7 @@ def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
         for layer in split.tail:
             outputs, new = layer.call(outputs, by_name)
             split_state |= new
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             whole, parts = session.run([(logits, state), (outputs, split_state)])
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5, atol=1e-5)
     assert parts[1].keys() == whole[1].keys()

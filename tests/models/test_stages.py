@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from models import building, specs, stages
 from models.building import Model
@@ -34,7 +35,7 @@ def test_all_stages_make_the_whole(spec: ModelSpec) -> None:
         for part in parts:
             outputs, new = part.call(by_name, outputs)
             its_state |= new
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             whole, chained = session.run([(logits, state), (outputs, its_state)])
     np.testing.assert_allclose(chained[0], whole[0], rtol=1e-5, atol=1e-5)
     assert chained[1].keys() == whole[1].keys()

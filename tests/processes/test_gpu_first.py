@@ -81,5 +81,5 @@ def test_the_layout_optimizer_is_switched(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(graph, "session_config", graph.session_config)
     gpu_first.CHANGES["layout"]("off")
     chosen = config.resolve(flag.parse(["--device=cpu"], run_flags.RUN_FLAGS).values, int)
-    rewriting = graph.session_config(chosen).graph_options.rewrite_options
+    rewriting = graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
     assert rewriting.layout_optimizer == rewriting.OFF

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 import results
 from results.columns import COLUMNS
@@ -65,7 +65,7 @@ def test_a_frame_has_the_columns_of_the_csv_in_their_types(tmp_path: Path) -> No
 
 
 def test_types_do_not_depend_on_the_values(three: Results) -> None:
-    odd = dataclasses.replace(three.records[0], config={"model": 5, "num_devices": "many", "batch_per_device": None})
+    odd = replace(three.records[0], config={"model": 5, "num_devices": "many", "batch_per_device": None})
     dtypes = three.to_frame().dtypes.drop("time_utc")
     assert Results([]).to_frame().dtypes.drop("time_utc").equals(dtypes)
     frame = Results([odd]).to_frame()
@@ -95,10 +95,8 @@ def test_steps_have_their_phase_time_rate_and_loss() -> None:
 
 def test_what_is_measured_of_steps_is_beside_the_measured_ones() -> None:
     record = make_record()
-    taken = dataclasses.replace(
-        record.measurement, top_1_accuracies=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], input_wait_seconds=[0.01] * 6
-    )
-    steps = Results([dataclasses.replace(record, measurement=taken)]).steps()
+    taken = replace(record.measurement, top_1_accuracies=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], input_wait_seconds=[0.01] * 6)
+    steps = Results([replace(record, measurement=taken)]).steps()
     assert steps["top_1_accuracy"].isna().tolist() == [True, True, *[False] * 6]
     assert steps.query("phase == 'measured'")["top_1_accuracy"].tolist() == list(taken.top_1_accuracies)
     assert steps["input_wait_seconds"].sum() == pytest.approx(0.06)
@@ -106,10 +104,10 @@ def test_what_is_measured_of_steps_is_beside_the_measured_ones() -> None:
 
 def test_workers_have_their_own_times() -> None:
     record = make_record()
-    taken = dataclasses.replace(
+    taken = replace(
         record.measurement, worker_step_seconds=[[0.1, 0.2], [0.3, 0.4]], worker_compute_seconds=[[0.05, 0.06], []]
     )
-    workers = Results([dataclasses.replace(record, measurement=taken), make_record()]).workers()
+    workers = Results([replace(record, measurement=taken), make_record()]).workers()
     assert workers["worker"].tolist() == [0, 0, 1, 1]
     assert workers["step"].tolist() == [1, 2, 1, 2]
     assert workers["seconds"].tolist() == [0.1, 0.2, 0.3, 0.4]
@@ -122,8 +120,8 @@ def test_telemetry_has_a_row_for_the_host_and_each_gpu() -> None:
         {"cpu_cores_used": 1.5, "gpus": [{"index": 0, "power_watts": {"mean": 300.0}}, {"index": 1}]},
         {"cpu_cores_used": 2.5, "gpus": []},
     ]
-    taken = dataclasses.replace(record.measurement, telemetry=telemetry)
-    frame = Results([dataclasses.replace(record, measurement=taken)]).telemetry()
+    taken = replace(record.measurement, telemetry=telemetry)
+    frame = Results([replace(record, measurement=taken)]).telemetry()
     assert list(zip(frame["worker"], frame["device"], strict=True)) == [
         (0, "host"),
         (0, "GPU 0"),
@@ -136,7 +134,7 @@ def test_telemetry_has_a_row_for_the_host_and_each_gpu() -> None:
 
 
 def test_the_configuration_has_a_column_for_each_field() -> None:
-    record = dataclasses.replace(make_record(), config={"model": "trivial", "input": {"cycle_length": 10}})
+    record = replace(make_record(), config={"model": "trivial", "input": {"cycle_length": 10}})
     frame = Results([record, make_record()]).configuration()
     assert frame["input.cycle_length"][0] == 10
     assert frame["input.cycle_length"].isna()[1]

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.datasets import data_verb
 from benchmarks.input.options import InputOptions
@@ -100,7 +100,7 @@ def test_a_later_stage_that_is_clearly_faster_is_out_of_order() -> None:
 
 
 def _rated(run: Record) -> Record:
-    return dataclasses.replace(run, derived=derive(run.measurement, 1))
+    return replace(run, derived=derive(run.measurement, 1))
 
 
 @pytest.fixture

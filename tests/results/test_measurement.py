@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from results.measurement import Derived, Measurement, Observed, derive, named_gpus
 
@@ -106,9 +106,9 @@ def test_towers_that_share_cores_differ_by_the_order_in_which_they_start() -> No
         )
         assert derive(measured, 2).slowest_tower == 1
         assert derive(measured, 2, towers_share_cores=True).slowest_tower == slowest
-        workers = dataclasses.replace(measured, tower_compute_seconds=[], worker_compute_seconds=[[1.0] * 9, [1.9] * 9])
+        workers = replace(measured, tower_compute_seconds=[], worker_compute_seconds=[[1.0] * 9, [1.9] * 9])
         assert derive(workers, 2, towers_share_cores=True).slowest_worker == 1
-        apart = dataclasses.replace(measured, tower_compute_seconds=[], tower_step_seconds=[[1.0] * 9, [ratio] * 9])
+        apart = replace(measured, tower_compute_seconds=[], tower_step_seconds=[[1.0] * 9, [ratio] * 9])
         assert derive(apart, 2, towers_share_cores=True).slowest_tower == slowest
 
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import math
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from results import columns, record
 from results.measurement import Measurement, derive
@@ -28,7 +30,31 @@ def test_json_round_trip_is_one_line() -> None:
     original = make_record(warnings=["two\nlines"])
     line = original.to_json()
     assert "\n" not in line
-    assert Record.from_json(line) == original
+    assert Record.from_json(line) == original.cleaned()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("two\n  lines", "two lines"),
+        ("a\x1b[31m\x7f b", "a [31m b"),
+        ("\u202egnp\u2066", "gnp"),
+        ("a\udcff", "a\\udcff"),
+        ('Jürgen\'s  "C:\\new" = | <b>', 'Jürgen\'s  "C:\\new" = | <b>'),
+    ],
+)
+@pytest.mark.parametrize("escaped", [True, False])
+def test_text_is_harmless_in_what_is_read_and_in_what_is_saved(text: str, shown: str, escaped: bool) -> None:
+    made = make_record(
+        reason=text, warnings=[text], config={"model": text, text: [text]}, environment={"variables": {"X": text}}
+    )
+    made = replace(made, identity=replace(made.identity, command=[text], session_id=text))
+    line = json.dumps(msgspec.structs.asdict(made), default=msgspec.structs.asdict, ensure_ascii=escaped)
+    read = [made.cleaned(), *([] if "\udcff" in text else [Record.from_json(line)])]  # which is no JSON
+    for one in read:
+        assert [one.reason, *one.warnings, *one.identity.command, one.identity.session_id] == [shown] * 4
+        assert one.config == {"model": shown, shown: [shown]}
+        assert one.environment == {"variables": {"X": shown}}
 
 
 def test_json_holds_no_nan() -> None:
@@ -82,6 +108,8 @@ def test_staleness_is_averaged_over_tower_steps() -> None:
         {"placement": []},
         {"measurement": {"images_per_step": 16}},
         {"status": "fine"},
+        {"unknown": 1},
+        {"identity": {**msgspec.structs.asdict(make_record().identity), "unknown": 1}},
     ],
 )
 def test_what_would_break_a_reader_is_no_record(change: dict) -> None:

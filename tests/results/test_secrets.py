@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from results.masking import without_passwords, without_secrets
 from tests.support.records import make_record
@@ -104,5 +103,9 @@ def test_no_text_of_a_saved_record_has_a_password() -> None:
     made = make_record(
         reason=f"{address} does not exist", warnings=[address], config={"data_dir": address, "n": [address]}
     )
-    made = dataclasses.replace(made, identity=dataclasses.replace(made.identity, session_id=address))
-    assert "secret" not in made.masked().to_json()
+    made = replace(
+        made,
+        identity=replace(made.identity, session_id=address, command=["--token", "secret"]),
+        environment={"variables": {"XLA_FLAGS": "--password=secret -O"}},
+    )
+    assert "secret" not in made.cleaned().to_json()

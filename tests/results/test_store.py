@@ -3,7 +3,6 @@ from __future__ import annotations
 import bz2
 import codecs
 import csv
-import dataclasses
 import fcntl
 import gzip
 import json
@@ -20,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from results import store as store_module
 from results.loading import Loaded, load
@@ -400,8 +400,8 @@ def test_files_are_merged_and_a_record_counts_once(tmp_path: Path) -> None:
 
 
 def _with(record: Record, *, config: dict[str, Any] | None = None, **identity: Any) -> Record:
-    changed = dataclasses.replace(record.identity, **identity)
-    return dataclasses.replace(record, identity=changed, config=record.config if config is None else config)
+    changed = replace(record.identity, **identity)
+    return replace(record, identity=changed, config=record.config if config is None else config)
 
 
 def test_another_run_with_the_id_of_a_run_is_kept_apart_and_said(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_a_run_and_what_was_published_of_it_count_once(tmp_path: Path) -> None:
     mine, public = Store(tmp_path / "mine"), Store(tmp_path / "public")
     run = fake_run()
     mine.append(run)
-    public.append(dataclasses.replace(run, environment={"machine": "a box"}, warnings=[]))
+    public.append(replace(run, environment={"machine": "a box"}, warnings=[]))
     loaded = load(mine.jsonl_path, public.jsonl_path)
     assert (len(loaded.records), loaded.problems) == (1, [])
 
@@ -464,4 +464,4 @@ def test_a_part_that_equals_another_part_of_another_field_is_checked_for_its_own
     lines = [make_record(environment=odd).to_json(), make_record(config=odd).to_json()]
     path.write_text("\n".join(lines))
     loaded = load(path)
-    assert len(loaded.records) == 1 and "config.model has a value of the wrong type" in loaded.problems[0]
+    assert len(loaded.records) == 1 and "got `array` - at `$.model`" in loaded.problems[0]

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from results.intervals import Interval
 from results.record import Record, Status
@@ -81,7 +81,7 @@ def test_options_of_the_input_tell_rows_apart_only_from_others_that_read_images(
 
 def _mfu(*gpus: str, variables: dict[str, str] | None = None, **config: Any) -> float | None:
     """Returns the peak in TFLOP/s to which the MFU of a run on these GPUs refers."""
-    run = dataclasses.replace(fake_run(**config), environment={"gpus": list(gpus), "variables": variables or {}})
+    run = replace(fake_run(**config), environment={"gpus": list(gpus), "variables": variables or {}})
     (row,) = summarize([run])
     return row.mfu and row.tflops / row.mfu
 

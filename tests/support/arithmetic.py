@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.verify import cases, oracle
 from variable_mgr import expected
@@ -18,20 +19,20 @@ def scalar_error(
     manager: str, towers: int, optimizer: str, *, shared_on: str = "cpu", modifiers: Modifiers = NO_MODIFIERS
 ) -> float:
     """Trains two scalars and returns the error against NumPy."""
-    plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
-    rule, options = expected.Rule(optimizer), devices.session_config("cpu", towers)
+    plan = devices.plan(Devices(num_devices=towers), shared_on=shared_on)
+    rule, options = expected.Rule(optimizer), devices.session_config(Devices(num_devices=towers))
     got = oracle.trained(cases.maker(manager, plan, modifiers), plan, rule, options)
     return got.error(expected.of_manager(manager, modifiers, rule, towers))
 
 
 def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
     """Trains a small network and returns the error against one device that has the batches of all towers."""
-    plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu")
+    plan = devices.plan(Devices(num_devices=towers), shared_on="cpu")
     got = oracle.convolutional_weights(
         cases.maker(manager, plan, modifiers),
         plan,
         towers,
-        devices.session_config("cpu", towers),
+        devices.session_config(Devices(num_devices=towers)),
         divided=modifiers.fc_model_parallel,
     )
     return cases.largest_difference(got, _weights_of_one_device(towers))
@@ -39,6 +40,6 @@ def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
 
 @functools.cache
 def _weights_of_one_device(towers: int) -> dict[str, np.ndarray]:
-    plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+    plan = devices.plan(Devices(), shared_on="cpu")
     make = cases.maker("replicated", plan, NO_MODIFIERS)
-    return oracle.convolutional_weights(make, plan, towers, devices.session_config("cpu", 1))
+    return oracle.convolutional_weights(make, plan, towers, devices.session_config(Devices()))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.one_run.time_slices import TimeSlices
@@ -41,8 +43,8 @@ class FakeRun:
 
     def leave(self, record: Record) -> None:
         """Stores the record of this run where its flags say."""
-        identity = dataclasses.replace(record.identity, session_id=self.flags["session_id"])
-        Store(Path(self.flags["output_dir"])).append(dataclasses.replace(record, identity=identity))
+        identity = replace(record.identity, session_id=self.flags["session_id"])
+        Store(Path(self.flags["output_dir"])).append(replace(record, identity=identity))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

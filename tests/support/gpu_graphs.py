@@ -45,9 +45,7 @@ def build(*words: str) -> Built:
     chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: GPUS, environ={})
     assert chosen.devices.device == "gpu"
     planned = devices.plan(
-        "gpu",
-        chosen.devices.num_devices,
-        virtual_gpus=chosen.devices.virtual_gpus,
+        chosen.devices,
         shared_on=chosen.variables.shared_on,
         cluster=chosen.processes.cluster,
         manager=chosen.variables.variable_update,
@@ -95,7 +93,9 @@ def optimised(built: Built, capability: str = "9.0") -> tf.compat.v1.GraphDef:
         node.device = _WORKER.make_merged_spec(tf.DeviceSpec.from_string(node.device)).to_string() * bool(node.device)
     imagined = [_device("CPU", 0), *(_device("GPU", index, architecture=capability) for index in range(GPUS))]
     with_gpus = cluster.Cluster(devices=imagined)
-    return tf_optimizer.OptimizeGraph(graph.session_config(built.config), described, verbose=False, cluster=with_gpus)
+    return tf_optimizer.OptimizeGraph(
+        graph.session_config(built.config.devices, built.config.runtime), described, verbose=False, cluster=with_gpus
+    )
 
 
 def layouts(nodes: tf.compat.v1.GraphDef) -> Counter[str]:

@@ -48,7 +48,7 @@ class GpuWorker:
         """
         self.parts.clear()
         options = tf.compat.v1.ConfigProto()
-        options.CopyFrom(graph.session_config(built.config))
+        options.CopyFrom(graph.session_config(built.config.devices, built.config.runtime))
         options.ClearField("device_count")
         options.gpu_options.Clear()
         options.experimental.collective_group_leader = "/job:worker/replica:0/task:0"

@@ -18,6 +18,7 @@ from benchmarks.input.imagenet import INCEPTION, features_of
 from benchmarks.input.options import InputOptions
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.microbench import input_stages
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 
 
@@ -35,7 +36,7 @@ def take(dataset: Callable[[], tf.data.Dataset], count: int) -> list[Any]:
     with tf.Graph().as_default():
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset())
         following = iterator.get_next()
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             session.run(iterator.initializer)
             return [session.run(following) for _ in range(count)]
 
@@ -67,7 +68,7 @@ def read_towers(
             batches, names, DATA_SETS["imagenet"], wanted.data_format, in_turn=in_turn, pipelined=pipelined
         )
         fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]
-        with tf.compat.v1.Session(config=devices.session_config("cpu", towers)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=towers))) as session:
             for initializer in initializers:
                 session.run(initializer)
             together = [fetches] if in_turn else [[fetch] for fetch in fetches]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from results import loading, record
 from results.measurement import Measurement, derive
@@ -102,7 +103,7 @@ def fake_reduction(spec: str, size_bytes: int, seconds: float) -> Record:
     measurement = Measurement(
         images_per_step=None, step_seconds=[seconds] * 5, message_bytes=size_bytes, largest_error=1e-8
     )
-    return dataclasses.replace(
+    return replace(
         run,
         kind=Kind.ALL_REDUCE,
         config={"message": f"{size_bytes // 1024}K", "modifiers": {"all_reduce_spec": spec}, "num_devices": 2},
@@ -120,7 +121,7 @@ def fake_input() -> Record:
         input_stages={"read": 5000.0, "decode": 1000.0, "copy": 800.0},
         bare_decode_images_per_sec=1000.0,
     )
-    return dataclasses.replace(run, kind=Kind.INPUT, measurement=measurement, derived=derive(measurement, 1))
+    return replace(run, kind=Kind.INPUT, measurement=measurement, derived=derive(measurement, 1))
 
 
 def everything() -> list[Record]:

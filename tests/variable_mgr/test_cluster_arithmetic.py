@@ -18,6 +18,7 @@ from benchmarks.cluster.member import ClusterTeam, start_server, with_collective
 from benchmarks.cluster.probe import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.config import config, flag, run_flags
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices
 from benchmarks.topology.cluster import Cluster, Task
@@ -75,7 +76,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
     ps, *workers = free_addresses(3)
     values = flag.parse(["--device=cpu", f"--num_gpus={TOWERS}"], verify_verb.VERIFY_FLAGS).values
     chosen = config.resolve(run_flags.unset(values), lambda: 0)
-    server_config = with_collectives(devices.session_config("cpu", TOWERS))
+    server_config = with_collectives(devices.session_config(Devices(num_devices=TOWERS)))
     tasks = (Task("ps", 0), Task("worker", 0), Task("worker", 1))
     clusters = [Cluster(ps=(ps,), workers=tuple(workers), own=task) for task in tasks]
     servers = [start_server(cluster.spec(), cluster.own, server_config) for cluster in clusters]
@@ -91,7 +92,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
     def work(cluster: Cluster, target: str) -> None:
         team = _team(cluster, server_config, target)
         try:
-            for result in cluster_cases.results(chosen, cluster, team):
+            for result in cluster_cases.results(chosen.devices, team):
                 if team.is_leader:
                     found[result.case] = result
         except Exception as error:

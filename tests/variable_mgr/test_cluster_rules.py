@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster, Task
 from variable_mgr import factory
@@ -143,7 +144,7 @@ def _mean(spec: str, workers: int, towers: int) -> tuple[list[list[np.ndarray]],
                 # A variable keeps graph optimisation from reducing constants ahead of time.
                 given.append([tf.Variable(tensor).read_value() for tensor in tensors])
         means, operations = AllReduce(all_reduce_spec.parse(spec), place).mean(given)
-        session_config = devices.session_config("cpu", count)
+        session_config = devices.session_config(Devices(num_devices=count))
         session_config.operation_timeout_in_ms = 120_000
         with tf.compat.v1.Session(config=session_config) as session:
             session.run(tf.compat.v1.global_variables_initializer())

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.errors import DataError, ExitStatus, UsageError
@@ -92,7 +93,7 @@ class Builds:
         rate *= 1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1)
         made = fake_run(model=model, batch_per_device=build.batch, step_seconds=build.batch / rate)
         environment = {**made.environment, "cpu_model": "a CPU", **build.environment}
-        return dataclasses.replace(made, environment=environment)
+        return replace(made, environment=environment)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.errors import ExitStatus, OverdueError
@@ -76,7 +77,7 @@ class Builds:
                 own.begin(STEPS, 0.1)
             except OverdueError as error:
                 self.given_up.set()
-                return dataclasses.replace(fake_run(step_seconds=1.0), status=Status.TIMEOUT, reason=str(error))
+                return replace(fake_run(step_seconds=1.0), status=Status.TIMEOUT, reason=str(error))
         for _ in range(STEPS):
             self.taken += name[0]
             if own:
@@ -85,7 +86,7 @@ class Builds:
             own.finish()
         made = fake_run(step_seconds=32 / build.rate)
         environment = time_slices.environment(own.steps_per_slice if own else None)
-        return dataclasses.replace(made, environment={**made.environment, **environment})
+        return replace(made, environment={**made.environment, **environment})
 
     @property
     def pairs(self) -> list[str]:
@@ -208,7 +209,7 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: 
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     ((key, found),) = noise.load(path).items()
     assert found.in_turn == in_turn
-    noise.save(path, {key: dataclasses.replace(found, noise=0.1)})
+    noise.save(path, {key: replace(found, noise=0.1)})
     _, said = ab(rate=90)
     assert ("the threshold is 20.0 %" in said) == in_turn
     assert ("calibrate has measured the noise of whole runs" in said) != in_turn
@@ -240,8 +241,8 @@ try:
         own.finish()
 except OverdueError as error:
     print(error, file=sys.stderr)
-    record = dataclasses.replace(record, status=Status.TIMEOUT, reason=str(error))
-run.leave(dataclasses.replace(record, environment=time_slices.environment(own.steps_per_slice)))
+    record = replace(record, status=Status.TIMEOUT, reason=str(error))
+run.leave(replace(record, environment=time_slices.environment(own.steps_per_slice)))
 """
 
 

@@ -17,6 +17,7 @@ from benchmarks.config import flag, run_flags
 from benchmarks.errors import ExitStatus, OverdueError, UsageError
 from benchmarks.microbench import allreduce, allreduce_report, allreduce_verb
 from benchmarks.microbench.allreduce_report import Report
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import devices, placement
@@ -45,7 +46,7 @@ def _measure(
     reductions = {
         spec: wrappers.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
     }
-    session_config = devices.session_config("cpu", towers)
+    session_config = devices.session_config(Devices(num_devices=towers))
     return allreduce.measure(
         message, reductions, place, session_config, enough_seconds=enough_seconds, **ROUNDS | rounds
     )
@@ -90,7 +91,7 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
             raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory")
 
     reductions = {"first": NoExchange(), "second": NeedsMuch()}
-    place, config = placement.place("cpu", 2), devices.session_config("cpu", 2)
+    place, config = placement.place("cpu", 2), devices.session_config(Devices(num_devices=2))
     message = allreduce_report.of_size(4)
     for timing in allreduce.measure(message, reductions, place, config, enough_seconds=60.0, **ROUNDS).values():
         assert (
@@ -308,7 +309,7 @@ def _report(directory: Path, *arguments: str) -> Report:
         Store(directory),
         of_this_run([], on_gpus=False),
         {2: "two devices"},
-        runtime=chosen.runtime,
+        devices=chosen.devices,
         precision=chosen.computing.precision,
         modifiers=chosen.variables.modifiers,
         as_text=True,

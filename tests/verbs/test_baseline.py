@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli.main import dispatch
 from benchmarks.errors import BenchError
@@ -25,8 +25,8 @@ def night(day: int, rate: float = 100.0, **given: object) -> list[Record]:
     for index in range(3):
         run = fake_run(step_seconds=32 / (rate * (1 + 0.002 * (index - 1))), **given)
         time = f"2026-01-{day:02d}T00:0{index}:00+00:00"
-        identity = dataclasses.replace(run.identity, time_utc=time, session_id=f"night {day}")
-        made.append(dataclasses.replace(run, identity=identity))
+        identity = replace(run.identity, time_utc=time, session_id=f"night {day}")
+        made.append(replace(run, identity=identity))
     return made
 
 

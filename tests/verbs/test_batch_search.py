@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
@@ -132,8 +132,8 @@ class Trials:
         made = fake_run()
         peak = (500 + images) * MEGABYTE
         losses = [1.0] if cell.config.computing.check_precision and images <= self.most_checked else []
-        seen = dataclasses.replace(made.measurement, peak_host_memory_bytes=peak, fp32_losses=losses)
-        return dataclasses.replace(made, measurement=seen)
+        seen = replace(made.measurement, peak_host_memory_bytes=peak, fp32_losses=losses)
+        return replace(made, measurement=seen)
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pyt
         entry["answer"]["largest"] = "many"
     answers.FILE.path().write_text(json.dumps(held))
     assert _resolve().workload.batch_per_device == 96
-    assert "'many'" in capsys.readouterr().err
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_a_process_that_was_killed_did_not_fit(trials: Trials) -> None:
@@ -295,7 +295,7 @@ def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture
     ("words", "sentence"),
     [
         (["explain", "replicated", *AUTO], "found by trying"),
-        (["sweep", *AUTO], "Nothing can be run. --batch_size=auto "),
+        (["sweep", *AUTO], "Nothing can be run. .*--batch_size=auto "),
         (["verify", "--batch_size=8"], "no flag --batch_size"),
         ([*AUTO, "--local_cluster=ps:1,worker:2"], "in one process"),
         (["run", "--batch_size=many"], "'many' is not a whole number, and not auto"),

@@ -124,7 +124,7 @@ def test_what_cannot_be_is_a_sentence(run_bench: RunBench, words: list[str], sen
 def test_a_server_is_a_task_of_any_job(flags: list[str], own: Task, device: str, devices: int) -> None:
     parsed = flag.parse([*flags, "--device=cpu"], server_verb.VERB.flags)
     found, task, runtime = server_verb.resolve(run_flags.unset(parsed.values), lambda: 0)
-    assert (task, runtime.device, runtime.num_devices) == (own, device, devices)
+    assert (task, runtime.devices.device, runtime.devices.num_devices) == (own, device, devices)
     assert runtime.peers == tuple(address for addresses in found.hosts.values() for address in addresses)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import record_files
 from benchmarks.errors import UsageError
@@ -95,7 +95,7 @@ def test_two_files_are_wanted(run_bench: RunBench, keep: Keep, words: list[str])
 
 def test_unlike_hardware_is_refused_and_named(run_bench: RunBench, keep: Keep) -> None:
     for name, cpu in (("main.jsonl", "Xeon 8480"), ("branch.jsonl", "EPYC 9654")):
-        keep(name, [dataclasses.replace(r, environment={"cpu_model": cpu}) for r in rounds(hardware=cpu)])
+        keep(name, [replace(r, environment={"cpu_model": cpu}) for r in rounds(hardware=cpu)])
     done = run_bench("compare", "main.jsonl", "branch.jsonl")
     assert (done.status, done.stdout) == (2, "")
     assert "cpu_model is Xeon 8480 in main.jsonl and EPYC 9654 in branch.jsonl" in done.stderr

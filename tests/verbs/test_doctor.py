@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
@@ -106,15 +107,13 @@ class Runs:
         few = stage == self._told.get("slow") and int(flags["time_limit_seconds"]) < 112
         made = fake_run(step_seconds=[9.0] * 4 if few else 0.1)
         low, high = (None, None) if few else (0.999 * end, 1.001 * end)
-        derived = dataclasses.replace(
-            made.derived, images_per_sec=end, images_per_sec_low=low, images_per_sec_high=high
-        )
-        measurement = dataclasses.replace(
+        derived = replace(made.derived, images_per_sec=end, images_per_sec_low=low, images_per_sec_high=high)
+        measurement = replace(
             made.measurement,
             images_per_step=round(0.1 * end),  # in the steps' 0.1 s
             startup_seconds=self._told.get("startup", 3.0),
         )
-        return dataclasses.replace(made, measurement=measurement, derived=derived)
+        return replace(made, measurement=measurement, derived=derived)
 
 
 def _stage(flags: Mapping[str, str]) -> str:
@@ -152,7 +151,7 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
         monkeypatch.setattr(breakdown_run, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
-        monkeypatch.setattr(device_peak, "measure_apart", lambda config, rate: roofline)
+        monkeypatch.setattr(device_peak, "measure_apart", lambda *_: roofline)
         found, status = breakdown_run.run(plan, ["doctor"], disturbing)
         commands = [list(each.words[2:]) for each in runs.started]
         return BrokenDown(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
@@ -249,8 +248,8 @@ def test_without_a_result_of_its_process_there_is_a_reason_and_no_roofline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: Callable[..., None], reason: str
 ) -> None:
     monkeypatch.setattr(device_peak, "measure", measure)
-    chosen = planned(tmp_path, "--device=cpu").chosen
-    assert device_peak.measure_apart(chosen, 1.0) == (None, reason)
+    workload = planned(tmp_path, "--device=cpu").setting.workload
+    assert device_peak.measure_apart(workload, "cpu", "fp32", 1.0) == (None, reason)
     assert multiprocessing.active_children() == []
 
 
@@ -420,12 +419,9 @@ def test_what_is_known_is_said_when_it_is_stopped(
 )
 def test_devices(tmp_path: Path, arguments: Sequence[str], gpus: int, device: str, count: int, at_once: int) -> None:
     plan = planned(tmp_path, *arguments, gpus=gpus)
-    assert (plan.chosen.devices.device, plan.chosen.devices.num_devices, plan.setting.at_once) == (
-        device,
-        count,
-        at_once,
-    )
-    assert plan.setting.virtual_gpus == count / at_once if device == "gpu" else plan.setting.virtual_gpus == 1
+    devices = plan.setting.devices
+    assert (devices.device, devices.num_devices, plan.setting.at_once) == (device, count, at_once)
+    assert devices.virtual_gpus == (count / at_once if device == "gpu" else 1)
     assert "gpus" not in plan.common, "what is visible is decided by the environment of this process"
 
 
@@ -448,12 +444,12 @@ def test_defaults(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
     _, plan = doctor_verb.resolve(values, lambda: 0)
     assert plan is not None
-    assert (plan.chosen.workload.model, plan.setting.manager, plan.time_limit_seconds) == (
+    assert (plan.setting.workload.model, plan.setting.manager, plan.time_limit_seconds) == (
         "resnet50",
         "parameter_server",
         300,
     )
-    assert plan.chosen.output.output_dir == "out/doctor"
+    assert plan.output.output_dir == "out/doctor"
 
 
 OF_THE_LADDER = [

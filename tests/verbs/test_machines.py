@@ -12,7 +12,7 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import device_peak
 from benchmarks.one_run import runner
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system import hardware
 from benchmarks.tune import recommend_verb, stages
 from results.text import counted
@@ -77,7 +77,7 @@ def test_reductions_that_a_machine_has_are_searched(
     cells = [
         cell
         for stage in plan.stages
-        for _, cell in stages.cells(stage, plan.fixed, {}, plan.usual, hardware.count_gpus)
+        for _, cell in stages.cells(stage, plan.fixed, {}, hardware.count_gpus)
         if cell.runs
     ]
     assert cells
@@ -166,14 +166,15 @@ def test_an_instance_is_not_named_by_its_position(
 ) -> None:
     stand_in(monkeypatch, MACHINES[machine])
     given = flag.parse(["--device=gpu", "--gpus=0"], run_flags.RUN_FLAGS).values
-    assert runner._visible_gpus(config.resolve(given, hardware.count_gpus)) == shown
+    chosen = config.resolve(given, hardware.count_gpus)
+    assert runner._visible_gpus(chosen.devices, chosen.variables.variable_update) == shown
 
 
 def test_the_chosen_gpu_is_the_one_that_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, MACHINES[MIXED])
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    tensorflow_setup.prepare(Runtime(device="gpu", visible_gpus=(1,)))
+    tensorflow_setup.prepare(Runtime(devices=Devices(device="gpu", visible_gpus=(1,))))
     assert [(gpu.name, gpu.memory_bytes) for gpu in hardware.gpu_inventory().gpus] == [("Tesla T4", 15 * 2**30)]
 
 

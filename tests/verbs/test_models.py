@@ -71,7 +71,9 @@ def test_counts_are_kept_for_the_same_question(
     first = rows(*words)
     counted: list[str] = []
     count = model_counts._count
-    monkeypatch.setattr(model_counts, "_count", lambda config: counted.append(config.model) or count(config))
+    monkeypatch.setattr(
+        model_counts, "_count", lambda workload, *rest: counted.append(workload.model) or count(workload, *rest)
+    )
     assert rows(*words) == first and not counted
     rows("mlp", "--device=cpu", "--num_gpus=3")
     assert counted == ["mlp"]

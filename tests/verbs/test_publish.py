@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from results import loading
 from results.record import Status
@@ -72,7 +72,7 @@ def test_a_folder_that_is_not_whole_is_refused_with_the_reasons(run_bench: RunBe
 
 def test_a_folder_that_does_not_pass_its_own_check_is_not_left(run_bench: RunBench, tmp_path: Path) -> None:
     first = run()
-    other = dataclasses.replace(run(), environment={**first.environment, "memory_gib": 1})  # with the same hardware_key
+    other = replace(run(), environment={**first.environment, "memory_gib": 1})  # with the same hardware_key
     Store(tmp_path / "out").append(first, other)
     done = run_bench("publish", "public", "out", "--machine=a")
     assert (

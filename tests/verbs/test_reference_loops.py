@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.one_run.reference_loops import _Pauses, _SGDWithDecay
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.system.hardware import Gpu, Inventory
 from benchmarks.topology import devices
 from models import building, specs
@@ -225,7 +225,7 @@ def test_virtual_gpus_of_the_eager_runtime_share_the_memory_evenly(monkeypatch: 
     )
     for setting in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, setting, lambda count: None)
-    devices.configure_eager_runtime(Runtime(device="gpu", num_devices=3, virtual_gpus=2))
+    devices.configure_eager_runtime(Devices(device="gpu", num_devices=3, virtual_gpus=2))
     half = pytest.approx([0.9 * 10 * 1024 / 2] * 2)
     assert visible == [["first", "second"]]
     assert split == {"first": half, "second": half}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import report_verb, run_verb
 from benchmarks.cli.main import dispatch
@@ -25,7 +25,7 @@ RunBench = Callable[..., Finished]
 def stored(directory: Path, command: Sequence[str]) -> str:
     """Stores the record of a command, and returns its id."""
     run = fake_run()
-    Store(directory).append(dataclasses.replace(run, identity=dataclasses.replace(run.identity, command=[*command])))
+    Store(directory).append(replace(run, identity=replace(run.identity, command=[*command])))
     return run.identity.run_id
 
 
@@ -121,7 +121,7 @@ def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBen
 
 
 def test_diff_shows_the_beginning_of_what_is_long(run_bench: RunBench, tmp_path: Path) -> None:
-    one, other = fake_run(), dataclasses.replace(fake_run(), placement={"variable_groups": ["x" * 9999]})
+    one, other = fake_run(), replace(fake_run(), placement={"variable_groups": ["x" * 9999]})
     Store(tmp_path / "out").append(one, other)
     done = run_bench("diff", one.identity.run_id, other.identity.run_id)
     (line,) = [line for line in done.stdout.splitlines() if "variable_groups" in line]

@@ -76,9 +76,9 @@ def test_the_record_of_a_killed_run_that_cannot_be_stored_is_printed(
 def test_a_directory_that_does_not_open_is_not_left_to_the_sentinel() -> None:
     """It would wait for the directory, too, and with it who reads our output."""
     dismissed: list[bool] = []
-    unused: Any = SimpleNamespace(cluster=None)
-    end = runner._End(unused, unused, unused, unused, dismiss=lambda: dismissed.append(True))
-    end.save(OverdueError("Opening --output_dir=out took longer than 120 s."))
+    unused: Any = SimpleNamespace(processes=SimpleNamespace(cluster=None))
+    run = runner._Run(unused, unused, unused, unused, dismiss=lambda: dismissed.append(True))
+    run.save(OverdueError("Opening --output_dir=out took longer than 120 s."))
     assert dismissed == [True]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from benchmarks.errors import ExitStatus
@@ -36,7 +36,7 @@ class Runs:
             return self.ends[number]
         repeat = sum(one.config.processes.num_workers == run.config.processes.num_workers for one in self.started)
         made = record_of(run, step_seconds=0.1 * (1 + 0.1 * (number - 1)) * (1 + 0.005 * (repeat % 3)))
-        return dataclasses.replace(made, environment={"cpu_cores_usable": self.cores})
+        return replace(made, environment={"cpu_cores_usable": self.cores})
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import io
 import json
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import console
 from benchmarks.config import config, flag, run_flags
@@ -299,8 +299,8 @@ def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
 ) -> None:
     def behave(run: FakeRun) -> Failure:
         record = record_of(run)
-        identity = dataclasses.replace(record.identity, session_id=run.flags["session_id"])
-        return Failure(returncode=4, stdout=dataclasses.replace(record, identity=identity).to_json())
+        identity = replace(record.identity, session_id=run.flags["session_id"])
+        return Failure(returncode=4, stdout=replace(record, identity=identity).to_json())
 
     monkeypatch.setattr(subprocesses, "run", FakeRuns(behave))
     sweep("--batch_size=8")
@@ -328,7 +328,7 @@ def test_endless_output_is_a_row_and_not_a_full_disk(
 def test_long_output_before_a_record_takes_no_memory(tmp_path: Path) -> None:
     """As a list of lines it would take 60 bytes for each of its two."""
     made = fake_run()
-    made = dataclasses.replace(made, identity=dataclasses.replace(made.identity, session_id="mine"))
+    made = replace(made, identity=replace(made.identity, session_id="mine"))
     with (tmp_path / "stdout").open("w+b") as stdout:
         stdout.write(b"{}\n" * 2**17 + made.to_json().encode() + b"\n{and more\n")
         tracemalloc.start()
@@ -412,9 +412,9 @@ def test_results_that_cannot_be_stored_again_end_a_sweep_with_a_sentence(
     class Printing(FakeRuns):
         def _run(self, run: FakeRun, command: subprocesses.Command) -> subprocesses.Ended:
             made = behave(run)
-            identity = dataclasses.replace(made.identity, session_id=run.flags["session_id"])
+            identity = replace(made.identity, session_id=run.flags["session_id"])
             assert command.stdout is not None
-            command.stdout.write(dataclasses.replace(made, identity=identity).to_json().encode())
+            command.stdout.write(replace(made, identity=identity).to_json().encode())
             return subprocesses.Ended(4, False, False, 1.0)
 
     monkeypatch.setattr(subprocesses, "run", Printing(runs))
@@ -442,8 +442,8 @@ def test_records_of_other_software_do_not_count_for_resume(
     store.jsonl_path.unlink()
     environment = {**describe_software(), **({"tensorflow_version": "1.15"} if field == "software_key" else {})}
     for record in others:
-        identity = dataclasses.replace(record.identity, **{field: "another"})
-        store.append(dataclasses.replace(record, identity=identity, environment=environment))
+        identity = replace(record.identity, **{field: "another"})
+        store.append(replace(record, identity=identity, environment=environment))
     store.append(same)
     runs.started.clear()
     done = sweep("--batch_size=7,8", "--resume")
@@ -656,8 +656,8 @@ def test_estimates_learn_from_earlier_runs() -> None:
     guess = estimate_seconds(chosen, [])
     assert guess > 6
     earlier = fake_run(step_seconds=2.0)
-    identity = dataclasses.replace(earlier.identity, config_key=key_of(chosen.key_fields()))
-    earlier = dataclasses.replace(earlier, identity=identity)
+    identity = replace(earlier.identity, config_key=key_of(chosen.key_fields()))
+    earlier = replace(earlier, identity=identity)
     assert estimate_seconds(chosen, [earlier]) == pytest.approx(3 + 12 * 2.0)
 
 

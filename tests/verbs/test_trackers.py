@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.one_run import cluster_launch
@@ -143,7 +143,7 @@ def test_a_cluster_prints_json_alone_to_stdout(
 ) -> None:
     flags = [*SMALL, "--tensorboard_dir=tb", f"--output_dir={tmp_path}", f"--output_format={form}"]
     chosen, record = config.resolve(flag.parse(flags, run_flags.RUN_FLAGS).values, lambda: 0), fake_run()
-    record = dataclasses.replace(record, identity=dataclasses.replace(record.identity, command=flags))
+    record = replace(record, identity=replace(record.identity, command=flags))
 
     def ran(*_: object, **__: object) -> list[Ended]:
         Store(tmp_path).append(record)
@@ -152,13 +152,13 @@ def test_a_cluster_prints_json_alone_to_stdout(
     monkeypatch.setattr(cluster_launch.subprocesses, "run", ran)
     monkeypatch.setattr(cluster_launch, "raise_on_termination", lambda: None)
     monkeypatch.setattr(handover, "send_of_run", lambda record, targets, stored, announce, limit: announce("TB, tb"))
-    assert cluster_launch._run_and_send(chosen, flags) == 0
+    assert cluster_launch._run_and_send(chosen.output, flags) == 0
     assert ("TB, tb" in capsys.readouterr().out) == (form == "text")
 
 
 def test_the_command_of_a_record_that_sends_is_not_run_again(run_bench: RunBench, tmp_path: Path) -> None:
     run = fake_run()
-    identity = dataclasses.replace(run.identity, command=["--model=trivial", "--mlflow_uri=http://elsewhere"])
-    Store(tmp_path / "out").append(dataclasses.replace(run, identity=identity))
+    identity = replace(run.identity, command=["--model=trivial", "--mlflow_uri=http://elsewhere"])
+    Store(tmp_path / "out").append(replace(run, identity=identity))
     done = run_bench("rerun", run.identity.run_id)
     assert done.status == 2 and "--mlflow_uri is not repeated" in done.stderr

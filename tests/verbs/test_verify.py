@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import tensorflow as tf
 
+from benchmarks.config.variables import Variables
 from benchmarks.errors import ExitStatus
-from benchmarks.topology import device_options, devices
+from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.topology import device_options
 from benchmarks.verify import cases as verify
 from benchmarks.verify import cluster_cases
 from tests.support.commands import Finished
@@ -27,7 +29,7 @@ def test_everything_that_is_registered_is_a_case() -> None:
 
 def _only(monkeypatch: pytest.MonkeyPatch, case: verify.Case) -> verify.CaseResult:
     monkeypatch.setattr(verify, "cases", lambda: iter([case]))
-    (verdict,) = verify.results("cpu", 2, 1, lambda count: devices.session_config("cpu", count))
+    (verdict,) = verify.results(Devices(num_devices=2))
     return verdict
 
 
@@ -93,7 +95,10 @@ def test_a_step_that_changes_what_is_not_trained_is_found(monkeypatch: pytest.Mo
 
 
 def _rows(modifiers: Modifiers, manager: str = "replicated") -> list[str]:
-    return [case.reference for case in verify.of_setting(manager, modifiers, "cpu")]
+    return [
+        case.reference
+        for case in verify.of_setting(Variables(variable_update=manager, modifiers=modifiers, shared_on="cpu"))
+    ]
 
 
 def test_a_setting_is_compared_with_what_it_must_equal() -> None:
@@ -127,8 +132,8 @@ def test_the_verb_prints_a_row_for_each_verdict(
 ) -> None:
     asked = []
 
-    def results(kind: str, towers: int, virtual_gpus: int, *others: object) -> Iterator[verify.CaseResult]:
-        asked.append((kind, towers, virtual_gpus))
+    def results(on: Devices, *others: object, **limits: object) -> Iterator[verify.CaseResult]:
+        asked.append(on)
         yield verify.CaseResult(_case("independent", compact_gradient_transfer=True), 5e-3)
         yield verify.CaseResult(_case("replicated"), None, "It cannot run.")
         yield verify.CaseResult(_case("local_sgd", "whole batch"), last_error * 10)
@@ -136,7 +141,7 @@ def test_the_verb_prints_a_row_for_each_verdict(
 
     monkeypatch.setattr(verify, "results", results)
     done = run_bench("verify", "--device=cpu", "--num_gpus=3")
-    assert asked == [("cpu", 3, 1)]
+    assert asked == [Devices(num_devices=3)]
     assert done.status == status
     failed = status != 0
     word = "FAIL" if failed else "ok  "
@@ -181,7 +186,7 @@ def test_one_tower_proves_no_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [_case(manager, "momentum") for manager in IN_ONE_PROCESS]
     cases.append(_case("parameter_server", "momentum", staged_vars=True))
     monkeypatch.setattr(verify, "cases", lambda: iter(cases))
-    for verdict in verify.results("cpu", 1, 1, lambda count: devices.session_config("cpu", count)):
+    for verdict in verify.results(Devices()):
         assert verdict.passed
         if verdict.case.manager in ("independent", "parameter_server"):
             assert verdict.error is not None

@@ -19,7 +19,7 @@ from variable_mgr.manager import (
     VariableSpec,
 )
 from variable_mgr.placement import even_parts
-from variable_mgr.traffic import Traffic
+from variable_mgr.traffic import Transfer
 
 _DIAGRAM = """\
     and of the dense layers, which are divided:
@@ -118,6 +118,6 @@ class ColumnSharded(VariableManager):
             diagram=f"{inner.diagram}\n\n{_DIAGRAM}",
         )
 
-    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns the inner manager's, which has the weights that are not divided."""
-        return self._inner.traffic(weights_elements)
+        return self._inner.transfers(variables, training=training)

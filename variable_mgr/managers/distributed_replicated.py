@@ -20,7 +20,7 @@ from variable_mgr.manager import (
 from variable_mgr.managers.gathering import Gathering
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import over_servers, transfers_over_servers
+from variable_mgr.traffic import Transfer, over_servers
 
 _DIAGRAM = """\
     worker 0: tower 0, 1 ...      worker 1: tower 0, 1 ...       one copy of the weights per tower
@@ -135,14 +135,10 @@ class DistributedReplicated(VariableManager):
             _DIAGRAM,
         )
 
-    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns what workers and parameter servers send each other; a forward pass sends nothing."""
         if not training:
-            return {}
+            return []
         weights = [variable for variable in variables if variable.kind == "weight"]
-        return over_servers(weights, self._place, wire_bytes=self._gathering.wire_bytes)
-
-    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
-        """Returns how many tensors that are."""
-        weights = [variable for variable in variables if variable.kind == "weight"]
-        return transfers_over_servers(weights, self._place) if training else 0
+        place, wire_bytes = self._place, self._gathering.wire_bytes
+        return over_servers(weights, servers=len(place.ps), workers=place.workers, wire_bytes=wire_bytes)

@@ -11,7 +11,7 @@ from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, NoExchange, Reduction
-from variable_mgr.traffic import ByKind
+from variable_mgr.traffic import Transfer, summed
 
 
 def local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
@@ -65,15 +65,12 @@ class ParameterAveraging:
                     operations.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
         return tf.group(*operations)
 
-    def sent_bytes(self, weights_elements: Sequence[int]) -> int | None:
-        """Returns the bytes that averaging sends per step, on average; None if unknown."""
-        sent = self._reduction.sent_bytes(weights_elements)
-        return None if sent is None else sent // self.every_steps
-
-    def by_kind(self, weights_elements: Sequence[int]) -> ByKind | None:
-        """Returns the same by kind of link."""
-        sent, every = self._reduction.by_kind(weights_elements), self.every_steps
-        return sent and {kind: (number / every, size / every) for kind, (number, size) in sent.items()}
+    def transfers(self, elements: Sequence[int]) -> list[Transfer]:
+        """Returns what averaging weights of so many elements sends per step, on average."""
+        sent, every = self._reduction.transfers(elements), self.every_steps
+        # Divided once summed: parts that are rounded by themselves would add up to another number.
+        sums = summed(((transfer.source, transfer.target), transfer.number, transfer.size_bytes) for transfer in sent)
+        return [Transfer(*link, size / every, number / every, "weight") for link, (number, size) in sums.items()]
 
     def describe(self) -> str:
         """Returns in words what happens."""

@@ -18,16 +18,7 @@ from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions.kernels import mean
-from variable_mgr.traffic import (
-    BETWEEN_DEVICES,
-    FLOAT32_BYTES,
-    TO_DEVICE,
-    TO_HOST,
-    Traffic,
-    added,
-    over_servers,
-    transfers_over_servers,
-)
+from variable_mgr.traffic import DEVICE, FLOAT32_BYTES, HOST, Transfer, over_servers, weight_elements
 
 _DIAGRAM = """\
     tower 0        tower 1        ...
@@ -154,34 +145,26 @@ class ParameterServer(OneCopy):
             deviation="not plain SGD: one update per tower, of weights that others have updated meanwhile",
         )
 
-    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
-        """Returns one read and one gradient of each weight for each tower on another device."""
-        towers = len(self._place.towers) - (self._variable_devices != [self._place.host])
-        size_bytes = towers * FLOAT32_BYTES * sum(weights_elements)
-        each, on_host = (towers * len(weights_elements), size_bytes), self._variable_devices == [self._place.host]
-        kinds = ({TO_DEVICE: each}, {TO_HOST: each}) if on_host else ({BETWEEN_DEVICES: each},) * 2
-        return Traffic(read_bytes=size_bytes, gradient_bytes=size_bytes, by_kind=added(*kinds) if towers else {})
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
+        """Returns what workers and parameter servers send each other, or in one process what its devices send.
 
-    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
-        """Returns what workers and parameter servers send each other; nothing in one process."""
-        if not self._place.hosts:
-            return {}
-        shared, workers, exchanges = self._exchanged(variables)
-        wire_bytes = tf.as_dtype(self._wire_dtype).size
-        return over_servers(shared, workers, wire_bytes=wire_bytes, training=training, exchanges=exchanges)
-
-    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
-        """Returns how many tensors that are."""
-        if not self._place.hosts:
-            return 0
-        shared, workers, exchanges = self._exchanged(variables)
-        return transfers_over_servers(shared, workers, training=training, exchanges=exchanges)
-
-    def _exchanged(self, variables: Sequence[VariableSpec]) -> tuple[list[VariableSpec], Place, int]:
-        """Returns what is exchanged between processes, the place of one worker, and how often it does so in a step."""
-        shared = [variable for variable in variables if variable.kind != "tower_state"]
-        workers = len(self._place.by_worker())
-        return shared, dataclasses.replace(self._place, workers=workers), len(self._senders()) // workers
+        There each tower on another device reads every weight and sends a gradient of it.
+        """
+        if self._place.hosts:
+            workers = len(self._place.by_worker())
+            return over_servers(
+                variables,
+                servers=len(self._place.ps),
+                workers=workers,
+                wire_bytes=tf.as_dtype(self._wire_dtype).size,
+                training=training,
+                exchanges=len(self._senders()) // workers,
+            )
+        home = HOST if self._variable_devices == [self._place.host] else DEVICE
+        towers = len(self._place.towers) - (home == DEVICE)
+        sizes = [FLOAT32_BYTES * elements for elements in weight_elements(variables) for _ in range(towers)]
+        reads = [Transfer(home, DEVICE, size, what="read") for size in sizes]
+        return reads + [Transfer(DEVICE, home, size) for size in sizes if training]
 
 
 class ClusterParameterServer(OneCopy):
@@ -242,12 +225,12 @@ class ClusterParameterServer(OneCopy):
             "not plain SGD: one update per worker, of weights that others have updated meanwhile",
         )
 
-    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns what workers and parameter servers send each other."""
-        shared = [variable for variable in variables if variable.kind != "tower_state"]
-        return over_servers(shared, self._place, wire_bytes=self._gathering.wire_bytes, training=training)
-
-    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
-        """Returns how many tensors that are."""
-        shared = [variable for variable in variables if variable.kind != "tower_state"]
-        return transfers_over_servers(shared, self._place, training=training)
+        return over_servers(
+            variables,
+            servers=len(self._place.ps),
+            workers=self._place.workers,
+            wire_bytes=self._gathering.wire_bytes,
+            training=training,
+        )

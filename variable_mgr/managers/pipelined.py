@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.manager import Applied, Explanation, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
-from variable_mgr.traffic import Traffic
+from variable_mgr.traffic import Transfer
 
 _DIAGRAM = """\
     images -> [stage 0: its weights] -> activations -> [stage 1: its weights] -> ... -> loss
@@ -70,6 +70,6 @@ class Pipelined(VariableManager):
             "after the other, for all else it is the whole batch",
         )
 
-    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
-        """Returns none of weights and gradients: they stay on their devices, and only activations are sent."""
-        return Traffic()
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
+        """Returns none: weights and gradients stay on their devices, and only activations are sent."""
+        return []

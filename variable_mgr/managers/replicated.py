@@ -27,7 +27,7 @@ from variable_mgr.place import Place
 from variable_mgr.reductions import wrappers
 from variable_mgr.reductions.all_reduce import NoExchange, Reduction
 from variable_mgr.reductions.kernels import collective_sum
-from variable_mgr.traffic import FLOAT32_BYTES, Traffic, added, around_ring, weight_elements
+from variable_mgr.traffic import Transfer, weight_elements
 
 if TYPE_CHECKING:
     from variable_mgr.managers.local_sgd import ParameterAveraging
@@ -58,8 +58,7 @@ def all_reducing(place: Place, shared_devices: Sequence[str], modifiers: Modifie
 
 def collective(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
     """Makes `collective_all_reduce`: copies whose gradients TensorFlow's collectives reduce."""
-    reduction = wrappers.reduction(place, modifiers, modifiers.all_reduce_spec or "collective")
-    return Replicated(place, reduction, wire_bytes=modifiers.wire_bytes)
+    return Replicated(place, wrappers.reduction(place, modifiers, modifiers.all_reduce_spec or "collective"))
 
 
 def independent(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
@@ -76,22 +75,13 @@ class Replicated(VariableManager):
         place: the towers.
         reduction: combines the towers' gradients.
         averaging: averages the weights themselves every few steps.
-        wire_bytes: the size of one element of a gradient on its way between workers.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        reduction: Reduction,
-        averaging: ParameterAveraging | None = None,
-        *,
-        wire_bytes: int = FLOAT32_BYTES,
-    ) -> None:
+    def __init__(self, place: Place, reduction: Reduction, averaging: ParameterAveraging | None = None) -> None:
         self._place = place
         self._devices = list(place.towers)
         self._reduction = reduction
         self._averaging = averaging
-        self._wire_bytes = wire_bytes
         self.copies_differ = not reduction.makes_equal
         self._specs: list[VariableSpec] = []
         self._copies: list[dict[str, tf.Variable]] = []
@@ -196,25 +186,13 @@ class Replicated(VariableManager):
             EARLIER_WEIGHTS if deferred else deviation,
         )
 
-    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
-        """Returns what the reduction sends, and per step on average what averaging sends."""
-        return Traffic(
-            gradient_bytes=self._reduction.sent_bytes(weights_elements),
-            weight_bytes=self._averaging.sent_bytes(weights_elements) if self._averaging else 0,
-            by_kind=added(
-                self._reduction.by_kind(weights_elements),
-                self._averaging.by_kind(weights_elements) if self._averaging else {},
-            ),
-        )
-
-    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
-        """Returns what workers send each other around a ring; unknown where one client drives all towers."""
-        if self._place.workers == 1 or not training:
-            return {}
-        elements = sum(weight_elements(variables))
-        if self._averaging:
-            return around_ring(elements * FLOAT32_BYTES / self._averaging.every_steps, self._place)
-        return around_ring(elements * self._wire_bytes, self._place)
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
+        """Returns what the reduction sends, and what averaging sends; a forward pass sends nothing."""
+        if not training:
+            return []
+        elements = weight_elements(variables)
+        averaged = self._averaging.transfers(elements) if self._averaging else []
+        return self._reduction.transfers(elements) + averaged
 
 
 def _largest_difference(values: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -21,7 +21,7 @@ from variable_mgr.manager import (
     VariableManager,
     VariableSpec,
 )
-from variable_mgr.traffic import Traffic
+from variable_mgr.traffic import Transfer
 
 
 class Staged(VariableManager):
@@ -119,14 +119,6 @@ class Staged(VariableManager):
             deviation=EARLIER_WEIGHTS,
         )
 
-    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns the inner manager's."""
-        return self._inner.traffic(weights_elements)
-
-    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
-        """Returns the inner manager's."""
-        return self._inner.links(variables, training=training)
-
-    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
-        """Returns the inner manager's."""
-        return self._inner.link_transfers(variables, training=training)
+        return self._inner.transfers(variables, training=training)

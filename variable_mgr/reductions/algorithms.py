@@ -13,11 +13,18 @@ import math
 from collections.abc import Callable, Sequence
 
 from variable_mgr.place import MeanFunction, Place, Tensor, Turn
-from variable_mgr.traffic import BETWEEN_DEVICES, TO_DEVICE, TO_HOST, ByKind
+from variable_mgr.traffic import DEVICE, HOST, UNKNOWN, Transfer
+
+# From a number of towers, on devices other than the host, and the bytes of one tensor: what they send to reduce it.
+Transfers = Callable[[int, float], list[Transfer]]
 
 
 def _anywhere(place: Place) -> str | None:
     return None
+
+
+def _unknown(towers: int, size_bytes: float) -> list[Transfer]:
+    return [UNKNOWN]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,28 +36,14 @@ class Algorithm:
         meaning: what it does, for a person.
         mean: computes the means.
         why_not: returns a sentence if it cannot run in a place, else None.
-        sent: returns, for a number of towers on devices other than the host, how many times a tensor's bytes all
-            devices together send; None: unknown.
-        transfers: returns for the same number how many tensors they send.
-        by_host: whether one half of this goes to the host and the other comes from it; else it goes between towers.
+        transfers: returns what it sends.
     """
 
     name: str
     meaning: str
     mean: MeanFunction
     why_not: Callable[[Place], str | None] = _anywhere
-    sent: Callable[[int], float] | None = None
-    transfers: Callable[[int], float] | None = None
-    by_host: bool = False
-
-    def by_kind(self, towers: int, shards: int, size_bytes: float) -> ByKind | None:
-        """Returns what is sent to reduce one tensor of a size, by kind of link; None if unknown."""
-        if self.sent is None or self.transfers is None:
-            return None
-        number, size = shards * self.transfers(towers), self.sent(towers) * size_bytes
-        if self.by_host:
-            return {kind: (number / 2, size / 2) for kind in (TO_HOST, TO_DEVICE)}
-        return {BETWEEN_DEVICES: (number, size)}
+    transfers: Transfers = _unknown
 
 
 def find(name: str) -> Algorithm:
@@ -106,61 +99,51 @@ def _why_not_in_two_levels(inside: Algorithm, across: Algorithm, place: Place) -
     return inside.why_not(first) or across.why_not(heads)
 
 
-def _to_one_and_back(towers: int) -> float:
-    """A tower adds for all. Rings and their relatives send as much, but spread evenly over the towers."""
-    return 2 * (towers - 1)
+def _through_host(towers: int, size_bytes: float) -> list[Transfer]:
+    """Each tower sends its tensor to the host, which sends the mean to each."""
+    return [Transfer(*link, towers * size_bytes, towers) for link in ((DEVICE, HOST), (HOST, DEVICE))]
 
 
-def _chunks_around_ring(towers: int) -> float:
-    """Each tower sends a chunk to its neighbour n-1 times to add it up, and n-1 times to pass the sum on."""
-    return 2 * towers * (towers - 1)
+def _to_one_and_back(towers: int, size_bytes: float) -> list[Transfer]:
+    """A tower adds for all; or two add for a group each, and then one of these for the other."""
+    return [Transfer(DEVICE, DEVICE, 2 * (towers - 1) * size_bytes, 2 * (towers - 1))]
+
+
+def _around_ring(towers: int, size_bytes: float) -> list[Transfer]:
+    """Each tower sends a chunk, 1/n, to its neighbour n-1 times to add it up, and n-1 times to pass the sum on."""
+    return [Transfer(DEVICE, DEVICE, 2 * (towers - 1) * size_bytes, 2 * towers * (towers - 1))]
+
+
+def _halving_and_doubling(towers: int, size_bytes: float) -> list[Transfer]:
+    """Each tower sends a half, a quarter ... to add it up, and as much to pass the sum on."""
+    return [Transfer(DEVICE, DEVICE, 2 * (towers - 1) * size_bytes, 2 * towers * math.log2(towers))]
 
 
 def _built_in(
     name: str,
     meaning: str,
     function: str,
-    sent: Callable[[int], float] = _to_one_and_back,
+    transfers: Transfers = _to_one_and_back,
     why_not: Callable[[Place], str | None] = _anywhere,
-    transfers: Callable[[int], float] = _to_one_and_back,
-    *,
-    by_host: bool = False,
 ) -> Algorithm:
-    return Algorithm(name, meaning, functools.partial(_kernel, function), why_not, sent, transfers, by_host)
+    return Algorithm(name, meaning, functools.partial(_kernel, function), why_not, transfers)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
-        _built_in(
-            "pscpu",
-            "copied to the host and averaged there",
-            "copy_to_host",
-            lambda towers: 2 * towers,
-            transfers=lambda towers: 2 * towers,
-            by_host=True,
-        ),
+        _built_in("pscpu", "copied to the host and averaged there", "copy_to_host", _through_host),
         _built_in("psgpu", "copied to one tower's device, in turn by bytes, and averaged there", "copy_in_turn"),
-        _built_in(
-            "xring",
-            "reduce-scatter and all-gather around a ring of the towers",
-            "ring",
-            transfers=_chunks_around_ring,
-        ),
+        _built_in("xring", "reduce-scatter and all-gather around a ring of the towers", "ring", _around_ring),
         _built_in(
             "rechd",
             "recursive halving and doubling",
             "recursive_halving_doubling",
-            why_not=_needs_power_of_two,
-            transfers=lambda towers: 2 * towers * math.log2(towers),
+            _halving_and_doubling,
+            _needs_power_of_two,
         ),
-        _built_in(
-            "hierarchical",
-            "averaged in two groups, then between them",
-            "hierarchical",
-            lambda towers: 2 * (towers - 2) + 2,  # to the two adders and back, and once each way between these
-        ),
-        _built_in("collective", "TensorFlow's own ring collective", "collective", transfers=_chunks_around_ring),
-        _built_in("nccl", "NVIDIA's NCCL", "nccl", why_not=_needs_physical_gpus, transfers=_chunks_around_ring),
+        _built_in("hierarchical", "averaged in two groups, then between them", "hierarchical"),
+        _built_in("collective", "TensorFlow's own ring collective", "collective", _around_ring),
+        _built_in("nccl", "NVIDIA's NCCL", "nccl", _around_ring, _needs_physical_gpus),
     )
 }

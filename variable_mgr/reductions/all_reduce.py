@@ -12,7 +12,7 @@ from variable_mgr.placement import balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.algorithms import find
 from variable_mgr.reductions.all_reduce_spec import Range
-from variable_mgr.traffic import FLOAT32_BYTES, ByKind, added
+from variable_mgr.traffic import FLOAT32_BYTES, UNKNOWN, Transfer, around_ring
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.
 TowerTensors = Sequence[Sequence[tf.Tensor]]
@@ -27,11 +27,8 @@ class Reduction(Protocol):
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns for each tower the mean over all towers of each tensor, and operations that every step must run."""
 
-    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
-        """Returns the bytes that all towers and the host send to reduce tensors of these sizes; None if unknown."""
-
-    def by_kind(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> ByKind | None:
-        """Returns the number and the bytes of these transfers by kind of link; None if unknown."""
+    def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:
+        """Returns what is sent, between processes or within one, to reduce tensors of so many elements."""
 
     def describe(self) -> str:
         """Returns in words what happens, to follow 'gradients'."""
@@ -46,13 +43,9 @@ class NoExchange:
         """Returns what came."""
         return [list(tensors) for tensors in towers], []
 
-    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
-        """Returns 0."""
-        return 0
-
-    def by_kind(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> ByKind | None:
-        """Returns nothing."""
-        return {}
+    def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:
+        """Returns none."""
+        return []
 
     def describe(self) -> str:
         """Returns in words what happens."""
@@ -109,24 +102,21 @@ class AllReduce:
                 means.append(tf.reshape(joined, values[tower].shape))
         return means
 
-    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
-        """Returns what the algorithms send between real devices; None if one of them does not state it."""
-        towers, total = self._place.towers_in_total, 0.0
-        for count in elements if towers > 1 else ():
-            sent = find(all_reduce_spec.choose(self._ranges, count).algorithm).sent
-            if sent is None:
-                return None
-            total += sent(towers) * count * element_bytes
-        return round(total)
+    def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:
+        """Returns what the algorithms send between real devices, or several workers around a ring.
 
-    def by_kind(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> ByKind | None:
-        """Returns what the algorithms send between real devices by kind of link."""
-        towers, parts = self._place.towers_in_total, []
-        for count in elements if towers > 1 else ():
+        Where one client drives several workers, it is unknown which tower adds which tensor.
+        """
+        place, sent = self._place, []
+        if place.workers > 1:
+            return around_ring(sum(elements) * element_bytes, place)
+        if place.hosts:
+            return [UNKNOWN]
+        for count in elements if len(place.towers) > 1 else ():
             item = all_reduce_spec.choose(self._ranges, count)
-            shards = min(item.shards, max(1, count))
-            parts.append(find(item.algorithm).by_kind(towers, shards, count * element_bytes))
-        return added(*parts)
+            for shard in even_parts(count, min(item.shards, max(1, count))):
+                sent += find(item.algorithm).transfers(len(place.towers), shard * element_bytes)
+        return sent
 
     def describe(self) -> str:
         """Returns in words what happens."""

@@ -15,7 +15,7 @@ from variable_mgr.place import Place
 from variable_mgr.placement import even_parts, group_small
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
-from variable_mgr.traffic import FLOAT32_BYTES, ByKind
+from variable_mgr.traffic import FLOAT32_BYTES, Transfer
 
 Result = tuple[list[list[tf.Tensor]], list[tf.Operation]]
 
@@ -56,13 +56,9 @@ class _Wrapper(abc.ABC):
                 restored.append(self._after(reduced, tensors))
         return restored, operations
 
-    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+    def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:
         """Returns what the inner reduction sends of the tensors that it gets."""
-        return self._inner.sent_bytes(*self._sizes(elements, element_bytes))
-
-    def by_kind(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> ByKind | None:
-        """Returns the same by kind of link."""
-        return self._inner.by_kind(*self._sizes(elements, element_bytes))
+        return self._inner.transfers(*self._sizes(elements, element_bytes))
 
     def describe(self) -> str:
         """Returns in words what happens."""
@@ -187,7 +183,7 @@ class Deferred:
 
     def __init__(self, inner: Reduction, place: Place) -> None:
         self._inner, self._place = inner, place
-        self.makes_equal, self.sent_bytes, self.by_kind = inner.makes_equal, inner.sent_bytes, inner.by_kind
+        self.makes_equal, self.transfers = inner.makes_equal, inner.transfers
 
     def mean(self, towers: TowerTensors) -> Result:
         """Returns the last step's means, and the operations that keep this step's gradients."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 from results.gate.findings import Finding, Findings, Verdict
 from results.report.headline import markdown_line
-from results.text import markdown, one_line, table
+from results.text import markdown, table
 
 HEAD = ("configuration", "base images/s", "candidate images/s", "change %", "95 % interval", "rounds", "verdict")
 _MARKDOWN_RULES = ("---", "---:", "---:", "---:", "---:", "---:", "---")
@@ -23,8 +23,8 @@ _BY_SEVERITY = (
 def render(findings: Findings) -> str:
     """Returns the table, the reason of every configuration that is not unchanged, the notes and a summary."""
     lines = [*sides(findings), "", *table([HEAD, *map(cells, findings.findings)], rule=True), ""]
-    lines += [f"{one_line(finding.title)}: {explanation(finding)}" for finding in to_explain(findings)]
-    lines += [one_line(f"Note: {note}") for note in findings.notes]
+    lines += [f"{finding.title}: {explanation(finding)}" for finding in to_explain(findings)]
+    lines += [f"Note: {note}" for note in findings.notes]
     return "\n".join([*lines, summary(findings)]) + "\n"
 
 
@@ -44,7 +44,7 @@ def sides(findings: Findings) -> list[str]:
     """Returns a line each for base, candidate and hardware."""
     named = (("base", findings.base), ("candidate", findings.candidate))
     lines = [f"{name}: {side.name}" + (f" ({side.software})" if side.software else "") for name, side in named]
-    return [one_line(line) for line in (*lines, f"hardware: {findings.hardware}")]
+    return [*lines, f"hardware: {findings.hardware}"]
 
 
 def cells(finding: Finding) -> list[str]:
@@ -52,7 +52,7 @@ def cells(finding: Finding) -> list[str]:
     low, high = finding.change_low, finding.change_high
     rates = (finding.base_images_per_sec, finding.candidate_images_per_sec)
     return [
-        one_line(finding.title),
+        finding.title,
         *("" if rate is None else f"{rate:.2f}" for rate in rates),
         "" if finding.change is None else f"{100 * finding.change:+.1f}",
         "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
@@ -68,7 +68,7 @@ def to_explain(findings: Findings) -> list[Finding]:
 
 def explanation(finding: Finding) -> str:
     """Returns the verdict and its reason on one line."""
-    return one_line(f"{finding.verdict}. {finding.reason}")
+    return f"{finding.verdict}. {finding.reason}"
 
 
 def counts(findings: Findings) -> dict[Verdict, int]:

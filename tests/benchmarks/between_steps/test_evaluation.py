@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.between_steps import options
 from benchmarks.between_steps.evaluation import Evaluation, Evaluator, due_steps
 from benchmarks.datasets import fake_imagenet
 from benchmarks.errors import DataError
@@ -17,6 +18,7 @@ from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.input.options import InputOptions, of_validation
 from benchmarks.input.small_images import Pixels
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import run_input
 from benchmarks.training.objectives import in_top
@@ -66,7 +68,7 @@ def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: i
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
         given = run_input.build_validation(mlp, read, names, OPTIONS, pixels)
         evaluator = Evaluator(model, variables, names, given, 10)
-        with tf.compat.v1.Session(config=devices.session_config("cpu", towers)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=towers))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             expected = by_numpy(pixels, weights)
             assert evaluator.evaluate(session) == expected
@@ -122,7 +124,7 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         given = run_input.build_validation(trivial, size, names, OPTIONS, source)
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
         evaluator = Evaluator(model, weights, names, given, 1001)
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             with pytest.raises(DataError, match="validation-00001-of-00003"):
                 evaluator.evaluate(session)
@@ -131,16 +133,16 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "due"),
     [
-        ({"every_steps": 4}, {4, 8, 12}),
-        ({"at_steps": (1, 3), "every_steps": 5}, {1, 3, 5, 10}),
-        ({"every_epochs": 1.0}, {3, 5, 8, 10}),
-        ({"every_epochs": 0.1}, set(range(1, 13))),
-        ({"at_epochs": (0.4, 2.0)}, {1, 5}),
+        ({"eval_every_steps": 4}, {4, 8, 12}),
+        ({"eval_at_steps": (1, 3), "eval_every_steps": 5}, {1, 3, 5, 10}),
+        ({"eval_every_epochs": 1.0}, {3, 5, 8, 10}),
+        ({"eval_every_epochs": 0.1}, set(range(1, 13))),
+        ({"eval_at_epochs": (0.4, 2.0)}, {1, 5}),
         ({}, set()),
     ],
 )
 def test_an_evaluation_follows_the_step_that_completes_the_epochs(wanted: dict[str, Any], due: set[int]) -> None:
-    is_due = due_steps(lambda steps: steps * 20 / 50, **wanted)
+    is_due = due_steps(options.Evaluation(**wanted), lambda steps: steps * 20 / 50)
     assert {steps for steps in range(1, 13) if is_due(steps)} == due
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
 from benchmarks.errors import DataError
 from benchmarks.input.tower_input import TowerInput
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.computing import Computing, LossScaling
@@ -66,7 +67,7 @@ def built(setting: Setting) -> Built:
     generator = np.random.default_rng(1)
     images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), setting.towers)
     labels = np.split(generator.integers(0, CLASSES, BATCH), setting.towers)
-    plan = devices.plan("cpu", setting.towers, virtual_gpus=1, shared_on="cpu")
+    plan = devices.plan(Devices(num_devices=setting.towers), shared_on="cpu")
     with tf.Graph().as_default() as graph:
         model = setting.model()
         divided = splitting.split(model) if setting.modifiers.fc_model_parallel else model
@@ -97,7 +98,7 @@ def train(
     """Returns the losses of some steps, which begin with the values of an earlier training, and the values after."""
     graph, step, state = built(setting).graph, built(setting).step, built(setting).state
     fed = state.feeds(values, weights_only=weights_only) if values else {}
-    config = devices.session_config("cpu", setting.towers)
+    config = devices.session_config(Devices(num_devices=setting.towers))
     with graph.as_default(), tf.compat.v1.Session(graph=graph, config=config) as session:
         step.initialize(session, values=fed, resuming=values is not None and state.resumes(values))
         losses = [step.run(session) for _ in range(steps)]

@@ -139,7 +139,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: 
 )
 def test_threads_of_gpus_are_tensorflows_unless_data_is_read(flags_given: list[str], threads: object) -> None:
     chosen = resolve("--num_gpus=2", *flags_given, gpus=2)
-    assert (chosen.runtime.gpu_thread_mode, chosen.runtime.per_gpu_thread_count) == threads
+    assert (chosen.devices.gpu_thread_mode, chosen.devices.per_gpu_thread_count) == threads
     assert (chosen.key_fields() == resolve("--num_gpus=2", gpus=2).key_fields()) == (not flags_given)
 
 
@@ -179,7 +179,7 @@ def test_gpus_train_batch_normalisation_persistently(
     ],
 )
 def test_memory_is_pinned_for_images_from_the_host(flags_given: list[str], gpus: int, pinned: bool) -> None:
-    assert resolve(*flags_given, gpus=gpus).runtime.force_gpu_compatible is pinned
+    assert resolve(*flags_given, gpus=gpus).devices.force_gpu_compatible is pinned
 
 
 class Driver(Machine):

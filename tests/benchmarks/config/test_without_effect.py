@@ -153,5 +153,5 @@ def test_what_scripts_for_tf_cnn_benchmarks_pass_is_accepted() -> None:
 
 def test_a_limit_of_gpu_memory_reaches_the_session_and_the_key() -> None:
     made, usual = resolve("--device=gpu", "--gpu_memory_limit_mb=100"), resolve("--device=gpu")
-    assert made.runtime.session_options()["gpu_memory_limit_mib"] == 100
+    assert made.devices.gpu_memory_limit_mib == 100
     assert made.key_fields() != usual.key_fields()

@@ -15,24 +15,25 @@ from hypothesis import strategies as st
 
 from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
+from benchmarks.config.workload import Workload
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Significance, Stage
 from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import device_options
 from benchmarks.tune import recommend_verb
 from results.intervals import Interval
 
 GPUS = Setting(
-    model="resnet50",
-    device="gpu",
-    num_devices=4,
-    at_once=4,
-    batch_per_device=50,
+    workload=Workload(batch_per_device=50, num_classes=1001, data_format="NHWC"),
+    devices=Devices(device="gpu", num_devices=4),
     precision="fp32",
     manager="parameter_server",
     photos=True,
 )
-CPU = dataclasses.replace(GPUS, device="cpu", num_devices=2, at_once=1, batch_per_device=8)
+CPU = dataclasses.replace(
+    GPUS, workload=dataclasses.replace(GPUS.workload, batch_per_device=8), devices=Devices(num_devices=2)
+)
 # Images per second of four GPUs of which everything costs something: 1 ms; 500, 50, 250, 50 and 150 ms a step.
 RATES = {
     Part.FIXED: 1000.0,
@@ -101,7 +102,8 @@ def test_a_stage_that_does_not_apply_has_no_rate() -> None:
     [(Part.FIXED, 4, 1), (Part.COMPUTE, 4, 50), (Part.COMPUTE, 2, 100), (Part.COMPUTE, 1, 200), (Part.DEVICES, 4, 200)],
 )
 def test_devices_that_share_one_take_their_turns(part: Part, at_once: int, images: int) -> None:
-    assert dataclasses.replace(GPUS, at_once=at_once).images_of(part) == images
+    devices = Devices(device="gpu", num_devices=4, virtual_gpus=4 // at_once)
+    assert dataclasses.replace(GPUS, devices=devices).images_of(part) == images
 
 
 def test_each_part_costs_what_its_stage_takes_more() -> None:
@@ -149,7 +151,7 @@ def test_devices_that_do_not_disturb_each_other_cost_nothing(setting: Setting) -
 
 
 def test_without_further_devices_their_parts_are_not_there() -> None:
-    alone = dataclasses.replace(GPUS, num_devices=1, at_once=1)
+    alone = dataclasses.replace(GPUS, devices=Devices(device="gpu"))
     found = measured(alone, more_devices=LEFT_OUT, exchange=LEFT_OUT, compute=100, host_copy=90, real_input=50)
     step = {"fixed cost": 0.001, "compute": 0.499, "host copy": 50 / 90 - 0.5, "real input": 1 - 50 / 90}
     assert added(found) == pytest.approx(step)
@@ -361,7 +363,7 @@ def test_only_what_can_help_is_advised() -> None:
 
 @pytest.mark.parametrize("split", [1, 2])
 def test_commands_name_virtual_gpus(split: int) -> None:
-    shared = dataclasses.replace(GPUS, num_devices=2 * split, at_once=2, virtual_gpus=split)
+    shared = dataclasses.replace(GPUS, devices=Devices(device="gpu", num_devices=2 * split, virtual_gpus=split))
     commands = re.findall(r"'run_bench.py (recommend|allreduce) ([^']+)'", all_advice(shared))
     assert {verb for verb, _ in commands} == {"recommend", "allreduce"}
     for verb, words in commands:

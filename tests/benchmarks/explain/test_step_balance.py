@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.explain import step_balance
@@ -22,7 +23,7 @@ ON_CPU = _config("--model=resnet50", "--device=cpu", "--num_gpus=2", "--batch_si
 
 def _reduction(spec: str, size_bytes: int, seconds: float, **fields: Any) -> Record:
     record = fake_reduction(spec, size_bytes, seconds)
-    return dataclasses.replace(record, config={**record.config, "device": "gpu", **fields})
+    return replace(record, config={**record.config, "device": "gpu", **fields})
 
 
 def _balance(rates: Rates, chosen: config.Config = ON_GPUS, sent_bytes: float | None = 150e6) -> Balance:
@@ -123,32 +124,37 @@ def test_an_all_reduce_between_devices_says_nothing_of_a_network() -> None:
     assert _balance(Rates(records=[measured]), ON_CPU).link_bytes_per_sec
     unknown = _balance(Rates(records=[measured], peak_flops_per_sec=1e12), cluster)
     assert unknown.link_bytes_per_sec is None
-    assert "doctor' with the same cluster measures it" in how_to_measure(cluster, {"resnet50": unknown})[0]
+    assert (
+        "doctor' with the same cluster measures it"
+        in how_to_measure(cluster.devices, {"resnet50": unknown}, in_cluster=True)[0]
+    )
     given = _balance(Rates(records=[measured], link_bytes_per_sec=1e9), cluster)
     assert given.link_bytes_per_sec == Rate(1e9, "--link_gbytes_per_second")
 
 
 def test_commands_are_named_that_measure_what_is_unknown() -> None:
     unknown, known = _balance(Rates()), _balance(Rates(peak_flops_per_sec=1e12, link_bytes_per_sec=1e9))
-    compute, link = how_to_measure(ON_CPU, {"alexnet": unknown, "mlp": known, "vgg16": unknown})
+    compute, link = how_to_measure(
+        ON_CPU.devices, {"alexnet": unknown, "mlp": known, "vgg16": unknown}, in_cluster=False
+    )
     assert "'run_bench.py sweep --device=cpu --num_gpus=1 --model=alexnet,vgg16' measures it" in compute
     assert "'run_bench.py allreduce --device=cpu --num_gpus=2' measures it" in link
-    assert how_to_measure(ON_GPUS, {"mlp": known}) == []
-    assert how_to_measure(ON_GPUS, {"mlp": dataclasses.replace(known, sent_bytes=None)}) == [
+    assert how_to_measure(ON_GPUS.devices, {"mlp": known}, in_cluster=False) == []
+    assert how_to_measure(ON_GPUS.devices, {"mlp": dataclasses.replace(known, sent_bytes=None)}, in_cluster=False) == [
         "How much this setting sends is unknown: it has no formula."
     ]
 
 
 def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(step_balance, "_stored_peak", lambda chosen: 3e12)
+    monkeypatch.setattr(step_balance, "_stored_peak", lambda *_: 3e12)
     values: dict[str, Any] = dict.fromkeys(("results", "link_gbytes_per_second", "peak_tflops", "assumed_mfu"))
-    assert step_balance.known_rates(values, ON_GPUS) == Rates(peak_flops_per_sec=3e12)
+    assert step_balance.known_rates(values, ON_GPUS.devices, "fp32") == Rates(peak_flops_per_sec=3e12)
     given = {"link_gbytes_per_second": 2.0, "peak_tflops": 4.0, "assumed_mfu": 0.25}
-    assert step_balance.known_rates({**values, **given}, ON_GPUS) == Rates(
+    assert step_balance.known_rates({**values, **given}, ON_GPUS.devices, "fp32") == Rates(
         peak_flops_per_sec=4e12, peak_is_given=True, assumed_mfu=0.25, link_bytes_per_sec=2e9
     )
     measured = fake_run()
     (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
-    (record,) = step_balance.known_rates({**values, "results": "mine.jsonl"}, ON_GPUS).records
+    (record,) = step_balance.known_rates({**values, "results": "mine.jsonl"}, ON_GPUS.devices, "fp32").records
     assert record.identity == measured.identity

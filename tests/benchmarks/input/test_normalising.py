@@ -10,9 +10,12 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.config.config import Config
 from benchmarks.datasets import fake_small_images
 from benchmarks.one_run import graph
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
+from benchmarks.training.run_input import RunInput
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
 # models; CIFAR-10's and MNIST's of their training images, to four digits, as PyTorch's examples have them.
@@ -38,13 +41,18 @@ def directory_of(fake_imagenet: Path, tmp_path: Path) -> Callable[[str], Path]:
     return find
 
 
+def _build_input(chosen: Config, device: str) -> RunInput:
+    spec = graph.input_spec(chosen.workload, chosen.place, chosen.training.seed)
+    return graph.build_input(chosen.workload, chosen.data, spec, [device])
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[str], Path], name: str) -> None:
     words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory_of(name)}", "--batch_size=16"]
     chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default():
-        built = graph.build_input(chosen, ["/cpu:0"])
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        built = _build_input(chosen, "/cpu:0")
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             for initializer in built.initializers:
                 session.run(initializer)
             images = session.run(built.towers[0].images)
@@ -62,6 +70,6 @@ def test_xla_compiles_it_for_cpus_alone(device: str, compiled: bool, pipelined: 
     words = ["--device=cpu", "--model=resnet20", "--data_name=synthetic_host", f"--pipelined_input={pipelined}"]
     chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default() as built_in:
-        graph.build_input(chosen, [device])
+        _build_input(chosen, device)
         functions = built_in.as_graph_def().library.function
     assert any("_XlaMustCompile" in function.attr for function in functions) == compiled

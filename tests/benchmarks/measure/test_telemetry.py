@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -10,7 +9,7 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pynvml
 import pytest
@@ -22,9 +21,11 @@ from benchmarks.measure.worker_reports import WorkerReport, together
 from benchmarks.one_run.result_text import resource_lines, startup_line
 from benchmarks.system import nvml
 from benchmarks.system.linux import PackageCounters
+from benchmarks.topology.device_options import Devices
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
 from tests.support.commands import Finished
 from tests.support.records import make_record
+from variable_mgr.place import Place
 
 HEAT = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
 CAP = pynvml.nvmlClocksThrottleReasonSwPowerCap
@@ -380,7 +381,7 @@ def test_workers_keep_their_own_and_the_latest_says_what_its_start_was_made_of()
         sent = WorkerReport(
             measurement=measurement, ends=[1.0], asynchronous=False, staleness=[], compute_seconds=[1.0], placement={}
         )
-        return WorkerReport.from_message(json.loads(json.dumps(dataclasses.asdict(sent))))
+        return WorkerReport.from_message(json.loads(json.dumps(sent.to_message())))
 
     all_three = together([report(3.0, 0), report(5.0, 1), report(4.0, 2)])
     assert (all_three.startup_seconds, all_three.startup_phases_seconds) == (5.0, {"Python": 5.0})
@@ -438,20 +439,23 @@ def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Ca
 
 
 @pytest.mark.parametrize(
-    ("config", "looks_at"),
+    ("device", "virtual_gpus", "hosts", "looks_at"),
     [
-        ({"device": "cpu"}, (0, CPU_PACKAGE)),
-        ({"device": "gpu"}, (3, GPU_ONLY)),
-        ({"device": "gpu", "virtual_gpus": 2}, (2, GPU_ONLY)),
-        ({"device": "gpu", "cluster": "some"}, (3, GPU_ONLY)),
-        ({"device": "gpu", "cluster": "some", "variable_update": "distributed_all_reduce"}, (0, "")),
+        ("cpu", 1, (), (0, CPU_PACKAGE)),
+        ("gpu", 1, (), (3, GPU_ONLY)),
+        ("gpu", 2, (), (2, GPU_ONLY)),
+        ("gpu", 1, ("of worker 0", "of worker 1"), (0, "")),  # one client drives the towers of several workers
     ],
 )
 def test_physical_gpus_are_looked_at_where_they_are(
-    monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], looks_at: tuple[int, str]
+    monkeypatch: pytest.MonkeyPatch,
+    device: Literal["cpu", "gpu"],
+    virtual_gpus: int,
+    hosts: tuple[str, ...],
+    looks_at: tuple[int, str],
 ) -> None:
     from benchmarks.one_run import steps
 
     monkeypatch.setattr(telemetry, "prepared", lambda physical, energy_of: (physical, energy_of))
-    chosen = {"cluster": None, "variable_update": "replicated", "num_devices": 3, "virtual_gpus": 1} | config
-    assert steps.prepared_telemetry(types.SimpleNamespace(**chosen)) == looks_at
+    devices = Devices(device=device, num_devices=3, virtual_gpus=virtual_gpus)
+    assert steps.prepared_telemetry(devices, Place((), "", hosts=hosts)) == looks_at

@@ -212,7 +212,7 @@ def test_a_report_survives_the_wire() -> None:
     )  # fmt: skip
     full = dataclasses.replace(full, placement={"devices": "1 CPU", "bytes": {"cpu:0": 12}})
     for sent in (full, report(1.0), report(), asynchronous()):
-        assert WorkerReport.from_message(json.loads(json.dumps(dataclasses.asdict(sent)))) == sent
+        assert WorkerReport.from_message(json.loads(json.dumps(sent.to_message()))) == sent
 
 
 # Who is slowest.

@@ -22,6 +22,7 @@ from benchmarks.microbench import input_stages, shuffle_fullness
 from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
 from benchmarks.one_run import graph
 from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import objectives, training_step
 from models import building, specs
@@ -51,10 +52,10 @@ def _values(chosen: config.Config) -> Values:
     source = host_pipeline.find(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
     return {
         "source": source,
-        "spec": graph.input_spec(chosen),
+        "spec": graph.input_spec(chosen.workload, chosen.place, chosen.training.seed),
         "options": chosen.data.input,
         "num_devices": chosen.devices.num_devices,
-        "session_config": devices.session_config("cpu", chosen.devices.num_devices),
+        "session_config": devices.session_config(Devices(num_devices=chosen.devices.num_devices)),
     }
 
 
@@ -106,9 +107,9 @@ def test_each_probe_has_deadlines_of_its_own() -> None:
 
 def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
-    towers = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu").towers
+    towers = devices.plan(Devices(num_devices=2), shared_on="cpu").towers
     values = _values(chosen)
-    build = functools.partial(graph.build_input, chosen, towers)
+    build = functools.partial(graph.build_input, chosen.workload, chosen.data, values["spec"], towers)
     with input_stages.probes(**values, build_copy=build) as probes:
         assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
         rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
@@ -150,7 +151,7 @@ def test_a_bad_record_ends_the_measurement_and_is_named(with_bad_record: Path) -
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: float) -> None:
     """A staged batch is waited for from the end of computing on, another one from when it was asked for."""
-    plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+    plan = devices.plan(Devices(), shared_on="cpu")
     asked = time.time()
     arrived = asked + arrives_in_seconds
     computed: list[float] = []
@@ -176,7 +177,7 @@ def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: fl
             manager=factory.make("independent", plan.place, shared_devices=plan.shared, modifiers=Modifiers()),
             objective=objectives.Objective(loss=objectives.cross_entropy),
         )
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
             step.initialize(session)
             loop = step.loops[0]
             everything = tf.compat.v1.RunMetadata()

@@ -5,13 +5,16 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
+from benchmarks.config.workload import Workload
 from benchmarks.microbench import device_peak, matmul_peak
 from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
 from benchmarks.one_run import result_text
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.system.hardware import Inventory, describe_hardware
 from models import specs
 from results.columns import row
@@ -63,10 +66,10 @@ def test_amounts_have_three_digits(value: float, text: str) -> None:
 
 
 def test_logical_devices_of_a_host_share_its_peak() -> None:
-    assert devices_with_a_peak("cpu", num_devices=8) == 1
-    assert devices_with_a_peak("cpu", num_devices=2, num_workers=4, num_hosts=2) == 2
-    assert devices_with_a_peak("gpu", num_devices=4, virtual_gpus=2, num_workers=3) == 6
-    assert devices_with_a_peak("gpu", num_devices=3, virtual_gpus=2) == 2
+    assert devices_with_a_peak(Devices(num_devices=8)) == 1
+    assert devices_with_a_peak(Devices(num_devices=2), num_workers=4, num_hosts=2) == 2
+    assert devices_with_a_peak(Devices(device="gpu", num_devices=4, virtual_gpus=2), num_workers=3) == 6
+    assert devices_with_a_peak(Devices(device="gpu", num_devices=3, virtual_gpus=2)) == 2
 
 
 @pytest.fixture(autouse=True)
@@ -146,11 +149,9 @@ def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.M
 
 def test_a_record_shows_both_utilisations() -> None:
     on_gpu = fake_run(num_devices=4, step_seconds=0.1)
-    known = dataclasses.replace(on_gpu.derived, measured_peak_tflops=800.0, mfu_of_measured_peak=0.25)
+    known = replace(on_gpu.derived, measured_peak_tflops=800.0, mfu_of_measured_peak=0.25)
     surroundings = {**on_gpu.environment, "gpus": ["NVIDIA H200 141 GiB"] * 4}
-    record = dataclasses.replace(
-        on_gpu, derived=known, environment=surroundings, placement={"flops_per_image": 23_000_000_000}
-    )
+    record = replace(on_gpu, derived=known, environment=surroundings, placement={"flops_per_image": 23_000_000_000})
     found = row(record)
     assert found["flops_per_image"] == 23_000_000_000
     assert (found["measured_peak_tflops"], found["mfu_of_measured_peak"]) == (800.0, 0.25)
@@ -158,10 +159,10 @@ def test_a_record_shows_both_utilisations() -> None:
         "MFU:            25 % of the 800 TFLOP/s that a matrix product reaches here (fp32)"
     ]
     assert result_text.mfu_lines(on_gpu) == []
-    too_much = dataclasses.replace(known, mfu_of_measured_peak=1.25)
-    (line,) = result_text.mfu_lines(dataclasses.replace(record, derived=too_much))
+    too_much = replace(known, mfu_of_measured_peak=1.25)
+    (line,) = result_text.mfu_lines(replace(record, derived=too_much))
     assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures the peak again" in line
-    text = {column.name: column.text(summarize([record])[0]) for column in COLUMNS}
+    text = {column.name: column.cell(summarize([record])[0]) for column in COLUMNS}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
 
@@ -189,8 +190,10 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
     surroundings = {**HARDWARE, "tensorflow_version": "2.21.0"}
     _store(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
 
-    def found(derived: Derived, flops_per_image: float | None, environment: Mapping[str, Any], device: str) -> Derived:
-        count = devices_with_a_peak(device, num_devices=4)
+    def found(
+        derived: Derived, flops_per_image: float | None, environment: Mapping[str, Any], device: Literal["cpu", "gpu"]
+    ) -> Derived:
+        count = devices_with_a_peak(Devices(device=device, num_devices=4))
         return device_peak.beside_peak(
             derived, flops_per_image, environment, device=device, precision="fp32", count=count
         )
@@ -205,10 +208,8 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
 
 def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: PEAK)
-    step = device_peak.measure(
-        specs.find("mlp"), device="cpu", precision="fp32", batch=10, data_format="NHWC", num_classes=10,
-        forward_only=False, images_per_sec=1000.0,
-    )  # fmt: skip
+    workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
+    step = device_peak.measure(specs.find("mlp"), workload, "cpu", "fp32", 1000.0)
     assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
     # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
     first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -10,6 +9,7 @@ import statistics
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import console
 from benchmarks.measure.timing import Phase
@@ -65,7 +65,7 @@ def test_lines_are_those_of_tf_cnn_benchmarks_to_the_byte(
         so_far = {name: numbers[:step] for name, numbers in observed.items()}
         display.after_step(Phase(seconds[:step], losses[:step], observed=so_far))
     display.stop()
-    measured = dataclasses.replace(make_record().measurement, images_per_step=96, step_seconds=seconds, losses=losses)
+    measured = replace(make_record().measurement, images_per_step=96, step_seconds=seconds, losses=losses)
     display.finish(make_record(measurement=measured, derived=derive(measured, 1)))
     expected = TfCnnBenchmarks(96, every, accuracies=accuracies).output(seconds, losses, observed)
     assert capsys.readouterr().out.startswith(expected)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.one_run import graph
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from tests.benchmarks.config.test_without_effect import TABLE, other_values, resolve
 from tests.support.rotation import rotating
@@ -31,10 +32,14 @@ def _program(chosen: Config) -> tuple[bytes, bytes, str]:
     with tf.Graph().as_default() as built_in:
         graph.build(
             chosen,
-            devices.plan("cpu", chosen.devices.num_devices, virtual_gpus=1, shared_on=chosen.variables.shared_on),
+            devices.plan(Devices(num_devices=chosen.devices.num_devices), shared_on=chosen.variables.shared_on),
         )
         nodes = built_in.as_graph_def().SerializeToString(deterministic=True)
-    return nodes, graph.session_config(chosen).SerializeToString(deterministic=True), repr(chosen.runtime)
+    return (
+        nodes,
+        graph.session_config(chosen.devices, chosen.runtime).SerializeToString(deterministic=True),
+        repr(chosen.runtime),
+    )
 
 
 @pytest.mark.slow

@@ -44,6 +44,6 @@ def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], k
 def test_the_graph_is_optimised_once(towers: int, saves_memory: bool) -> None:
     given = ["--device=cpu", "--model=trivial", f"--num_gpus={towers}"]
     chosen = config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: 0)
-    rewriting = graph.session_config(chosen).graph_options.rewrite_options
+    rewriting = graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
     assert rewriting.meta_optimizer_iterations == rewriting.ONE
     assert (rewriting.memory_optimization != rewriting.NO_MEM_OPT) == saves_memory

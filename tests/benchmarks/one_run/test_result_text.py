@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.one_run.result_text import step_lines
 from results.measurement import Measurement, derive
@@ -13,7 +13,7 @@ from tests.support.records import fake_run
 
 def _lines(record: Record, measurement: Measurement, config: dict[str, Any], *, compiled: bool = False) -> list[str]:
     derived = derive(measurement, 1, compiled=compiled)
-    return step_lines(dataclasses.replace(record, measurement=measurement, derived=derived, config=config))
+    return step_lines(replace(record, measurement=measurement, derived=derived, config=config))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_the_last_losses_are_compared_with_fp32(record: Record) -> None:
     line = "against fp32:   loss +0.2500, mean of the last steps on the same data"
     assert line in _lines(record, measurement, {})
     for odd in (None, float("nan")):
-        worse = dataclasses.replace(measurement, fp32_losses=[1.25] * 11 + [odd])
+        worse = replace(measurement, fp32_losses=[1.25] * 11 + [odd])
         assert len(_lines(record, worse, {})) == 1
 
 

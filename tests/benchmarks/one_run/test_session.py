@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.one_run import graph
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 
 
@@ -26,9 +27,10 @@ def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
         ).values,
         lambda: 0,
     )
-    plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu")
+    plan = devices.plan(Devices(num_devices=3), shared_on="cpu")
     with tf.Graph().as_default():
-        towers = graph.build_input(chosen, plan.towers).towers
+        spec = graph.input_spec(chosen.workload, chosen.place, chosen.training.seed)
+        towers = graph.build_input(chosen.workload, chosen.data, spec, plan.towers, in_turn=False).towers
         for tower in towers:
             assert len(_drawn_by(tower.stage)) == 1
 

@@ -27,7 +27,7 @@ def resolve(*words: str) -> Config:
 
 def printed(chosen: Config, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[float], RunLog]:
     """Takes a run, and returns its heading, the losses of its lines, and its log."""
-    log = empty_log(chosen)
+    log = empty_log(chosen.workload, chosen.place, chosen.variables.modifiers)
     display = TextDisplay(display_every=1, images_per_step=2, loss_type=chosen.output.loss_type_to_report)
     session.execute(chosen, log, display, Alone())
     out = capsys.readouterr().out

@@ -58,7 +58,8 @@ def test_a_run_on_one_gpu_knows_its_memory_without_tracing_kernels() -> None:
     chosen = config.resolve(flag.parse(["--device=gpu"], run_flags.RUN_FLAGS).values, lambda: 1)
     session, log = OnOneGpu(), RunLog(images_per_step=1, towers=1)
     loop: Any = types.SimpleNamespace(loss=None, observed={}, staleness=None, operation=None)
-    traced_steps.trace(session, [loop], tf.compat.v1.RunOptions(), chosen, log, Alone())  # type: ignore[arg-type]
+    tracer = traced_steps.Tracer(session, tf.compat.v1.RunOptions(), Alone(), 60.0)  # type: ignore[arg-type]
+    traced_steps.trace(tracer, [loop], chosen.place, chosen.summaries, log, on_gpus=True, in_cluster=False)
     assert log.own().peak_gpu_memory_bytes == 7
     assert session.levels == [tf.compat.v1.RunOptions.SOFTWARE_TRACE]
     assert "measured_per_step" not in log.placement

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system.provenance import RECORDED_VARIABLES
 
 
@@ -23,7 +23,7 @@ def test_steps_are_always_awaited(
     environment = {} if given is None else {"TF_SYNC_ON_FINISH": given}
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(tensorflow_setup.sys, "modules", {})
-    tensorflow_setup.prepare(Runtime(device=device))
+    tensorflow_setup.prepare(Runtime(devices=Devices(device=device)))
     assert environment["TF_SYNC_ON_FINISH"] == "1"
     assert ("TF_SYNC_ON_FINISH=0 is replaced by 1: " in capsys.readouterr().err) == is_replaced
     assert "TF_SYNC_ON_FINISH" in RECORDED_VARIABLES

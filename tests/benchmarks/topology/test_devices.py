@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.errors import UsageError
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system import gpu_support, hardware, nvml
 from benchmarks.system.hardware import gpu_inventory
 from benchmarks.topology import devices, missing_gpus
@@ -16,12 +16,15 @@ from tests.support.nvidia import MACHINES, Machine, shown_to_tensorflow, stand_i
 def test_logical_cpu_devices_are_there_under_their_names() -> None:
     import tensorflow as tf
 
-    plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="gpu")
+    plan = devices.plan(Devices(num_devices=3), shared_on="gpu")
     assert plan.towers == ("/cpu:0", "/cpu:1", "/cpu:2")
     assert plan.shared == plan.towers
-    assert devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu").shared == ("/cpu:0",)
+    assert devices.plan(Devices(num_devices=3), shared_on="cpu").shared == ("/cpu:0",)
     assert "3 logical CPU devices sharing" in plan.description
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=devices.session_config("cpu", 3)) as session:
+    with (
+        tf.Graph().as_default(),
+        tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=3))) as session,
+    ):
         names = [device.name for device in session.list_devices() if device.device_type == "CPU"]
     assert len(names) == 3
 
@@ -29,7 +32,10 @@ def test_logical_cpu_devices_are_there_under_their_names() -> None:
 def test_placement_is_strict() -> None:
     import tensorflow as tf
 
-    with tf.Graph().as_default(), tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
+    with (
+        tf.Graph().as_default(),
+        tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=2))) as session,
+    ):
         with tf.device("/cpu:5"):
             lost = tf.random.normal([1])
         with pytest.raises(tf.errors.InvalidArgumentError):
@@ -55,12 +61,12 @@ def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
     stand_in(monkeypatch, machine)
     shown_to_tensorflow(monkeypatch, seen)
     monkeypatch.setattr(missing_gpus, "_reported", lambda: ["Ignoring it"])
-    runtime = Runtime(device="gpu", num_devices=num_gpus)
+    wanted = Devices(device="gpu", num_devices=num_gpus)
     if message is None:
-        devices.require_gpus(runtime)
+        devices.require_gpus(wanted)
         return
     with pytest.raises(UsageError, match=message) as refused:
-        devices.require_gpus(runtime)
+        devices.require_gpus(wanted)
     assert "TensorFlow reports: Ignoring it." in str(refused.value)
 
 
@@ -137,31 +143,31 @@ def test_gpus_are_hidden_and_chosen(
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
     monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(Runtime(device=device, visible_gpus=visible))
+    tensorflow_setup.prepare(Runtime(devices=Devices(device=device, visible_gpus=visible)))
     assert variables.get("CUDA_VISIBLE_DEVICES") == after
     assert variables["KERAS_BACKEND"] == "tensorflow"
 
 
 @pytest.mark.parametrize(
-    ("runtime", "mode", "count"),
+    ("asked", "mode", "count"),
     [
-        (Runtime(device="gpu"), "theirs", "9"),
-        (Runtime(device="gpu", gpu_thread_mode="global"), "global", "9"),
-        (Runtime(device="gpu", num_devices=3, gpu_thread_mode="gpu_shared", per_gpu_thread_count=2), "gpu_shared", "6"),
+        (Devices(device="gpu"), "theirs", "9"),
+        (Devices(device="gpu", gpu_thread_mode="global"), "global", "9"),
+        (Devices(device="gpu", num_devices=3, gpu_thread_mode="gpu_shared", per_gpu_thread_count=2), "gpu_shared", "6"),
         (
-            Runtime(device="gpu", num_devices=3, gpu_thread_mode="gpu_private", per_gpu_thread_count=2),
+            Devices(device="gpu", num_devices=3, gpu_thread_mode="gpu_private", per_gpu_thread_count=2),
             "gpu_private",
             "2",
         ),
     ],
 )
 def test_threads_of_gpus_are_the_users_unless_asked_for(
-    monkeypatch: pytest.MonkeyPatch, runtime: Runtime, mode: str, count: str
+    monkeypatch: pytest.MonkeyPatch, asked: Devices, mode: str, count: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
     monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(runtime)
+    tensorflow_setup.prepare(Runtime(devices=asked))
     assert (variables["TF_GPU_THREAD_MODE"], variables["TF_GPU_THREAD_COUNT"]) == (mode, count)
 
 
@@ -172,7 +178,7 @@ def test_batch_normalisation_is_as_the_user_set_it_unless_asked_for(
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "theirs"}
     monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(Runtime(device="gpu", batchnorm_persistent=asked))
+    tensorflow_setup.prepare(Runtime(devices=Devices(device="gpu"), batchnorm_persistent=asked))
     assert variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] == value
 
 

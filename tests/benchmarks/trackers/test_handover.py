@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.errors import UsageError
 from benchmarks.trackers import catalog, handover
@@ -57,7 +58,7 @@ def sent(record: Record, **targets: str) -> list[str]:
 
 def of_session(**changes: Any) -> Record:
     made = make_record(warnings=["Slow."], **changes)
-    return dataclasses.replace(made, identity=dataclasses.replace(made.identity, session_id="the_session"))
+    return replace(made, identity=replace(made.identity, session_id="the_session"))
 
 
 @pytest.mark.process
@@ -171,7 +172,7 @@ def test_tensorboard_leaves_files_of_others_and_no_part_of_one(tmp_path: Path, m
 @pytest.mark.process
 def test_a_record_that_cannot_be_sent_does_not_stop_the_others(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     good, made = make_record(), make_record()
-    nameless = dataclasses.replace(made, identity=dataclasses.replace(made.identity, run_id=""))
+    nameless = replace(made, identity=replace(made.identity, run_id=""))
     (here / "tb").mkdir()
     (here / "tb" / "events.out.tfevents.1.host").touch()
     assert not handover.send([nameless, good], Targets(tensorboard_dir="tb"), [here], print)

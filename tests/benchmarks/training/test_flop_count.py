@@ -8,6 +8,7 @@ import tensorflow as tf
 from benchmarks.config import config, flag, run_flags
 from benchmarks.input import tower_input
 from benchmarks.one_run import graph
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import flop_count, objectives, optimizers, training_step
 from benchmarks.training.flop_count import Work, count
@@ -173,7 +174,7 @@ def test_what_cannot_be_counted_is_named_and_gives_no_figure() -> None:
     ids=["replicated", "asynchronous"],
 )
 def test_a_step_of_two_towers_does_twice_the_work_of_the_model(manager: str, modifiers: Modifiers) -> None:
-    spec, plan = specs.find("alexnet"), devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
+    spec, plan = specs.find("alexnet"), devices.plan(Devices(num_devices=2), shared_on="cpu")
     alone = flop_count.of_model(spec, batch=3, data_format="NHWC", num_classes=10, precision="fp32", forward_only=False)
     assert alone.flops > 0 and alone.uncounted == ()
     with tf.Graph().as_default():
@@ -201,7 +202,7 @@ def test_a_compiled_run_counts_what_the_same_run_without_xla_counts(flags: tuple
     for xla in ((), ("--xla=jit",)):
         words = ["--device=cpu", "--num_gpus=2", "--model=resnet20", "--batch_size=2", *flags, *xla]
         chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
-        plan = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
+        plan = devices.plan(Devices(num_devices=2), shared_on="cpu")
         with tf.Graph().as_default():
             placement = graph.build(chosen, plan).placement
         counted.append((placement["flops_per_image"], placement["bytes_per_image"]))

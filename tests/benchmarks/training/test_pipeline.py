@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from benchmarks.errors import UsageError
 from benchmarks.input.tower_input import TowerInput
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import flop_count, pipeline
 from benchmarks.training.objectives import Objective, cross_entropy
@@ -16,6 +17,7 @@ from models import building
 from models.building import Model
 from models.layers import Layers
 from variable_mgr.managers.pipelined import Pipelined
+from variable_mgr.traffic import DEVICE, Transfer
 
 TWO = ("/cpu:0", "/cpu:1")
 
@@ -58,7 +60,7 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
             losses.append(cross_entropy(logits, batch.labels[2 * part : 2 * part + 2]))
             gradients.append(tf.gradients(losses[-1], [now[variable.name] for variable in weights]))
             now |= state
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=2))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             got, wanted = session.run(
                 [(score.loss, update.gradients, update.state), (losses, gradients, {n: now[n] for n in update.state})]
@@ -139,9 +141,8 @@ def test_facts_are_counted_and_too_many_stages_are_refused() -> None:
     assert facts["stages"][0]["layers"] == "first to first_relu"
     assert facts["stages"][0]["variable_bytes"] == 4 * (9 * 3 * 4 + 4 * 4)
     assert facts["stages"][0]["output_bytes_per_image"] == 4 * 64 * 4
-    sent = split.traffic(8)
-    assert sent.activation_bytes == sent.total_bytes == 2 * 8 * 4 * 64 * 4
-    assert sent.by_kind == {"device to device": (2 * 2 * 1, sent.total_bytes)}, "of each micro-batch, forward and back"
+    sent = Transfer(DEVICE, DEVICE, 2 * 8 * 4 * 64 * 4, number=2 * 2, what="activation")
+    assert split.transfers(8) == [sent], "of each micro-batch, forward and back"
     assert (facts["micro_batches"], facts["images_per_micro_batch"]) == (2, 4)
     assert facts["idle_share_of_equal_stages"] == pytest.approx(1 / 3)
     with pytest.raises(UsageError, match=r"at most 4 stages.*--pipeline_stages=4 --num_gpus=4"):

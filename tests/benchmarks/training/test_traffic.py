@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, step_trace, traffic, training_step
 from models import building, splitting
 from variable_mgr import factory
 from variable_mgr.place import Place
-from variable_mgr.traffic import Traffic
+from variable_mgr.traffic import Transfer, by_kind, total_bytes
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
 BATCH = 6
@@ -84,8 +85,8 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
     with tf.Graph().as_default():
         sent = _sent_in_graph(_built(chosen, whole, towers).loops[0].operation)
     by_formula = _by_formula(chosen, whole, towers)
-    assert by_formula.by_kind == sent
-    assert by_formula.total_bytes == sum(size for _, size in sent.values())
+    assert by_kind(by_formula) == sent
+    assert total_bytes(by_formula) == sum(size for _, size in sent.values())
 
 
 @pytest.mark.parametrize(
@@ -107,12 +108,12 @@ def test_a_traced_step_sends_what_the_formula_counts(given: list[str]) -> None:
         step = _built(chosen, whole, 2)
         options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
         options.experimental.collective_graph_key = 1
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 3)) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=3))) as session:
             step.initialize(session, options=options)
             metadata = tf.compat.v1.RunMetadata()
             session.run(step.loops[0].operation, options=options, run_metadata=metadata)
     found = step_trace.crossings(metadata, cpu_is_host=True, towers_in_total=2)
-    assert found.by_kind == _by_formula(chosen, whole, 2).by_kind
+    assert found.by_kind == by_kind(_by_formula(chosen, whole, 2))
     assert found.unknown == 0
 
 
@@ -125,7 +126,7 @@ def _built(chosen: config.Config, whole: building.Model, towers: int) -> trainin
     """Builds a step in the default graph, on devices of which none is the host."""
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (devices.HOST,) if chosen.variables.shared_on == "cpu" else names
-    plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
+    plan = devices.DevicePlan(place=Place(names, devices.HOST), shared=shared, description="")
     model = splitting.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
     manager = factory.make(
         chosen.variables.variable_update,
@@ -148,8 +149,8 @@ def _built(chosen: config.Config, whole: building.Model, towers: int) -> trainin
     )
 
 
-def _by_formula(chosen: config.Config, whole: building.Model, towers: int) -> Traffic:
-    return traffic.model_traffic(
+def _by_formula(chosen: config.Config, whole: building.Model, towers: int) -> list[Transfer]:
+    return traffic.model_transfers(
         traffic.manager_on_real_devices(
             chosen.variables.variable_update,
             chosen.variables.modifiers,

@@ -147,6 +147,6 @@ def test_momentum_that_is_lost_is_found(compare: Compare, monkeypatch: pytest.Mo
 
 def test_every_manager_is_compared_on_every_model() -> None:
     resolved = config.resolve(flag.parse(["--model=mlp", "--device=cpu"], RUN_FLAGS).values, lambda: 0, environ={})
-    assert [case.manager for case in model_cases.cases(resolved)] == list(MANAGERS)
-    (one,) = model_cases.cases(resolved, one_setting=True)
+    assert [case.manager for case in model_cases.cases("mlp")] == list(MANAGERS)
+    (one,) = model_cases.cases("mlp", resolved.variables)
     assert one.title == "mlp under parameter_server"

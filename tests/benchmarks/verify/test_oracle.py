@@ -5,12 +5,11 @@ See `benchmarks.verify.oracle`, which `run_bench.py verify` uses on the user's d
 
 from __future__ import annotations
 
-import functools
 import itertools
 
 import pytest
 
-from benchmarks.topology.devices import session_config
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology.placement import place
 from benchmarks.verify import cases
 from benchmarks.verify.cases import TRANSFERS, Case
@@ -129,8 +128,7 @@ def test_the_oracle_tells_everything_apart() -> None:
 @pytest.mark.parametrize("modifiers", [Modifiers(), Modifiers(asynchronous=True), Modifiers(staged_vars=True)], ids=str)
 def test_every_rule_does_the_arithmetic_of_its_name(rule: Rule, modifiers: Modifiers) -> None:
     case = Case("parameter_server", modifiers, "cpu", rule.optimizer, "", chosen_rule=rule)
-    options = functools.partial(session_config, "cpu")
-    (result,) = cases.results("cpu", 2, 1, options, chosen=[case])
+    (result,) = cases.results(Devices(num_devices=2), chosen=[case])
     assert result.passed, result
     plain = expected.of_manager(case.manager, modifiers, SGD, 2)
     assert plain.error(expected.of_manager(case.manager, modifiers, rule, 2)) > 0.01, "the rule matters"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import sys
@@ -13,6 +12,7 @@ import prometheus_client.openmetrics.parser as openmetrics
 import prometheus_client.parser as prometheus
 import pyarrow.parquet
 import pytest
+from msgspec.structs import replace
 
 from results.columns import COLUMNS
 from results.exchange import formats
@@ -38,8 +38,8 @@ def measured() -> list[Record]:
     """Records of real runs; the first with telemetry."""
     first, *others = golden_records()[:3]
     seen = {"cpu_cores_used": 1.5, "gpus": [{"index": 0, "power_watts": {"mean": 300.0}, "throttled": ["a", "b"]}]}
-    taken = dataclasses.replace(first.measurement, telemetry=[seen])
-    return [dataclasses.replace(first, measurement=taken), *others]
+    taken = replace(first.measurement, telemetry=[seen])
+    return [replace(first, measurement=taken), *others]
 
 
 def families(text: str, parse: Callable[[str], object]) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -110,10 +110,10 @@ def test_the_name_of_a_benchmark_does_not_depend_on_other_rows() -> None:
     """Else its history would begin anew."""
     run = fake_run()
     (name,) = json.loads(formats.render_bencher([run]))
-    later = dataclasses.replace(run.identity, software_key="another")
+    later = replace(run.identity, software_key="another")
     others = [fake_run(hardware="another"), fake_run(num_devices=2), fake_run(precision="bf16")]
     assert name in json.loads(formats.render_bencher([run, *others]))
-    assert [name] == list(json.loads(formats.render_bencher([dataclasses.replace(run, identity=later)])))
+    assert [name] == list(json.loads(formats.render_bencher([replace(run, identity=later)])))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,7 @@ def test_the_name_of_a_benchmark_does_not_depend_on_other_rows() -> None:
     [
         {"identity": {"time_utc": "yesterday"}},
         {"identity": {"time_utc": "2026-01-01T00:00:00"}},
-        {"measurement": {"startup_seconds": 1e308}},
-        {"measurement": {"first_step_seconds": 1e308, "warmup_step_seconds": [1e308]}},
+        {"measurement": {"startup_seconds": 1e15, "warmup_step_seconds": [-1e15]}},
         {"config": {"=1+1|x": 1, "run_id": "evil", "model": HOSTILE}},
     ],
     ids=str,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from mlperf_logging.compliance_checker import mlp_parser
 from mlperf_logging.mllog import constants
+from msgspec.structs import replace
 
 from results.exchange import mllog, step_times
 from results.measurement import Measurement, derive
@@ -27,7 +27,7 @@ def trained(**changes: Any) -> Record:
         evaluations=[EVALUATION],
     )
     made = make_record(config=CONFIG, measurement=taken, derived=derive(taken, 1), **changes)
-    return dataclasses.replace(made, identity=dataclasses.replace(made.identity, time_utc="1970-01-01T00:16:40+00:00"))
+    return replace(made, identity=replace(made.identity, time_utc="1970-01-01T00:16:40+00:00"))
 
 
 def parsed(record: Record) -> list[tuple[str, float, Any, Any]]:
@@ -71,16 +71,14 @@ def test_a_run_that_failed_is_aborted() -> None:
 
 
 def test_an_odd_record_has_lines_too() -> None:
-    odd = dataclasses.replace(trained(), config={"model": {"a": [1]}, "seed": "x\n:::MLLOG {"})
-    odd = dataclasses.replace(odd, identity=dataclasses.replace(odd.identity, time_utc="never"))
+    odd = replace(trained(), config={"model": {"a": [1]}, "seed": "x\n:::MLLOG {"})
+    odd = replace(odd, identity=replace(odd.identity, time_utc="never"))
     assert all(line.count("\n") == 0 for line in mllog.lines(odd)) and parsed(odd)
 
 
 def test_steps_are_numbered_as_in_the_training() -> None:
     record = trained()
-    taken = dataclasses.replace(
-        record.measurement, steps_before=10, aside_steps=[12], aside_losses=[1.0], evaluations=[]
-    )
-    times = step_times.of_record(dataclasses.replace(record, measurement=taken))
+    taken = replace(record.measurement, steps_before=10, aside_steps=[12], aside_losses=[1.0], evaluations=[])
+    times = step_times.of_record(replace(record, measurement=taken))
     assert times.numbers == [11, 13, 14, 15]
     assert times.step_ends == [996.0, 997.0, 998.0, 1000.0] and times.first_step == 993.0 and times.began == 983.0

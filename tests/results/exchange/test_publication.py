@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
-import results
 from benchmarks.cli import publish_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.system.provenance import describe_software
+from docs import generate
 from results.exchange import publication, publication_check
 from results.exchange.public_record import public
 from results.measurement import derive
@@ -60,11 +60,11 @@ def run(**config: Any) -> Record:
             "mean_watts": {"GPU-1234-5678": 300.0},
         }
     ]
-    measurement = dataclasses.replace(record.measurement, telemetry=telemetry)
+    measurement = replace(record.measurement, telemetry=telemetry)
     command = ["run", "--model=resnet50", "--batch_size", "32", "--output_dir", "/home/canaryuser", "--nofused_bn"]
-    return dataclasses.replace(
+    return replace(
         record,
-        identity=dataclasses.replace(record.identity, command=[*command, "--data_dir=/data"], session_id="5e551011"),
+        identity=replace(record.identity, command=[*command, "--data_dir=/data"], session_id="5e551011"),
         config={
             **record.config,
             "data_dir": "/data",
@@ -120,21 +120,21 @@ def test_whether_an_unknown_field_is_public_follows_from_its_type() -> None:
     record = run()
     new = {"text": "10.20.30.40", "word": "resnet50", "number": 2, "yes": True, "list": ["canaryhost", 1], "/dev/x": 1}
     parts = {name: {**getattr(record, name), "new": new} for name in ("config", "environment", "model", "placement")}
-    (kept,) = published(dataclasses.replace(record, **parts))
+    (kept,) = published(replace(record, **parts))
     for name in parts:
         wanted = {"text": "***", "word": "resnet50", "number": 2, "yes": True, "list": ["***", 1]}
         assert getattr(kept, name)["new"] == wanted
 
 
 # The fields of a configuration whose text is private. Text of another field is a choice of its flag.
-PRIVATE = {"config.data_dir", "config.output_dir", "config.between.train_dir", "config.session_id"}
+PRIVATE = {"config.data_dir", "config.output_dir", "config.train_dir", "config.session_id"}
 
 
 def test_only_text_that_is_no_choice_of_a_flag_is_left_out_of_a_configuration() -> None:
     words = "--model=resnet50 --data_dir=/x/imagenet --train_dir=/x --session_id=mine --datasets_use_caching"
     chosen = config.resolve(flag.parse(words.split(), run_flags.RUN_FLAGS).values, lambda: 1, {}).to_dict()
     chosen |= {"notices": (), "num_devices": 1, "batch_per_device": 32}
-    record = dataclasses.replace(run(), config={**chosen, "device": "gpu"})
+    record = replace(run(), config={**chosen, "device": "gpu"})
     before, after = (flat({"config": one.config}) for one in (record, public(record, WORDS, MACHINE)))
     assert {name for name in before if json.dumps(before[name]) != json.dumps(after[name])} == PRIVATE
 
@@ -145,7 +145,7 @@ def test_a_published_record_groups_compares_and_is_valid() -> None:
     before, after = summarize(records), summarize(kept)
     for one, other in zip(before, after, strict=True):
         assert (one.images_per_sec, one.devices) == (other.images_per_sec, other.devices)
-    schema = json.loads((Path(results.__file__).parent / "data" / "record.schema.json").read_text())
+    schema = json.loads(generate.record_schema())
     for record, other in zip(records, kept, strict=True):
         jsonschema.validate(json.loads(other.to_json()), schema)
         keys = ("run_id", "config_key", "hardware_key", "software_key", "suite_commit", "time_utc")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from results import store
 from results.exchange import publication, publication_check, whole
@@ -22,8 +22,8 @@ def changed(**parts: Any) -> Callable[[Record], Record]:
     def change(record: Record) -> Record:
         for part, fields in parts.items():
             now = getattr(record, part)
-            new = {**now, **fields} if isinstance(now, dict) else dataclasses.replace(now, **fields)
-            record = dataclasses.replace(record, **{part: new})
+            new = {**now, **fields} if isinstance(now, dict) else replace(now, **fields)
+            record = replace(record, **{part: new})
         return record
 
     return change
@@ -137,7 +137,7 @@ def test_what_is_not_a_regular_file_is_refused_and_not_read(
 
 def test_an_edited_warning_is_found(tmp_path: Path) -> None:
     (good,) = published(run())
-    folder = publication.write([dataclasses.replace(good, warnings=[])], tmp_path / "public")
+    folder = publication.write([replace(good, warnings=[])], tmp_path / "public")
     (refusal,) = publication_check.check(folder, WORDS).refusals
     assert "not in a public form: warnings" in refusal
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from results import store
 from results.gate import baselines
@@ -27,9 +27,7 @@ def run(day: int, rate: float = 100.0, *, session: str | None = None, minute: in
     time = f"2026-01-{day:02d}T00:{minute:02d}:00+00:00"
     name = f"night {day}" if session is None else session
     environment = {**MACHINE, "tensorflow_version": "2.21.0"}
-    return dataclasses.replace(
-        made, identity=dataclasses.replace(made.identity, time_utc=time, session_id=name), environment=environment
-    )
+    return replace(made, identity=replace(made.identity, time_utc=time, session_id=name), environment=environment)
 
 
 def night(day: int, rate: float = 100.0, rounds: int = 3, **given: object) -> list[Record]:
@@ -74,9 +72,9 @@ class TestStore:
             *((run(1, status=status), f"its status is {status}") for status in Status if status is not Status.OK),
             (fake_reduction("pscpu", 1024, 0.1), "it is of kind allreduce"),
             (fake_input(), "it is of kind input"),
-            (dataclasses.replace(run(1), environment={"slowed_down_by": 0.1}), "it was slowed down on purpose"),
+            (replace(run(1), environment={"slowed_down_by": 0.1}), "it was slowed down on purpose"),
             (
-                dataclasses.replace(run(1), environment={"steps_per_turn": 5}),
+                replace(run(1), environment={"steps_per_turn": 5}),
                 "it interleaved its steps",
             ),
         ],
@@ -90,7 +88,7 @@ class TestStore:
     @pytest.mark.parametrize("key", ["../../outside", "", "a/b", "."])
     def test_a_record_does_not_choose_where_it_is_written(self, directory: Path, key: str) -> None:
         record = run(1)
-        strange = dataclasses.replace(record, identity=dataclasses.replace(record.identity, config_key=key))
+        strange = replace(record, identity=replace(record.identity, config_key=key))
         promoted = baselines.promote(directory, [strange])
         assert not promoted.added and "cannot name a file" in promoted.refused[0]
 
@@ -183,7 +181,7 @@ class TestSessions:
     )
     def test_commits_are_short_but_say_if_there_were_changes(self, commit: str | None, short: str) -> None:
         record = run(1)
-        named = dataclasses.replace(record, identity=dataclasses.replace(record.identity, suite_commit=commit))
+        named = replace(record, identity=replace(record.identity, suite_commit=commit))
         assert sessions([named])[0].commit == short
 
 
@@ -265,7 +263,7 @@ class TestCheck:
 
     def test_other_hardware_is_refused_with_both_in_words_and_what_differs(self) -> None:
         today = [
-            dataclasses.replace(record, environment={**record.environment, "memory_gib": 64})
+            replace(record, environment={**record.environment, "memory_gib": 64})
             for record in night(20, hardware="larger")
         ]
         with pytest.raises(UnlikeError) as refused:
@@ -288,9 +286,9 @@ class TestCheck:
 
 def test_the_nearest_hardware_is_that_with_the_fewest_differences() -> None:
     far = run(1, hardware="far")
-    far = dataclasses.replace(far, environment={"cpu_model": "Xeon", "gpus": ["L4"]})
+    far = replace(far, environment={"cpu_model": "Xeon", "gpus": ["L4"]})
     near = run(1, hardware="near")
-    near = dataclasses.replace(near, environment={**MACHINE, "cpu_cores_usable": 4})
+    near = replace(near, environment={**MACHINE, "cpu_cores_usable": 4})
     nearest = "nearest there is EPYC, 4 cores, 32 GiB: cpu_cores_usable is 8 in this run and 4 in the baselines. Only"
     with pytest.raises(UnlikeError, match=nearest):
         refuse_new_hardware(run(1), [far, near], "kept")

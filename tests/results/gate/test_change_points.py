@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from results.gate.change_points import change_points
 from results.gate.views.history_view import History, as_json, as_text, draw, histories
@@ -58,8 +58,8 @@ def night(day: int, rate: float, rounds: int = 3, **config: object) -> list[Reco
     for index in range(rounds):
         run = fake_run(step_seconds=32 / (rate * (1 + 0.001 * (index - 1))), **config)
         time = f"2026-01-{day:02d}T0{index}:00:00+00:00"
-        identity = dataclasses.replace(run.identity, time_utc=time, session_id=f"night {day}")
-        made.append(dataclasses.replace(run, identity=identity))
+        identity = replace(run.identity, time_utc=time, session_id=f"night {day}")
+        made.append(replace(run, identity=identity))
     return made
 
 

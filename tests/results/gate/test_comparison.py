@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import math
 import subprocess
@@ -8,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from results.gate.comparability import UnlikeError, config_differences
 from results.gate.comparison import compare
@@ -22,11 +22,11 @@ START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 def at(record: Record, minute: float, session: str = "") -> Record:
     time = (START + datetime.timedelta(minutes=minute)).isoformat(timespec="seconds")
-    return dataclasses.replace(record, identity=dataclasses.replace(record.identity, time_utc=time, session_id=session))
+    return replace(record, identity=replace(record.identity, time_utc=time, session_id=session))
 
 
 def with_rate(record: Record, rate: float | None) -> Record:
-    return dataclasses.replace(record, derived=dataclasses.replace(record.derived, images_per_sec=rate))
+    return replace(record, derived=replace(record.derived, images_per_sec=rate))
 
 
 def apart(speed: float = 1.0, number: int = 8, *, start: float = 0.0, **config: object) -> list[Record]:
@@ -101,7 +101,7 @@ def test_rounds_of_one_second_are_interleaved_only_within_a_session() -> None:
 
 def test_a_pair_that_lost_a_base_round_is_left_out() -> None:
     base, candidate = interleaved(drift=0.02)
-    base[3] = dataclasses.replace(base[3], status=Status.INVALID, reason="Losses are NaN.")
+    base[3] = replace(base[3], status=Status.INVALID, reason="Losses are NaN.")
     finding = only(base, candidate)
     assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.UNCHANGED, 7, 8)
     assert "over 7 rounds" in finding.reason
@@ -211,10 +211,10 @@ def test_titles_tell_configurations_apart() -> None:
 def test_other_hardware_is_refused_by_the_field_that_differs() -> None:
     def on(cores: int) -> list[Record]:
         return [
-            dataclasses.replace(
+            replace(
                 record,
                 environment={**record.environment, "cpu_model": "Xeon", "cpu_cores_usable": cores},
-                identity=dataclasses.replace(record.identity, hardware_key=key_of({"cores": cores})),
+                identity=replace(record.identity, hardware_key=key_of({"cores": cores})),
             )
             for record in apart()
         ]
@@ -271,10 +271,10 @@ def test_fields_in_which_configurations_differ_are_named() -> None:
 def test_software_may_differ_and_is_named() -> None:
     def under(version: str, keras: str = "3.12", commit: str = "abc") -> list[Record]:
         return [
-            dataclasses.replace(
+            replace(
                 record,
                 environment={**record.environment, "tensorflow_version": version, "keras_version": keras},
-                identity=dataclasses.replace(
+                identity=replace(
                     record.identity, software_key=key_of({"tf": version, "keras": keras}), suite_commit=commit
                 ),
             )
@@ -296,7 +296,7 @@ def test_software_may_differ_and_is_named() -> None:
 
 def test_that_only_some_runs_measured_in_turn_is_noted() -> None:
     def in_turn(records: Sequence[Record]) -> list[Record]:
-        return [dataclasses.replace(r, environment={**r.environment, STEPS_PER_TURN: 3}) for r in records]
+        return [replace(r, environment={**r.environment, STEPS_PER_TURN: 3}) for r in records]
 
     def told(base: Sequence[Record], candidate: Sequence[Record]) -> bool:
         return any("interleaved their steps with another run" in note for note in judged(base, candidate).notes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from results.gate import noise
 from results.gate.findings import Verdict
@@ -74,7 +74,7 @@ def test_so_many_rounds_find_the_drop_in_95_percent_of_the_cases_and_one_fewer_d
 def test_noise_is_kept_and_merged(tmp_path: Path) -> None:
     path = noise.path_of(tmp_path / "baselines", "hardware")
     one = Noise(noise=0.01, low=0.007, high=0.02, rounds=10, time_utc="now", suite_commit="abc", title="trivial")
-    other = dataclasses.replace(one, noise=0.03)
+    other = replace(one, noise=0.03)
     assert noise.load(path) == {}
     noise.save(path, {"a": one, "b": one})
     noise.save(path, {"b": other})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,6 +10,7 @@ import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 from PIL import Image
 
 from results.record import Record, Status
@@ -146,7 +146,7 @@ def test_the_parts_of_a_step_are_shares_one_after_the_other() -> None:
 
 def test_bytes_are_stacked_by_kind() -> None:
     sent = {"read_bytes": 3_000_000, "gradient_bytes": 5_000_000, "total_bytes": 8_000_000}
-    sends = dataclasses.replace(fake_run(num_devices=2), placement={"sent_per_step": sent})
+    sends = replace(fake_run(num_devices=2), placement={"sent_per_step": sent})
     (axis,) = panels(NAMED["sent"], [sends, fake_run()])
     ((read,), (gradient,)) = (kind.values() for kind in bars(axis).values())
     assert (list(bars(axis)), read, gradient) == (["read", "gradient"], pytest.approx((0, 3)), pytest.approx((3, 5)))
@@ -188,7 +188,7 @@ def test_reductions_are_by_size_and_those_of_a_model_are_left_out() -> None:
     # 1 MiB in 1 ms on two devices is 1.05 GB/s, and as much on the bus.
     records = [fake_reduction("psgpu", 2**20, 1e-3), fake_reduction("psgpu", 2**10, 1e-5)]
     of_model = fake_reduction("psgpu", 2**22, 1e-3)
-    of_model = dataclasses.replace(of_model, config={**of_model.config, "message": "resnet50"})
+    of_model = replace(of_model, config={**of_model.config, "message": "resnet50"})
     (axis,) = panels(reductions([*records, of_model]), [])
     assert curves(axis) == {"psgpu": points((2**10, 0.1024), (2**20, 1.048576))}
 

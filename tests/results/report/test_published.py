@@ -60,7 +60,7 @@ def test_every_row_of_the_guide_stands_beside_a_run_with_its_settings(model: str
         chosen = _configured(row)
         names = ("model", "variable_update", "num_devices", "num_workers", "batch_per_device", "data_name")
         made[chosen.workload.model, chosen.workload.batch_per_device, chosen.towers_in_total, row["data"]] = fake_run(
-            **{name: getattr(chosen, name) for name in names}
+            **{name: chosen.to_dict()[name] for name in names}
         )
     records = list(made.values())
     (table,) = [one for one in side_tables(records, summarize(records), [TABLE]) if one.name == "published"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from results.intervals import Interval
 from results.record import Record, Status
@@ -25,8 +25,8 @@ def run(devices: int, sigma: float = 0.1, factor: float = 1.0, workers: int = 1,
     made = fake_run(
         num_devices=devices, num_workers=workers, step_seconds=factor * 0.1 * (1 + sigma * (number - 1)), **config
     )
-    measurement = dataclasses.replace(made.measurement, images_per_step=32 * number)
-    return dataclasses.replace(made, measurement=measurement)
+    measurement = replace(made.measurement, images_per_step=32 * number)
+    return replace(made, measurement=measurement)
 
 
 def repeated(*numbers: int, **config: object) -> list[Record]:
@@ -128,7 +128,7 @@ def test_processes_share_a_host_if_they_have_more_threads_than_cores(
         )
         for n in (1, 2, 4)
     ]
-    records = [dataclasses.replace(record, environment={"cpu_cores_usable": 4}) for record in records]
+    records = [replace(record, environment={"cpu_cores_usable": 4}) for record in records]
     assert sorted(curve_of(records).shared) == shared
 
 
@@ -155,7 +155,7 @@ def test_doubts_are_sentences() -> None:
     assert "times as far from the curve as repeats do" in scalability.verdict(curve_of(jump))[2]
     assert "too uncertain to decide on" in scalability.verdict(curve_of([run(n) for n in (1, 2, 4)]))[2]
     warned = repeated(1, 2, 4)
-    warned[0] = dataclasses.replace(warned[0], warnings=["The machine was busy."])
+    warned[0] = replace(warned[0], warnings=["The machine was busy."])
     assert "looks like contention" in scalability.verdict(curve_of(warned))[2]
 
 
@@ -171,10 +171,8 @@ def test_predictions_continue_the_table_with_what_each_more_adds() -> None:
 
 
 def test_odd_records_cost_no_other_curve() -> None:
-    odd = [
-        dataclasses.replace(run(n, device="cpu", workers=n), environment={"cpu_cores_usable": "x"}) for n in (1, 2, 4)
-    ]
-    odd = [dataclasses.replace(one, config={**one.config, "num_devices": 1, "num_ps": "y"}) for one in odd]
+    odd = [replace(run(n, device="cpu", workers=n), environment={"cpu_cores_usable": 4}) for n in (1, 2, 4)]
+    odd = [replace(one, config={**one.config, "num_devices": 1, "num_ps": "y"}) for one in odd]
     assert len(table_of([*odd, *repeated(1, 2, 4, model="vgg16")])) == 1
 
 

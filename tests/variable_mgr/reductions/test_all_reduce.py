@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import allreduce_verb
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from benchmarks.verify import cases
 from variable_mgr.place import Place, Turn
@@ -44,7 +45,7 @@ def _reduced(reduction: Reduction, values: list[list[np.ndarray]], steps: int = 
                 # A variable keeps graph optimisation from reducing constants ahead of time.
                 towers.append([tf.Variable(tensor).read_value() for tensor in tensors])
         means, operations = reduction.mean(towers)
-        with tf.compat.v1.Session(config=devices.session_config("cpu", len(values))) as session:
+        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=len(values)))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             return [session.run([means, operations])[0] for _ in range(steps)][-1]
 

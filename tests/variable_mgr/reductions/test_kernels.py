@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from variable_mgr.place import MeanFunction, Place, Turn
 from variable_mgr.reductions import kernels
 from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.traffic import total_bytes
 
 HOST = "/job:worker/device:CPU:9"
 RUN_HERE = {
@@ -85,7 +87,7 @@ def test_every_tower_has_the_mean_in_its_shape(name: str, count: int, graph: tf.
         with tf.device(device):
             inputs.append(tf.compat.v1.placeholder_with_default(value, value.shape))
     means = RUN_HERE[name](inputs, place, Turn(3, count - 1))
-    with tf.compat.v1.Session(config=devices.session_config("cpu", count)) as session:
+    with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=count))) as session:
         for mean in session.run(means):
             np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-6)
 
@@ -105,9 +107,8 @@ def test_the_mean_of_one_tower_is_its_tensor(name: str, graph: tf.Graph) -> None
 @pytest.mark.parametrize("turn", [0, 1, 3])
 @pytest.mark.parametrize("name", ["pscpu", "psgpu", "xring", "rechd", "hierarchical"])
 def test_devices_send_what_the_algorithm_states(name: str, turn: int, graph: tf.Graph) -> None:
-    stated = ALGORITHMS[name].sent
-    assert stated is not None
-    assert sum(sent_by(RUN_HERE[name], 4, graph, turn=turn).values()) == 24 * stated(4)
+    stated = total_bytes(ALGORITHMS[name].transfers(4, 24))
+    assert sum(sent_by(RUN_HERE[name], 4, graph, turn=turn).values()) == stated
 
 
 def test_the_host_or_the_tower_in_turn_adds(graph: tf.Graph) -> None:

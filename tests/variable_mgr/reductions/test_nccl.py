@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import allreduce
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.topology import devices
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
@@ -105,7 +106,7 @@ def _on_cpus(build: Callable[[Sequence[Sequence[tf.Tensor]], Place], Sequence[Se
     """Runs what should be the means of three towers, several times, since a deadlock need not show at once."""
     place, generator = Place(("/cpu:0", "/cpu:1", "/cpu:2"), devices.HOST), np.random.default_rng(2)
     values = [[generator.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in place.towers]
-    session_config = devices.session_config("cpu", 3)
+    session_config = devices.session_config(Devices(num_devices=3))
     session_config.operation_timeout_in_ms = 60_000
     with tf.Graph().as_default():
         towers = []

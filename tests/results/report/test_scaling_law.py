@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from results import scaling
 from results.intervals import Interval
-from results.scaling import Fit, Point
+from results.report import scaling_law
+from results.report.scaling_law import Fit, Point
 
 
 def law(number: float, sigma: float, kappa: float, one: float = 100.0) -> float:
@@ -24,7 +24,7 @@ def points(*numbers: int, sigma: float = 0.0, kappa: float = 0.0, spread: float 
 @pytest.mark.parametrize(("sigma", "kappa"), [(0.05, 0.002), (0.2, 0.0), (0.0, 0.01), (0.0, 0.0)])
 @pytest.mark.parametrize("numbers", [(1, 2, 4), (1, 2, 4, 8, 16), (2, 3, 7)])
 def test_points_without_noise_give_their_parameters_back(sigma: float, kappa: float, numbers: tuple[int, ...]) -> None:
-    fit = scaling.fit(points(*numbers, sigma=sigma, kappa=kappa))
+    fit = scaling_law.fit(points(*numbers, sigma=sigma, kappa=kappa))
     assert fit.sigma.value == pytest.approx(sigma, abs=1e-9)
     assert fit.kappa.value == pytest.approx(kappa, abs=1e-9)
     assert fit.rate(1).value == pytest.approx(100)
@@ -35,19 +35,19 @@ def test_points_without_noise_give_their_parameters_back(sigma: float, kappa: fl
 
 def test_where_half_is_lost_and_where_the_rate_falls_by_hand() -> None:
     # 1 + 0.1 (n - 1) + 0.01 n (n - 1) = 2 where n^2 + 9 n - 110 = 0; the rate is highest at sqrt(0.9 / 0.01).
-    fit = scaling.fit(points(1, 2, 4, 8, sigma=0.1, kappa=0.01))
+    fit = scaling_law.fit(points(1, 2, 4, 8, sigma=0.1, kappa=0.01))
     assert fit.half_efficient.value == pytest.approx((-9 + math.sqrt(81 + 440)) / 2)
     assert fit.fastest.value == pytest.approx(math.sqrt(90))
     assert law(9.5, 0.1, 0.01) > max(law(8.5, 0.1, 0.01), law(10.5, 0.1, 0.01))
-    amdahl = scaling.fit(points(1, 2, 4, sigma=0.1))
+    amdahl = scaling_law.fit(points(1, 2, 4, sigma=0.1))
     assert amdahl.half_efficient.value == pytest.approx(11), "1 + 0.1 (n - 1) = 2"
     assert amdahl.fastest.value > 1e4
-    ideal = scaling.fit(points(1, 2))
+    ideal = scaling_law.fit(points(1, 2))
     assert ideal.half_efficient.value > 1e6 and ideal.fastest == Interval(math.inf, math.inf, math.inf)
 
 
 def test_a_rate_that_falls_from_the_second_device_on_is_highest_with_one() -> None:
-    falling = scaling.fit([Point(1, 100.0, 0.01), Point(2, 80.0, 0.01)])
+    falling = scaling_law.fit([Point(1, 100.0, 0.01), Point(2, 80.0, 0.01)])
     assert falling.sigma.value == pytest.approx(1.5)
     assert falling.fastest.value == 1
 
@@ -73,7 +73,7 @@ def test_intervals_hold_the_truth_in_95_of_100_trials(
     spreads = np.sqrt(logs.var(axis=2, ddof=1).mean(axis=1) / repeats)
     for means, spread in zip(np.exp(logs.mean(axis=2)), spreads, strict=True):
         measured = [Point(number, float(rate), float(spread)) for number, rate in zip(numbers, means, strict=True)]
-        fit = scaling.fit(measured, degrees=len(numbers) * (repeats - 1))
+        fit = scaling_law.fit(measured, degrees=len(numbers) * (repeats - 1))
         found = (fit.sigma, fit.kappa, fit.rate(twice), fit.efficiency(2 * twice))
         for name, one in zip(truth, found, strict=True):
             hits[name] += one.low <= truth[name] <= one.high
@@ -85,10 +85,10 @@ def test_intervals_hold_the_truth_in_95_of_100_trials(
 
 def test_few_repeats_make_wider_intervals_than_a_known_spread() -> None:
     measured = points(1, 2, 4, 8, sigma=0.05, spread=0.01)
-    known, estimated = scaling.fit(measured), scaling.fit(measured, degrees=2)
+    known, estimated = scaling_law.fit(measured), scaling_law.fit(measured, degrees=2)
     assert _width(estimated.sigma) > 1.5 * _width(known.sigma)
-    assert _width(scaling.fit(points(1, 2, 4, 8, sigma=0.05, spread=0.02)).sigma) > 1.5 * _width(known.sigma)
-    assert scaling.fit(measured).rate(16) == known.rate(16), "equal points have equal intervals"
+    assert _width(scaling_law.fit(points(1, 2, 4, 8, sigma=0.05, spread=0.02)).sigma) > 1.5 * _width(known.sigma)
+    assert scaling_law.fit(measured).rate(16) == known.rate(16), "equal points have equal intervals"
 
 
 def _width(one: Interval) -> float:
@@ -98,18 +98,18 @@ def _width(one: Interval) -> float:
 def test_an_uncertain_point_counts_less() -> None:
     exact = points(1, 2, 4, 8, sigma=0.1, spread=0.001)
     wrong = [*exact, Point(16, 10 * law(16, 0.1, 0.0), 3.0)]
-    assert scaling.fit(wrong).sigma.value == pytest.approx(0.1, rel=1e-3)
+    assert scaling_law.fit(wrong).sigma.value == pytest.approx(0.1, rel=1e-3)
 
 
 def test_the_farther_the_less_sure() -> None:
-    fit = scaling.fit(points(1, 2, 4, 8, sigma=0.05, kappa=0.001, spread=0.01))
+    fit = scaling_law.fit(points(1, 2, 4, 8, sigma=0.05, kappa=0.001, spread=0.01))
     widths = [_width(fit.efficiency(number)) for number in (8, 16, 32)]
     assert widths == sorted(widths)
     assert fit.most == 8
 
 
 def test_faster_than_linear_is_a_straight_line_that_is_known_to_be_wrong() -> None:
-    fit = scaling.fit([Point(n, 100.0 * n**1.2, 0.01) for n in (1, 2, 4, 8)])
+    fit = scaling_law.fit([Point(n, 100.0 * n**1.2, 0.01) for n in (1, 2, 4, 8)])
     assert (fit.sigma.value, fit.kappa.value) == (0, 0)
     assert fit.misfit > 5
     assert fit.efficiency(16).value == 1
@@ -117,16 +117,16 @@ def test_faster_than_linear_is_a_straight_line_that_is_known_to_be_wrong() -> No
 
 
 def test_two_points_determine_sigma_alone() -> None:
-    fit = scaling.fit(points(1, 4, sigma=0.1, kappa=0.01))
+    fit = scaling_law.fit(points(1, 4, sigma=0.1, kappa=0.01))
     assert not fit.has_kappa
     assert fit.kappa == Interval(0, 0, 0)
     assert fit.sigma.value == pytest.approx(0.1 + 4 * 0.01), "what kappa costs with 4 devices"
-    same = scaling.fit([*points(1, 4, sigma=0.1), *points(4, sigma=0.1)])
+    same = scaling_law.fit([*points(1, 4, sigma=0.1), *points(4, sigma=0.1)])
     assert not same.has_kappa, "two different numbers"
 
 
 def test_a_missing_single_device_is_extrapolated() -> None:
-    fit = scaling.fit(points(2, 4, 8, sigma=0.1))
+    fit = scaling_law.fit(points(2, 4, 8, sigma=0.1))
     assert fit.rate(1).value == pytest.approx(100)
 
 
@@ -144,7 +144,7 @@ def test_a_missing_single_device_is_extrapolated() -> None:
 )
 def test_impossible_points_are_rejected(impossible: list[Point]) -> None:
     with pytest.raises(ValueError, match=r"different numbers|must be finite and above 0"):
-        scaling.fit(impossible)
+        scaling_law.fit(impossible)
 
 
 def test_non_negative_least_squares_agree_with_scipy() -> None:
@@ -152,7 +152,7 @@ def test_non_negative_least_squares_agree_with_scipy() -> None:
 
     generator = np.random.default_rng(2)
     design, targets = generator.normal(size=(6, 3)), generator.normal(size=(50, 6))
-    found = scaling._non_negative(design, targets)
+    found = scaling_law._non_negative(design, targets)
     wanted = [optimize.nnls(design, target)[0] for target in targets]
     assert found == pytest.approx(np.array(wanted), abs=1e-9)
     assert {int((row > 0).sum()) for row in found} == {0, 1, 2, 3}, "every number of bounds is reached"
@@ -160,9 +160,9 @@ def test_non_negative_least_squares_agree_with_scipy() -> None:
 
 def test_the_interval_of_a_ratio_is_that_of_a_t_distribution() -> None:
     # 97.5 % of a t distribution with 4 degrees of freedom are below 2.776, of a normal one below 1.960.
-    assert scaling.ratio(2.0, 0.1, 4).high == pytest.approx(2 * math.exp(0.2776), rel=1e-4)
-    assert scaling.ratio(2.0, 0.1, 4).low == pytest.approx(2 * math.exp(-0.2776), rel=1e-4)
-    assert scaling.ratio(2.0, 0.1, None).high == pytest.approx(2 * math.exp(0.1960), rel=1e-4)
+    assert scaling_law.ratio(2.0, 0.1, 4).high == pytest.approx(2 * math.exp(0.2776), rel=1e-4)
+    assert scaling_law.ratio(2.0, 0.1, 4).low == pytest.approx(2 * math.exp(-0.2776), rel=1e-4)
+    assert scaling_law.ratio(2.0, 0.1, None).high == pytest.approx(2 * math.exp(0.1960), rel=1e-4)
 
 
 def test_an_estimate_holds_its_value() -> None:
