@@ -46,6 +46,22 @@ def test_a_field_says_whether_its_value_can_change_what_is_measured() -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "usual"),
+    [
+        (Flag("s", str, "", ("a", "b"), default="a"), "a"),
+        (Flag("s", str, "", known=("a", "b"), default="a"), "a"),
+        (Flag("s", str, "", ("a", "b"), default="a, or b on GPUs"), None),
+        (Flag("n", int, "", default="the model's"), None),
+        (Flag("n", int, "", default=0), 0),
+        (Flag("b", bool, ""), False),
+        (Flag("b", bool, "", default="true on GPUs"), None),
+    ],
+)
+def test_only_a_default_that_is_a_value_holds_in_rules(one: Flag, usual: object) -> None:
+    assert one.usual == usual
+
+
+@pytest.mark.parametrize(
     ("one", "spelling", "values", "default"),
     [
         (Flag("n", int, "", default=0), "--n=INT", "whole number", "0"),
