@@ -243,7 +243,7 @@ def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pyt
         entry["answer"]["largest"] = "many"
     answers.FILE.path().write_text(json.dumps(held))
     assert _resolve().batch_per_device == 96
-    assert "'many'" in capsys.readouterr().err
+    assert "got `str` - at `$.answer.largest`" in capsys.readouterr().err
 
 
 def test_a_process_that_was_killed_did_not_fit(trials: Trials) -> None:
