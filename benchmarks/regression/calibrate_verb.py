@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -54,7 +55,7 @@ def _store(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
     """Reports the noise of a configuration, and stores it."""
     base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
     first = pairs[0].base
-    found = dataclasses.replace(
+    found = replace(
         noise.estimate(base, candidate),
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         suite_commit=first.identity.suite_commit,

@@ -217,7 +217,8 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: 
 
 # A run in a process: each step is a letter in a file. STOPS stops itself, as SIGSTOP from elsewhere would.
 CHILD = """
-import dataclasses, os, signal, sys
+import os, signal, sys
+from msgspec.structs import replace
 sys.path.insert(0, ROOT)
 from benchmarks.errors import OverdueError
 from benchmarks.one_run import time_slices

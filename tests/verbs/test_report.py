@@ -121,10 +121,10 @@ def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBen
 
 
 def test_diff_shows_the_beginning_of_what_is_long(run_bench: RunBench, tmp_path: Path) -> None:
-    one, other = fake_run(), replace(fake_run(), placement={"variable_groups": ["x" * 9999]})
+    one, other = fake_run(), replace(fake_run(), placement={"tower_devices": ["x" * 9999]})
     Store(tmp_path / "out").append(one, other)
     done = run_bench("diff", one.identity.run_id, other.identity.run_id)
-    (line,) = [line for line in done.stdout.splitlines() if "variable_groups" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "tower_devices" in line]
     assert line.endswith(" ...") and len(line) < 300
 
 
