@@ -211,7 +211,7 @@ def test_an_option_is_declared_and_used(tmp_path: Path) -> None:
     tree.replace(
         "benchmarks/one_run/graph.py",
         "training.learning_rate if rate",
-        "training.toy_factor * config.training.learning_rate if rate",
+        "training.toy_factor * training.learning_rate if rate",
     )
     assert len(tree.changed) == 2
     for verb in ("run", "sweep"):
