@@ -9,7 +9,7 @@ import msgspec
 
 from results.measurement import Count, Number
 
-_Scalar = str | int | float | bool | None
+_Scalar = str | Annotated[int, msgspec.Meta(ge=-(10**15), le=10**15)] | float | bool | None
 _Bytes = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 

@@ -221,6 +221,8 @@ def _row(records: Sequence[Record]) -> Row:
         return Row(records=records)
     rates = list(map(_rate, valid))
     rate = intervals.geometric_mean(rates)
+    if not 0 < rate < math.inf:  # stored: steps may be shorter than any
+        return Row(records=records)
     derived = valid[0].derived
     found = Interval.of(rate, derived.images_per_sec_low, derived.images_per_sec_high)
     if len(valid) > 1:

@@ -288,3 +288,9 @@ def test_the_terminal_table(everything: list[Record]) -> None:
     ]
     assert lines[-1].endswith("skipped. asks for 8 GPUs")
     assert headline.lines([]) == ["There are no runs."]
+
+
+def test_a_record_with_steps_of_no_time_has_no_rate() -> None:
+    record = fake_run()
+    (row,) = summarize([replace(record, measurement=replace(record.measurement, step_seconds=[1e-320] * 10))])
+    assert row.images_per_sec is None
