@@ -25,6 +25,10 @@ _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>
 _ONE_DASH = re.compile(r"-[A-Za-z]\w+(=|$)")
 
 
+class ContradictionError(UsageError):
+    """Two spellings of a flag have unlike values, each of which is possible."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Parsed:
     """A parsed command line: every flag's value (None: not given), and the words that are not flags."""
@@ -77,7 +81,7 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
     """Returns the values by the flags' own names.
 
     Raises:
-        UsageError: two spellings of a flag have unlike values.
+        ContradictionError: two spellings of a flag have unlike values.
     """
     found = {flag.name: values[flag.name] for flag in table if not flag.same_as}
     spelled = {name: f"--{name}={value}" for name, value in found.items()}
@@ -93,7 +97,9 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
             if not value and found[name] != alias.stands_for[0]:
                 continue
         if found[name] not in (None, value):
-            raise UsageError(f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them.")
+            raise ContradictionError(
+                f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them."
+            )
         found[name], spelled[name] = value, spelling
     return found
 

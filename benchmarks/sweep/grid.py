@@ -136,7 +136,11 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
         for each, values in ((own, values) for own in full for values in itertools.product(*own.values())):
             progress.advance()
             arguments = tuple(f"--{name}={value}" for name, value in zip(each, values, strict=True))
-            parsed = flag.parse(arguments, peer_flags.groups_to_parse(run_flags.RUN_FLAGS))
+            try:
+                parsed = flag.parse(arguments, peer_flags.groups_to_parse(run_flags.RUN_FLAGS))
+            except flag.ContradictionError as error:
+                found.append(Cell(arguments, None, str(error)))
+                continue
             try:
                 chosen = config.resolve(parsed.values, count_gpus)
             except UsageError as error:

@@ -738,3 +738,10 @@ def test_a_real_sweep_and_its_report(
     assert [record["status"] for record in records()].count("ok") == 4
     assert run_bench("report", "--output=report").status == 0
     assert "trivial" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_spellings_that_contradict_each_other_are_skipped_cells() -> None:
+    found = grid.cells([{"device": ["cpu"], "precision": ["bf16", "fp16"], "use_fp16": ["true", "false"]}], lambda: 0)
+    possible = [cell.arguments[1:] for cell in found if cell.config]
+    assert possible == [("--precision=bf16", "--use_fp16=false"), ("--precision=fp16", "--use_fp16=true")]
+    assert all("contradict each other" in str(cell.why_not) for cell in found if not cell.config)
