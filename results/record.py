@@ -30,7 +30,7 @@ STEPS_PER_TURN = "steps_per_turn"
 _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**64 - 1
 # No run takes so long; sums and products of larger numbers overflow.
 _LONGEST_SECONDS = 1e12
-_DEEPEST = 20
+_DEEPEST, _DEEPEST_WRITTEN = 20, 200
 
 
 class Status(enum.StrEnum):
@@ -158,7 +158,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def to_json(self) -> str:
         """Returns the record as one line of strictly valid JSON: no NaN, no line break, no bytes that are not UTF-8."""
-        return json.dumps(strict(self), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(strict(self, _DEEPEST_WRITTEN), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str | bytes, shared: Shared | None = None) -> Record:

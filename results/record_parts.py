@@ -9,7 +9,7 @@ import msgspec
 
 from results.measurement import Count, Number
 
-_Scalar = str | Annotated[int, msgspec.Meta(ge=-(10**15), le=10**15)] | float | bool | None
+_Scalar = str | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | float | bool | None
 _Bytes = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
@@ -43,6 +43,7 @@ class Environment(msgspec.Struct):
     tensorflow_version: _Scalar = None
     cpu_cores_usable: Number | None = None
     gpus: Sequence[str] | None = None
+    variables: Mapping[str, _Scalar] | None = None
 
 
 class Model(msgspec.Struct):

@@ -188,16 +188,24 @@ def resolve(
         UsageError: a value is not possible here, or values contradict each other.
     """
     environ = os.environ if environ is None else environ
+    gone = peer_flags.resolve(given)
+    # What flags alone decide comes first: to find the model may execute code of the user's.
+    of_flags, of_facts = rules.divided((*WITHOUT_EFFECT, *REFUSALS))
+    given, idle = rules.apply(of_flags, rules.Situation(given=given, flags=FLAGS), DEFAULTS)
     given, basis = _basis(given, count_gpus, environ)
     now = rules.Situation(
         given=given,
-        facts=_facts(given, basis),
         flags=FLAGS,
+        facts=_facts(given, basis),
         texts={n: fact.text.format(model=basis.spec.name, data_name=basis.data_name) for n, fact in FACTS.items()},
     )
-    usual = {**DEFAULTS, "local_parameter_device": basis.devices.device, "force_gpu_compatible": False}
-    given, without_effect = rules.apply((*WITHOUT_EFFECT, *REFUSALS), now, usual)
-    config = _decide(given, basis, environ, without_effect)
+    usual = {
+        "local_parameter_device": basis.devices.device,
+        "force_gpu_compatible": False,
+        "batchnorm_persistent": True,
+    }
+    given, without_effect = rules.apply(of_facts, now, {**DEFAULTS, **usual})
+    config = _decide(given, basis, environ, (*gone, *idle, *without_effect))
     if problem := why_not(config.variables.variable_update, config.variables.modifiers, config.place):
         raise UsageError(problem)
     return config
@@ -207,7 +215,6 @@ def _basis(
     given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]
 ) -> tuple[Mapping[str, Any], _Basis]:
     """Returns the flag values of this process, and what rules may ask for."""
-    gone = peer_flags.resolve(given)
     spec = outside_models.find(given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"])
     given = {**given, "model": given["model"] and spec.name}
     cluster, of_cluster = discovery.resolve(given, environ)
@@ -225,7 +232,7 @@ def _basis(
         must_exist=must_exist,
         data_name=data_name,
         data_format=_layout(given, spec, devices, gpus),
-        notices=(*gone, *of_cluster, *of_rank, *of_data),
+        notices=(*of_cluster, *of_rank, *of_data),
     )
 
 
@@ -321,6 +328,7 @@ def _facts(given: Mapping[str, Any], basis: _Basis) -> frozenset[str]:
         "@no_conv1x1": not spec.has_conv1x1,
         "@no_larger_convolutions": not spec.has_larger_convolutions,
         "@no_batch_norm": not spec.has_batch_norm,
+        "@not_resnet50": spec.name != "resnet50",
         "@no_resnet": not spec.name.startswith("resnet") or spec.data_name != "imagenet",
         "@no_trials": True,
         "@no_shared_devices": not variables.shares_devices(given, on_gpu=devices.on_gpu, in_cluster=in_cluster),

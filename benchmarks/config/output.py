@@ -19,7 +19,7 @@ LossType = Literal["base_loss", "total_loss"]
 class Output:
     """The part of a configuration on output. None of it can change the result."""
 
-    output_dir: str = option("directory of results.jsonl and results.csv", default="out", path="directory")
+    output_dir: str = option("directory of results.jsonl and results.csv", default="out", path="directory", unset="")
     output_format: Literal["text", "json"] = option("what goes to stdout", default="text")
     display_every: int = option("print a line every so many steps", default=10, at_least=1)
     loss_type_to_report: LossType = option(

@@ -49,7 +49,7 @@ _DIFFERENCES = {
     "variable_update": "more managers; no `horovod`",
     "weight_decay": "acts on kernels; on biases, too, with `weight_decay_on=kernels_and_biases`",
     "xla": "compiles each tower as a whole; takes a value, too: `jit`, `off`",
-    "xla_compile": "understood as `--xla=jit`",
+    "xla_compile": "the same as `--xla=jit`",
 }
 _SAME = """
 adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec allow_growth

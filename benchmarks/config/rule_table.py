@@ -25,6 +25,7 @@ FACTS: Mapping[str, Fact] = {
     "@no_conv1x1": Fact("{model}, which has no convolutions of one pixel", ("--model=vgg16",)),
     "@no_larger_convolutions": Fact("{model}, which has no larger convolutions", ("--model=trivial",)),
     "@no_batch_norm": Fact("{model}, which has no batch normalisation", ("--model=vgg16",)),
+    "@not_resnet50": Fact("{model}", ("--model=vgg16",)),
     "@no_resnet": Fact("{model}, which is no ResNet for ImageNet", ("--model=vgg16",)),
     "@no_trials": Fact("a command that does not try batches", ()),
     "@workers": Fact("several workers", ("--local_cluster=worker:2", "--variable_update=collective_all_reduce")),
@@ -44,6 +45,7 @@ _UPDATES = " ".join(
 # What reference loops read of it; of what is added to the others, they know nothing.
 _IN_LOOPS = "optimizer momentum weight_decay weight_decay_on init_learning_rate"
 _NOT_IN_LOOPS = " ".join(f"~{name}" for name in _UPDATES.split() if name not in _IN_LOOPS.split())
+_SCALING = "fp16_loss_scale fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n"
 _CHECKPOINTS = "train_dir initial_weights save_model_steps save_model_secs"
 _EVALUATIONS = " ".join(WHEN_TO_EVALUATE)
 _SUMMARIES = " ".join(flag.name for flag in flags_of(Summaries))
@@ -68,7 +70,8 @@ WITHOUT_EFFECT: tuple[Rule, ...] = (
     NoEffect(_UPDATES, "forward_only", "--forward_only updates nothing"),
     NoEffect(
         "num_batches num_epochs num_warmup_batches print_training_accuracy save_model_steps save_model_secs "
-        f"max_ckpts_to_keep stop_at_top_1_accuracy {_EVALUATIONS} {_UPDATES}",
+        f"max_ckpts_to_keep stop_at_top_1_accuracy distortions distort_color_in_yiq {_EVALUATIONS} {_SCALING} "
+        f"{_UPDATES}",
         "eval",
         "--eval trains nothing, and takes every image of the validation set once",
     ),
@@ -127,7 +130,7 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
         instead="Use --compact_gradient_dtype=bfloat16, or, under NCCL, which has none, leave it out.",
     ),
     Excludes(
-        "fp16_loss_scale fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n",
+        _SCALING,
         "precision!=fp16 forward_only",
         "only gradients in float16 are scaled",
         instead="Use --precision=fp16 and train, or leave it out.",
@@ -187,7 +190,7 @@ _OF_VARIABLES: tuple[Rule, ...] = (
 _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
     Excludes(
         "keras_application",
-        "variable_update!=keras_fit model!=resnet50",
+        "variable_update!=keras_fit @not_resnet50",
         "it trains Keras' own ResNet-50 with Keras' fit",
         instead="Use --variable_update=keras_fit --model=resnet50, or leave it out.",
     ),
@@ -197,12 +200,9 @@ _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
         "it works in one process only",
         instead="Leave out the cluster, or use --variable_update=collective_all_reduce.",
     ),
-    Excludes(
-        "optimizer!=sgd|momentum weight_decay_on!=kernels nofused_bn",
-        _LOOPS,
-        "it uses sgd or momentum, decays kernels, and has fused batch normalisation",
-        instead=_NO_LOOP,
-    ),
+    Excludes("optimizer!=sgd|momentum", _LOOPS, "it updates by sgd or momentum", instead=_NO_LOOP),
+    Excludes("weight_decay_on!=kernels", _LOOPS, "it decays kernels", instead=_NO_LOOP),
+    Excludes("nofused_bn", _LOOPS, "it has Keras' batch normalisation", instead=_NO_LOOP),
     Excludes(
         _NOT_IN_LOOPS,
         _LOOPS,
@@ -222,10 +222,13 @@ _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
         instead=_NO_LOOP,
     ),
     Excludes(
-        "local_parameter_device log_device_placement force_gpu_compatible use_nccl",
+        "local_parameter_device log_device_placement use_nccl",
         _LOOPS,
         "it decides by itself where variables, operations and gradients are, and how they are reduced",
         instead=_NO_LOOP,
+    ),
+    Excludes(
+        "force_gpu_compatible", _LOOPS, "it decides by itself which memory is pinned", when="@gpu", instead=_NO_LOOP
     ),
     Excludes(
         f"{_CHECKPOINTS} {_EVALUATIONS} {_SUMMARIES} eval",
@@ -241,14 +244,25 @@ _BETWEEN_STEPS: tuple[Rule, ...] = (
     Excludes(
         f"save_model_steps save_model_secs {_EVALUATIONS} summary_verbosity",
         "forward_only",
-        "nothing is trained that could be saved or evaluated",
+        "nothing is trained that could be saved, evaluated or summarised",
     ),
     Excludes(
-        f"save_model_steps save_model_secs {_EVALUATIONS} summary_verbosity profile_steps",
+        "save_model_steps save_model_secs",
         _ASYNCHRONOUS,
         "asynchronous towers never pause",
-        instead="Leave it out: --train_dir alone saves a checkpoint at the end, --eval evaluates it, and --trace_file "
-        "shows a step.",
+        instead="Leave it out: --train_dir alone saves a checkpoint at the end.",
+    ),
+    Excludes(
+        _EVALUATIONS,
+        _ASYNCHRONOUS,
+        "asynchronous towers never pause",
+        instead="Leave it out: save a checkpoint with --train_dir, and run --eval after it.",
+    ),
+    Excludes(
+        "summary_verbosity profile_steps",
+        _ASYNCHRONOUS,
+        "asynchronous towers never pause",
+        instead="Leave it out: --trace_file shows one step of each, taken after they have been measured.",
     ),
     Excludes(
         "save_model_secs",
@@ -297,7 +311,7 @@ _OF_IMAGES: tuple[Rule, ...] = (
         " ".join(flag for flag in _INPUT.split() if flag not in _HOST_BATCHES),
         "@synthetic_host",
         "it is about images that are read",
-        instead="Give --data_dir, or leave it out.",
+        instead="Leave it out, or give --data_dir and no --data_name.",
     ),
     Excludes(
         "~fuse_decode_and_crop ~decode_scaling ~resize_method ~distortions ~distort_color_in_yiq "
@@ -312,7 +326,7 @@ _OF_IMAGES: tuple[Rule, ...] = (
     ),
     Excludes("datasets_prefetch_buffer_size", "nodatasets_use_prefetch", "nothing is prefetched"),
     Needs("nodistort_color_in_yiq", "distortions", "it is how colours are distorted"),
-    Excludes("distortions", "image_crop=central eval", "distortions are for training"),
+    Excludes("distortions", "image_crop=central", "distortions are for training"),
     Excludes(
         "distortions",
         "forward_only",

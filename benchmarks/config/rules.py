@@ -44,15 +44,15 @@ class Situation:
 
     Attributes:
         given: flag values by name; None: not given.
-        facts: names of the facts that hold.
         flags: all flags of a run by name.
+        facts: names of the facts that hold.
         texts: of all facts, as sentences name them.
     """
 
     given: Mapping[str, Any]
-    facts: frozenset[str]
     flags: Mapping[str, Flag]
-    texts: Mapping[str, str]
+    facts: frozenset[str] = frozenset()
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def holds(self, term: str) -> bool:
         """Returns whether a term is true here."""
@@ -159,6 +159,12 @@ class NoEffect(Rule):
 
 def _wanted(term: str, now: Situation) -> str:
     return now.texts[term] if term.startswith("@") else f"--{term}"
+
+
+def divided(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
+    """Returns the rules that ask for flags alone, and those that ask for facts, too."""
+    of_facts = [rule for rule in rules if "@" in f"{rule.flags} {rule.others} {rule.when}"]
+    return [rule for rule in rules if rule not in of_facts], of_facts
 
 
 def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

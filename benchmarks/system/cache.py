@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks.console import warn
 from results import store
-from results.record import Identity, key_of
+from results.record import Identity, key_of, strict
 from results.version import SUITE_VERSION
 
 # After this time the user learns why nothing happens.
@@ -84,7 +84,7 @@ class CacheFile:
                 entries = self._read()
                 entries[key] = {**change(entries.get(key)), "time_utc": now}
                 held = {"format_version": 1, "entries": entries}
-                store.replace(target, json.dumps(held, indent=1) + "\n")
+                store.replace(target, json.dumps(strict(held), indent=1, allow_nan=False) + "\n")
         except OSError as error:
             warn(f"{self.holds.capitalize()} cannot be saved in {target} ({error}): they will be made again.")
 

@@ -9,8 +9,10 @@ import functools
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +30,7 @@ SEND_SECONDS = 120.0
 STOPPED_SECONDS = 10.0
 # For each record beside the first.
 _MORE_SECONDS = 5.0
+_TAIL_BYTES = 65536  # of its messages, whose last line says why it failed
 # Set for a run whose parent sends its record.
 _SENT_BY_PARENT = "CNN_BENCH_SENT_BY_PARENT"
 
@@ -97,24 +100,33 @@ def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: flo
     """
     job = json.dumps({"package": kind.package, "target": target})
     path = os.pathsep.join([str(RUN_BENCH.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    ended: subprocess.CompletedProcess[bytes] | subprocess.TimeoutExpired
-    try:
-        ended = subprocess.run(
+    with tempfile.TemporaryFile() as places, tempfile.TemporaryFile() as messages:
+        process = subprocess.Popen(
             # Without the working directory, where files may have the names of the libraries.
             [sys.executable, "-P", "-m", "benchmarks.trackers.send"],
-            input="\n".join([job, *(record.to_json() for record in records)]).encode(),
-            capture_output=True,
-            timeout=limit_seconds,
-            check=False,
+            stdin=subprocess.PIPE,
+            stdout=places,
+            stderr=messages,
             env={**dict(kind.variables), **os.environ, "PYTHONPATH": path},
             start_new_session=True,
             preexec_fn=functools.partial(give_way, os.getpid()),
         )
-        lines = [line for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
-        why = (lines or [f"its process ended with status {ended.returncode}"])[-1]
-    except subprocess.TimeoutExpired as error:
-        ended, why = error, f"it took longer than {limit_seconds:g} s"
-    return (ended.stdout or b"").decode(errors="replace").splitlines(), one_line(without_secrets([why])[0])
+        text = "\n".join([job, *(record.cleaned().to_json() for record in records)])
+        try:
+            process.communicate(text.encode(), timeout=limit_seconds)
+            why = f"its process ended with status {process.returncode}"
+            messages.seek(0, os.SEEK_END)
+            messages.seek(max(0, messages.tell() - _TAIL_BYTES))
+            lines = [line for line in messages.read().decode(errors="replace").splitlines() if line.strip()]
+            why = (lines or [why])[-1]
+        except subprocess.TimeoutExpired:
+            why = f"it took longer than {limit_seconds:g} s"
+        finally:
+            if process.poll() is None:  # with what the library has started
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        places.seek(0)
+        return places.read().decode(errors="replace").splitlines(), one_line(without_secrets([why])[0])
 
 
 def _of(missing: int, total: int) -> str:

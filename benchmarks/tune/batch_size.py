@@ -66,7 +66,7 @@ class Probed:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The result of a search: images that fit (0: not even one), the limit in a sentence, and their peak memory."""
+    """The result of a search: images that fit (0, not even one, is not kept), the limit in a sentence, peak memory."""
 
     largest: Annotated[int, msgspec.Meta(ge=1)]
     limit: str

@@ -43,11 +43,13 @@ def selected(
             refused[why] += 1
             continue
         try:
-            kept.append(public(record, words, machine))
+            published = public(record, words, machine)
+            differ = differing(record, published)
         except ValueError as error:
             refused[str(error)] += 1
         else:
-            changed.update(".".join(name.split(".")[:2]) for name in differing(record, kept[-1]))
+            kept.append(published)
+            changed.update(".".join(name.split(".")[:2]) for name in differ)
     return kept, refused, sorted(changed)
 
 

@@ -13,7 +13,7 @@ from results.gate import comparability
 from results.masking import MASK
 from results.measurement import derive
 from results.record import Kind, Record, Status, flat
-from results.text import one_line
+from results.text import ODD_VALUE, one_line
 
 _SAME = 1e-6  # relative: NumPy's versions add in different orders
 # Derived numbers that depend on more than the record.
@@ -38,7 +38,10 @@ def why_not(record: Record) -> Iterator[str]:
         yield (
             f"it has {steps} steps, and an interval needs {statistics.MIN_STEPS_FOR_INTERVAL}: give more --num_batches"
         )
-    yield from _wrong_numbers(record)
+    try:
+        yield from _wrong_numbers(record)
+    except ODD_VALUE:  # telemetry and evaluations may hold anything
+        yield "what was observed are no numbers of a run: measure it again"
     needed = (*_HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
     if missing := [name for name in needed if environment.get(name) in (None, "", [])]:
         yield f"environment lacks {', '.join(missing)}: nobody can tell what was measured: measure it with this version"

@@ -13,7 +13,8 @@ import jinja2
 import markupsafe
 
 from results.intervals import Interval
-from results.record import Record, Status
+from results.masking import without_secrets
+from results.record import Record, Status, recorded_command
 from results.report.anomalies import title as label
 from results.report.figures import COLOURS, Plot
 from results.report.glossary import GLOSSARY
@@ -90,7 +91,7 @@ def _chart_library() -> str:
 
 def command(row: Row) -> list[str]:
     """Returns the words of the command that repeats a row's first record."""
-    return ["run_bench.py", *map(shlex.quote, row.records[0].identity.command)]
+    return ["run_bench.py", *map(shlex.quote, recorded_command(row.records[0].identity.command))]
 
 
 def _failed(row: Row) -> bool:
@@ -138,5 +139,5 @@ def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
 
 def _fact(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_fact(item)}" for name, item in value.items())
+        return ", ".join(without_secrets([f"{name}={_fact(item)}" for name, item in value.items()]))
     return ", ".join(map(_fact, value)) if isinstance(value, list) else str(value)

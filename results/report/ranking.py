@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results.intervals import is_faster
+from results.record import recorded_command
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
@@ -92,7 +93,7 @@ def _flags(row: Row) -> list[str]:
     """Returns the flags of a row's command, without those that cannot change the rate, and always the precision."""
     first = row.records[0]
     words: list[str] = []
-    for word in first.identity.command:
+    for word in recorded_command(first.identity.command):
         if word.startswith("--"):
             words.append(word)
         elif words:

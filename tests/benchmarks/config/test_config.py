@@ -481,3 +481,14 @@ def test_a_file_of_flags_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "flags").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not a text"):
         flag.read_files([f"--flagfile={tmp_path / 'flags'}"])
+
+
+def test_an_empty_directory_is_none() -> None:
+    assert resolve("--output_dir=").output.output_dir == "out"
+
+
+def test_what_flags_alone_contradict_is_refused_before_code_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config.outside_models, "find", lambda *_: pytest.fail("the model was looked for"))
+    for words in (("--num_batches=1", "--num_epochs=1"), ("--ssh",), ("--deterministic", "--async")):
+        with pytest.raises(UsageError):
+            resolve("--model=net.py:build", *words)

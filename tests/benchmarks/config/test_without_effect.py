@@ -138,7 +138,9 @@ def test_two_spellings_of_nccl_ignore_the_device_of_parameters_alike() -> None:
     assert all(key == keys[0] for key in keys)
 
 
-@pytest.mark.parametrize("word", ["--momentum=0.9", "--noallow_growth", "--local_parameter_device=cpu"])
+@pytest.mark.parametrize(
+    "word", ["--momentum=0.9", "--noallow_growth", "--local_parameter_device=cpu", "--batchnorm_persistent"]
+)
 def test_a_default_that_is_given_needs_no_notice(word: str) -> None:
     made = resolve("--device=cpu", "--variable_update=independent", word)
     assert made == resolve("--device=cpu", "--variable_update=independent")
@@ -155,3 +157,10 @@ def test_a_limit_of_gpu_memory_reaches_the_session_and_the_key() -> None:
     made, usual = resolve("--device=gpu", "--gpu_memory_limit_mb=100"), resolve("--device=gpu")
     assert made.devices.gpu_memory_limit_mib == 100
     assert made.key_fields() != usual.key_fields()
+
+
+def test_an_evaluation_names_what_training_alone_reads() -> None:
+    words = ("--precision=fp16", "--fp16_loss_scale=4", "--distortions", "--nodistort_color_in_yiq")
+    made = resolve("--device=gpu", "--eval", "--train_dir=t", "--data_dir=x", *words)
+    for name in ("fp16_loss_scale", "distortions", "distort_color_in_yiq"):
+        assert any(notice.startswith(f"--{name}=") and "--eval trains nothing" in notice for notice in made.notices)

@@ -10,6 +10,7 @@ import json
 import struct
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from benchmarks.trackers.tracked_run import tracked
 from results.record import Record, Status
 from tests.support.records import make_record
 
+HELPED = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'])\n"
 HANGING = "import time, os\nopen(os.environ['STARTED'], 'a').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
 # Apart from the tests, since its imports warn.
 READ_MLFLOW = """
@@ -178,6 +180,15 @@ def test_a_record_that_cannot_be_sent_does_not_stop_the_others(here: Path, capfd
     assert not handover.send([nameless, good], Targets(tensorboard_dir="tb"), [here], print)
     assert "1 of 2 runs were not sent: ValueError: the record has no run_id" in capfd.readouterr().err
     assert {path.name for path in (here / "tb").iterdir()} == {"events.out.tfevents.1.host", good.identity.run_id}
+
+
+@pytest.mark.process
+def test_what_a_library_leaves_running_is_not_waited_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "sitecustomize.py").write_text(HELPED)
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    begun = time.monotonic()
+    assert sent(make_record(), tensorboard_dir="tb")
+    assert time.monotonic() - begun < 15
 
 
 @pytest.mark.process

@@ -45,6 +45,7 @@ REFUSED = {
     "derived.power_watts is 1.0, and 300 follows from the measurement": changed(derived={"power_watts": 1.0}),
     "derived.staleness_mean is 1.0, and 12 steps are too few": changed(derived={"staleness_mean": 1.0}),
     "images_per_step is 64, and batch_per_device times all devices is 32": changed(measurement={"images_per_step": 64}),
+    "what was observed are no numbers of a run": changed(measurement={"telemetry": [{"gpus": []}]}),
     "images_per_step is missing": changed(measurement={"images_per_step": None}),
     "environment lacks cpu_model": changed(environment={"cpu_model": None}),
     "environment lacks gpus": changed(environment={"gpus": []}),
