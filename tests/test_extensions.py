@@ -152,6 +152,36 @@ for result in cases.results(Devices(num_devices=2)):
     ]
 
 
+def test_an_option_of_a_manager_is_declared_listed_and_used(tmp_path: Path) -> None:
+    """A factor of the mean gradient: at 0, nothing is learned."""
+    tree = Tree(tmp_path)
+    scaled = TOY_MANAGER.replace(
+        "asynchronous=False)", "asynchronous=False)\n        self._scale = modifiers.toy_scale"
+    )
+    scaled = scaled.replace("/ len(updates) for", "* self._scale / len(updates) for")
+    tree.add_file("variable_mgr/managers/toy.py", scaled)
+    entry = '    "toy": Entry("toy", "Toy", "a toy of the tests", one_copy=True, modifiers=("toy_scale",)),'
+    tree.add_line("variable_mgr/catalog.py", "MANAGERS = {", entry)
+    option = '    toy_scale: float = option("toy: factor of the gradient", default=1.0, at_least=0)'
+    tree.add_line("variable_mgr/modifiers.py", "    asynchronous: bool = False", option)
+    assert len(tree.changed) == 3
+    assert "--toy_scale=FLOAT" in tree.run("run", "--helpfull").stdout
+    record = tree.train("--variable_update=toy", "--weight_decay=0", "--toy_scale=0")
+    assert len(set(record["measurement"]["losses"])) == 1 and record["config"]["modifiers"]["toy_scale"] == 0.0
+
+
+def test_a_tracker_is_a_sender_and_its_place_in_the_list(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    sender = "def send(run, target):\n    open(target, 'w').write(run.run_id)\n    return target\n"
+    tree.add_file("benchmarks/trackers/to_csv.py", sender)
+    listed = "benchmarks/trackers/catalog.py"
+    tree.add_line(listed, "KINDS = (", '    Kind("toy_file", "Toy", "csv", "write the id of the run into this file"),')
+    tree.add_line(listed, "    mlflow_uri: str | None = None", "    toy_file: str | None = None")
+    assert len(tree.changed) == 2
+    record = tree.train(f"--toy_file={tmp_path / 'id'}")
+    assert (tmp_path / "id").read_text() == record["identity"]["run_id"]
+
+
 def test_a_model_is_one_file_and_one_line(tmp_path: Path) -> None:
     """The file and the line are those of the page about it."""
     page = (ROOT / "docs" / "howto" / "add-a-model.md").read_text()
