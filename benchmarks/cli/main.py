@@ -86,9 +86,8 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
 def _no_verb(name: str) -> str:
     """Returns a sentence on a first word that is no verb, but perhaps a flag without its dashes."""
     word, *_ = name.split("=")
-    for one in (one for group in run_flags.RUN_FLAGS.values() for one in group):
-        if one.name == word:
-            return f"'{word}' is not a verb, but a flag: {one.spelling} ({one.help.partition(';')[0]})."
+    if one := run_flags.FLAGS.get(word):
+        return f"'{word}' is not a verb, but a flag: {one.spelling} ({one.help.partition(';')[0]})."
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
     return (
@@ -100,7 +99,7 @@ def _no_verb(name: str) -> str:
 def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
     """Refuses words such as `--explain`, with how the verb is written, and flags that only a run has."""
     flags = {one.name for group in flags_of(verb).values() for one in group}
-    of_run = {one.name for group in run_flags.RUN_FLAGS.values() for one in group}
+    of_run = set(run_flags.FLAGS)
     for word in arguments:
         name = word.removeprefix("--").partition("=")[0]
         spellings = {name, name.removeprefix("no")}

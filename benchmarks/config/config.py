@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from benchmarks.between_steps import options as callback_options
@@ -25,7 +25,7 @@ from benchmarks.errors import UsageError
 from benchmarks.input import options as input_options
 from benchmarks.input.catalog import SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import Data
-from benchmarks.option import filled
+from benchmarks.option import decided, filled
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.system import hardware
 from benchmarks.topology import device_options, discovery, placement
@@ -60,11 +60,11 @@ class Config:
     variables: Variables
     data: Data
     training: Training
-    checkpoints: Checkpoints = dataclasses.field(metadata={"in_key": False})
-    evaluation: Evaluation = dataclasses.field(metadata={"in_key": False})
-    summaries: Summaries = dataclasses.field(metadata={"in_key": False})
+    checkpoints: Checkpoints = decided(in_key=False)
+    evaluation: Evaluation = decided(in_key=False)
+    summaries: Summaries = decided(in_key=False)
     length: Length
-    output: Output = dataclasses.field(metadata={"in_key": False})
+    output: Output = decided(in_key=False)
     notices: tuple[str, ...] = ()
     command: tuple[str, ...] | None = dataclasses.field(init=False, default=None, repr=False, compare=False)
 
@@ -133,7 +133,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields of all parts by their names, which differ, as JSON can hold them."""
-        return {**_joined(dataclasses.asdict(getattr(self, name)) for name in _PARTS), "notices": self.notices}
+        parts = (dataclasses.asdict(getattr(self, name)) for name in _PARTS)
+        return {**{name: value for part in parts for name, value in part.items()}, "notices": self.notices}
 
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can change the result."""
@@ -154,10 +155,6 @@ class Config:
 
 
 _PARTS = {field.name: field for field in dataclasses.fields(Config) if field.name not in ("notices", "command")}
-
-
-def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for part in parts for name, value in part.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.config import config
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
-from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.doctor import breakdown_run, host_checks, machine
@@ -86,7 +86,7 @@ def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str])
 DEFAULT_OUTPUT_DIR = "out/doctor"
 _OF_RUN = ("model", "batch_size", "precision", "variable_update", "data_dir")
 _OF_THE_LADDER = (
-    *(flag for group in RUN_FLAGS.values() for flag in group if flag.name in _OF_RUN),
+    *(flag for name, flag in FLAGS.items() if name in _OF_RUN),
     Flag(
         "time_limit_seconds",
         float,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.option import Flag, filled, flags_of, option
+from benchmarks.option import Flag, decided, filled, flags_of, option
 from benchmarks.topology.addresses import LAST_PORT
 from benchmarks.topology.cluster import JOBS, Cluster
 from benchmarks.topology.discovery import DEFAULT_SERVER_PORT
@@ -24,7 +24,7 @@ class Processes:
     num_workers: int = 1
     num_ps: int = 0
     num_hosts: int = 1
-    cluster: Cluster | None = dataclasses.field(default=None, metadata={"in_key": False})
+    cluster: Cluster | None = decided(default=None, in_key=False)
     start_timeout_seconds: float = option(
         "how long to wait for all processes to start", default=300.0, in_key=False, above=0
     )
