@@ -39,7 +39,7 @@ def command_line() -> "Callable[[Sequence[str]], int] | None":
         return None
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a sweep has a run that takes too long write its stacks
-    from benchmarks.cli.requirements import missing
+    from benchmarks.process.requirements import missing
 
     try:
         from benchmarks.cli.main import main as run_command_line

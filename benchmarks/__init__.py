@@ -1,4 +1,4 @@
-"""How a run is done: flags -> configuration -> graph -> timed steps. For scripts: `from benchmarks import Config, run`.
+"""A run: flags -> configuration -> graph -> timed steps. For scripts: `from benchmarks import Config, train`.
 
 These names are imported when they are first used, so importing the package alone costs nothing.
 """
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from benchmarks.config.config import Config
     from benchmarks.errors import BenchError, UsageError
-    from benchmarks.library import run
+    from benchmarks.library import train
     from results.record import Record, Status
 
-__all__ = ["BenchError", "Config", "Record", "Status", "UsageError", "run"]
+__all__ = ["BenchError", "Config", "Record", "Status", "UsageError", "train"]
 _MODULES = {
     "BenchError": "benchmarks.errors",
     "Config": "benchmarks.config.config",
     "Record": "results.record",
     "Status": "results.record",
     "UsageError": "benchmarks.errors",
-    "run": "benchmarks.library",
+    "train": "benchmarks.library",
 }
 
 

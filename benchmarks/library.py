@@ -1,4 +1,4 @@
-"""The suite as a library: `run` for scripts and notebooks. Imports without TensorFlow.
+"""The suite as a library: `train` for scripts and notebooks. Imports without TensorFlow.
 
 A run has a process of its own. TensorFlow's devices can be configured once per process, a run may exhaust the memory or
 crash, and its signal handlers and watchdog would replace those of the caller.
@@ -12,17 +12,17 @@ import sys
 import threading
 import uuid
 
+from benchmarks.cluster import launch_plan
 from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import UsageError
+from benchmarks.machine.provenance import of_this_run
 from benchmarks.process import subprocesses
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.sweep.progress import in_few_words
-from benchmarks.system.provenance import of_this_run
-from benchmarks.topology import launch_plan
-from benchmarks.trackers import catalog as trackers
+from benchmarks.trackers import tracker_list as trackers
 from results.record import Record, Status
 
 # `CellRunner` sets these flags itself.
@@ -31,7 +31,7 @@ _numbers = itertools.count()
 _one_at_a_time = threading.Lock()
 
 
-def run(config: Config) -> Record:
+def train(config: Config) -> Record:
     """Trains in a process of its own, and returns the record, which is also appended to `config.output_dir`.
 
     A run that fails, in whatever way, returns its record as well: `status` is then not `Status.OK`, `reason` is a
@@ -48,10 +48,10 @@ def run(config: Config) -> Record:
         KeyboardInterrupt: after the run has ended and its record is saved.
     """
     if config.command is None:
-        raise UsageError("run() needs a configuration of Config.from_flags(), unchanged: pass all flags to that.")
+        raise UsageError("train() needs a configuration of Config.from_flags(), unchanged: pass all flags to that.")
     if config.processes.cluster and not launch_plan.is_asked_for_in(config.command):
         raise UsageError(
-            "run() cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start all of them with "
+            "train() cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start all with "
             "local_cluster or hosts, or unset TF_CONFIG."
         )
     trackers.require(config.output.trackers)

@@ -32,8 +32,8 @@ from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
+from benchmarks.machine.provenance import RECORDED_VARIABLES
 from benchmarks.option import Flag
-from benchmarks.system.provenance import RECORDED_VARIABLES
 from models import specs
 from results import columns, loading, summary
 from results.exchange import public_table
@@ -49,7 +49,7 @@ from variable_mgr.catalog import Processes
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS
-from variable_mgr.traffic import total_bytes
+from variable_mgr.transfers import total_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD_SCHEMA = ROOT / "docs" / "reference" / "record.schema.json"

@@ -53,7 +53,7 @@ def register(spec: ModelSpec) -> None:
     _REGISTERED[spec.name] = spec
 
 
-def find(name: str, data_name: str | None = None) -> ModelSpec:
+def find_model(name: str, data_name: str | None = None) -> ModelSpec:
     """Returns the spec of a model; case and punctuation do not matter.
 
     Args:

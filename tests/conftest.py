@@ -201,7 +201,7 @@ def run_bench(
             patch.setattr(tensorflow_setup, "prepare", prepare)
             patch.setattr(os, "execv", execv)
             if "tensorflow" in sys.modules:  # two seconds of every run with several towers
-                patch.setattr("benchmarks.one_run.traced_steps.LEAST_SECONDS", 0.5)
+                patch.setattr("benchmarks.tracing.traced_steps.LEAST_SECONDS", 0.5)
             status = main.main(list(arguments))
         return Finished(int(status), *capfd.readouterr())
 
@@ -223,9 +223,9 @@ def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
     from benchmarks.cluster.member import Alone
     from benchmarks.config import config, flag, run_flags
+    from benchmarks.measure.display import Display
     from benchmarks.measure.run_log import RunLog
-    from benchmarks.one_run import session
-    from benchmarks.one_run.display import Display
+    from benchmarks.run import session
 
     def train(*words: str) -> RunLog:
         chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
@@ -245,8 +245,8 @@ def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
 @pytest.fixture(scope="session")
 def fake_imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fake ImageNet of 40 images in 4 shards. Tests must not change it."""
-    from benchmarks.datasets import fake_imagenet
-    from benchmarks.datasets import fake_imagenet as splits
+    from benchmarks.data.writing import fake_imagenet
+    from benchmarks.data.writing import fake_imagenet as splits
 
     directory = tmp_path_factory.mktemp("imagenet")
     part = splits.split("train", 40, 10)

@@ -111,9 +111,9 @@ def steps() -> list[Step]:
 
 
 def _set_layout_optimizer(value: str) -> None:
-    from benchmarks.one_run import graph
+    from benchmarks.graph import run_graph
 
-    made = graph.session_config
+    made = run_graph.session_config
 
     def session_config(devices: Any, runtime: Any) -> Any:
         options = made(devices, runtime)
@@ -121,11 +121,11 @@ def _set_layout_optimizer(value: str) -> None:
         rewriting.layout_optimizer = rewriting.ON if value == "on" else rewriting.OFF
         return options
 
-    graph.session_config = session_config
+    run_graph.session_config = session_config
 
 
 def _keep_metadata(path: str) -> None:
-    from benchmarks.one_run import traced_steps
+    from benchmarks.tracing import traced_steps
 
     take = traced_steps.Tracer.traced
 
@@ -191,7 +191,7 @@ def _run(step: Step, folder: Path, seconds: float) -> tuple[str, str]:
     with (folder / f"{step.name}.out").open("wb") as out, (folder / f"{step.name}.err").open("wb") as err:
         command = subprocesses.Command(words=step.command(folder), stdout=out, stderr=err, variables=variables)
         try:
-            (ended,) = subprocesses.run(command, timeout_seconds=seconds)
+            (ended,) = subprocesses.supervise(command, timeout_seconds=seconds)
         except OSError as error:
             return str(error), ""
     result = "ok" if ended.returncode == 0 else f"status {ended.returncode}"

@@ -17,23 +17,28 @@ from benchmarks.cli.verbs import VERBS
 from benchmarks.config.verb import Verb
 
 ROOT = Path(__file__).resolve().parent.parent
-# The rooms of `benchmarks`, from the ground up: one imports only what stands in a row above its own.
+# The rooms of `benchmarks`, from the ground up: one imports only what stands in a row above its own. The flags of a
+# room (`options.py`) stand below `config` wherever the room is, and its verbs (`*_verb.py`) above all rooms.
 STACK = (
     {"errors", "console", "option", "outside_text"},
     {"record_files"},
-    {"system"},
+    {"machine"},
     {"process"},
-    {"topology", "trackers"},
-    {"measure", "cluster"},
-    {"input"},
+    {"cluster", "trackers"},
+    {"devices"},
+    {"measure"},
+    {"data"},
     {"training"},
-    {"checkpoints"},
-    {"between_steps"},
+    {"options"},
     {"config"},
-    {"datasets", "microbench"},
-    {"one_run"},
+    {"microbench"},
+    {"graph"},
+    {"checkpoints", "tracing"},
+    {"callbacks"},
+    {"run"},
     {"sweep"},
-    {"verify", "tune", "doctor", "regression", "explain"},
+    {"verify", "tune", "doctor", "compare", "explain"},
+    {"verb"},
     {"cli", "library"},
     {"__init__"},  # of `benchmarks`: it names what the library exports
 )
@@ -42,15 +47,15 @@ PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
 NEEDS_NO_TENSORFLOW = (
     "benchmarks.cli.main",
     "benchmarks.config.config",
-    "benchmarks.input.tfrecord",
+    "benchmarks.data.sources.tfrecord",
     "benchmarks.library",
     "benchmarks.measure",
     "benchmarks.process",
-    "benchmarks.one_run.display",
-    "benchmarks.one_run.runner",
-    "benchmarks.system",
-    "benchmarks.topology.cluster",
-    "benchmarks.topology.start",
+    "benchmarks.measure.display",
+    "benchmarks.run.runner",
+    "benchmarks.machine",
+    "benchmarks.cluster.cluster_spec",
+    "benchmarks.devices.start_tensorflow",
     "benchmarks.trackers",
     "models.specs",
     "results",
@@ -95,7 +100,17 @@ def _runs_up(importing: tuple[str, ...], imported: tuple[str, ...]) -> bool:
         return importing[0] in PACKAGES and imported[0] != importing[0] and not is_option
     if imported[0] != "benchmarks" or len(imported) == 1:
         return False
-    return importing[1] != imported[1] and LEVEL.get(imported[1], LEVEL["__init__"]) >= LEVEL[importing[1]]
+    return importing[1] != imported[1] and _level(imported) >= _level(importing)
+
+
+def _level(module: tuple[str, ...]) -> int:
+    """Returns the row of the stack in which a module of `benchmarks` stands."""
+    room = module[1]
+    if "options" in module[2:4]:
+        return min(LEVEL[room], LEVEL["options"])
+    if room != "cli" and any(name.endswith("_verb") for name in module[2:4]):
+        return LEVEL["verb"]
+    return LEVEL.get(room, LEVEL["__init__"])
 
 
 def test_imports_go_one_way() -> None:
@@ -111,20 +126,20 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize(
     ("importing", "imported", "wrong"),
     [
-        ("benchmarks.measure.timing", "benchmarks.one_run.steps", True),
-        ("benchmarks.measure.timing", "benchmarks.cluster.probe", True),
+        ("benchmarks.measure.timing", "benchmarks.graph.stepper", True),
+        ("benchmarks.cluster.liveness", "benchmarks.measure.timing", True),
         ("benchmarks.errors", "benchmarks.console", True),
         ("benchmarks.sweep.grid", "benchmarks.library", True),
         ("benchmarks.sweep.grid", "benchmarks.Config", True),
         ("benchmarks.__init__", "benchmarks.library", False),
-        ("benchmarks.one_run.steps", "benchmarks.measure.timing", False),
-        ("benchmarks.one_run.steps", "benchmarks.one_run.session", False),
+        ("benchmarks.graph.stepper", "benchmarks.measure.timing", False),
+        ("benchmarks.run.session", "benchmarks.run.runner", False),
         ("results.gate.decision", "benchmarks.errors", True),
         ("results.gate.decision", "results.record", False),
         ("models.specs", "variable_mgr.catalog", True),
         ("variable_mgr.modifiers", "benchmarks.option.option", False),
         ("models.specs", "benchmarks.option.option", True),
-        ("benchmarks.one_run.steps", "variable_mgr.manager", False),
+        ("benchmarks.graph.stepper", "variable_mgr.manager", False),
     ],
 )
 def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: bool) -> None:
@@ -133,7 +148,7 @@ def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: b
 
 def test_every_room_stands_in_the_stack_and_is_small() -> None:
     entries = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.stem != "__pycache__"}
-    assert entries == set(LEVEL)
+    assert entries == set(LEVEL) - {"options", "verb"}
     for room in {path.parent for path in _sources()} - {ROOT, ROOT / "models"}:  # one file per family of models
         files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
         assert len(files) <= MOST_FILES_IN_A_ROOM, f"{room}: {files}"
@@ -142,7 +157,7 @@ def test_every_room_stands_in_the_stack_and_is_small() -> None:
 def test_below_a_run_functions_take_values_not_the_whole_configuration() -> None:
     for path in _sources():
         room = path.relative_to(ROOT).parts[1] if path.is_relative_to(ROOT / "benchmarks") else ""
-        if LEVEL.get(room, LEVEL["one_run"]) >= LEVEL["one_run"] or room == "config" or path.stem.endswith("_verb"):
+        if LEVEL.get(room, LEVEL["graph"]) >= LEVEL["graph"] or room == "config" or path.stem.endswith("_verb"):
             continue
         for node in ast.walk(_tree(path)):
             if isinstance(node, ast.arg) and node.annotation:
@@ -162,8 +177,8 @@ def test_no_tensorflow_before_it_is_needed(what: str) -> None:
 
 
 def test_every_verb_is_listed_once() -> None:
-    files = sorted((ROOT / "benchmarks").glob("*/*_verb.py"))
-    modules = [importlib.import_module(f"benchmarks.{path.parent.name}.{path.stem}") for path in files]
+    files = sorted((ROOT / "benchmarks").glob("**/*_verb.py"))
+    modules = [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in files]
     declared = [verb for module in modules for verb in vars(module).values() if isinstance(verb, Verb)]
     assert sorted(verb.name for verb in declared) == sorted(VERBS)
 

@@ -10,19 +10,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.cli import export_verb, main, server_verb
+from benchmarks.checkpoints import export_verb
+from benchmarks.cli import main
 from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.cluster import server_verb
+from benchmarks.compare import ab_verb, calibrate_verb
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
+from benchmarks.data import input_verb
+from benchmarks.devices import devices_verb
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
-from benchmarks.explain import devices_verb, explain_verb, models_verb, placement_verb
-from benchmarks.microbench import allreduce_verb, input_verb
-from benchmarks.one_run import cluster_launch, runner
+from benchmarks.explain import explain_verb, models_verb, placement_verb
+from benchmarks.machine import hardware
+from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
-from benchmarks.regression import ab_verb, calibrate_verb
+from benchmarks.run import cluster_launch, runner
 from benchmarks.sweep import grid, scaling_verb, sweep_verb
-from benchmarks.system import hardware
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
@@ -56,22 +60,30 @@ SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|variab
 @pytest.fixture
 def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Commands end where they are resolved, on a machine that seems to have 16 GPUs."""
-    jobs = (
-        runner,
-        cluster_launch,
-        sweep_verb,
-        scaling_verb,
-        ab_verb,
-        calibrate_verb,
-        recommend_verb,
-        verify_verb,
-        doctor_verb,
-        server_verb,
-        export_verb,
+    jobs = {
+        runner: "run",
+        cluster_launch: "launch_cluster",
+        sweep_verb: "run_sweep",
+        scaling_verb: "run_scaling",
+        ab_verb: "run_ab",
+        calibrate_verb: "run_calibrate",
+        recommend_verb: "run_recommend",
+        verify_verb: "run_verify",
+        doctor_verb: "run_doctor",
+        server_verb: "run_server",
+        export_verb: "run_export",
+        allreduce_verb: "run_allreduce",
+        input_verb: "run_input",
+        explain_verb: "run_explain",
+        models_verb: "run_models",
+        devices_verb: "run_devices",
+        placement_verb: "run_placement",
+    }
+    for module, job in jobs.items():
+        monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)
+    monkeypatch.setattr(
+        batch_size, "resolve_batch_size", lambda values, *_: config.resolve({**values, "batch_size": 1}, int)
     )
-    for job in (*jobs, allreduce_verb, input_verb, explain_verb, models_verb, devices_verb, placement_verb):
-        monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
-    monkeypatch.setattr(batch_size, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
     gpus = (hardware.Gpu("GPU", 2**36),) * 16
     monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
     facts = Facts(image_size=64, channels=3, outputs=1000, takes_classes=True)

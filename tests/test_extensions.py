@@ -174,7 +174,7 @@ def test_a_tracker_is_a_sender_and_its_place_in_the_list(tmp_path: Path) -> None
     tree = Tree(tmp_path)
     sender = "def send(run, target):\n    open(target, 'w').write(run.run_id)\n    return target\n"
     tree.add_file("benchmarks/trackers/to_csv.py", sender)
-    listed = "benchmarks/trackers/catalog.py"
+    listed = "benchmarks/trackers/tracker_list.py"
     tree.add_line(listed, "KINDS = (", '    Kind("toy_file", "Toy", "csv", "write the id of the run into this file"),')
     tree.add_line(listed, "    mlflow_uri: str | None = None", "    toy_file: str | None = None")
     assert len(tree.changed) == 2
@@ -239,7 +239,7 @@ def test_an_option_is_declared_and_used(tmp_path: Path) -> None:
         '    toy_factor: float = option("factor of the learning rate", default=1.0, at_least=0)',
     )
     tree.replace(
-        "benchmarks/one_run/graph.py",
+        "benchmarks/graph/run_graph.py",
         "training.learning_rate if rate",
         "training.toy_factor * training.learning_rate if rate",
     )
@@ -259,16 +259,16 @@ def test_an_option_is_declared_and_used(tmp_path: Path) -> None:
 
 # Options that exist: the product files that name them, besides what passes a value on.
 OPTIONS = {
-    "label_smoothing": {"benchmarks/training/options.py", "benchmarks/one_run/graph.py"},
+    "label_smoothing": {"benchmarks/training/options.py", "benchmarks/graph/run_graph.py"},
     "max_ckpts_to_keep": {
-        "benchmarks/between_steps/options.py",
+        "benchmarks/callbacks/options.py",
         "benchmarks/config/rule_table.py",
-        "benchmarks/one_run/resuming.py",
+        "benchmarks/checkpoints/resuming.py",
     },
     "resize_method": {
-        "benchmarks/input/options.py",
+        "benchmarks/data/options.py",
         "benchmarks/config/rule_table.py",
-        "benchmarks/input/preprocessing.py",
+        "benchmarks/data/pipeline/preprocessing.py",
         "results/input_verdict.py",  # names it as advice
     },
 }

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from variable_mgr.traffic import UNKNOWN, Transfer
+from variable_mgr.transfers import UNKNOWN, Transfer
 
 
 class VariableSpec(Protocol):

@@ -1,1 +1,1 @@
-"""Saved training: files of weights and all that continues with them."""
+"""Checkpoints: when they are saved, files, formats, continuing; the verb `export`."""

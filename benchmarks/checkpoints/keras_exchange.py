@@ -49,7 +49,7 @@ def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]
     return made
 
 
-def read(path: str | Path, model: Model) -> dict[str, np.ndarray]:
+def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     """Returns values for all weights and statistics of a model, by canonical name, from a file of Keras.
 
     Variables are found by name, except those of the last layer. If another name differs, all are taken in their order.

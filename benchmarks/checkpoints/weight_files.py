@@ -5,8 +5,8 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import DataError
-from benchmarks.input.addresses import is_address
 
 # By the ending of the name, where a file's content does not say it.
 _BY_ENDING = {

@@ -83,7 +83,7 @@ def script(shell: str, verbs: Sequence[Verb], flags_of: Callable[[Verb], Groups]
     return text
 
 
-def run(words: Sequence[str]) -> ExitStatus:
+def run_completion(words: Sequence[str]) -> ExitStatus:
     """Prints the script for the shell that is named.
 
     Raises:
@@ -214,7 +214,7 @@ VERB = Verb(
     "completion",
     "print a script that completes commands in a shell",
     {},
-    lambda given, command: run(given.words),
+    lambda given, command: run_completion(given.words),
     takes="words",
     words="|".join(SHELLS),
     known_words=tuple(SHELLS),

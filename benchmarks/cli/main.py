@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks import console
-from benchmarks.cli import help_text, requirements
+from benchmarks.cli import help_text
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
-from benchmarks.process import signals
+from benchmarks.process import requirements, signals
 from benchmarks.sweep import grid
 
 _FULL_HELP = "--helpfull"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
+from benchmarks.compare.compare_verb import WHERE
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.option import Flag
-from benchmarks.regression.compare_verb import WHERE
 from results.exchange import publication, publication_check
 from results.exchange.publication_check import Checked
 from results.report.anomalies import title

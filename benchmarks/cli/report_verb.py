@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from benchmarks import record_files
-from benchmarks.cli import run_verb
+from benchmarks.compare.compare_verb import WHERE
 from benchmarks.config import flag, outside_models, run_flags
 from benchmarks.config.flag import local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
+from benchmarks.data import input_verb
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
-from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
 from benchmarks.process.subprocesses import RUN_BENCH
-from benchmarks.regression.compare_verb import WHERE
-from benchmarks.trackers import catalog as trackers
+from benchmarks.run import run_verb
 from benchmarks.trackers import handover
+from benchmarks.trackers import tracker_list as trackers
 from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.exchange.public_table import TableError
 from results.masking import MASK

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cli import completion_verb, export_verb, publish_verb, report_verb, run_verb, server_verb
+from benchmarks.checkpoints import export_verb
+from benchmarks.cli import completion_verb, publish_verb, report_verb
+from benchmarks.cluster import cluster_verb, server_verb
+from benchmarks.compare import ab_verb, baseline_verb, calibrate_verb, compare_verb
 from benchmarks.config.verb import Verb
-from benchmarks.datasets import data_verb
+from benchmarks.data import data_verb, input_verb
+from benchmarks.devices import devices_verb
 from benchmarks.doctor import doctor_verb
-from benchmarks.explain import cluster_verb, devices_verb, explain_verb, models_verb, placement_verb
-from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.explain import explain_verb, models_verb, placement_verb
+from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
-from benchmarks.regression import ab_verb, baseline_verb, calibrate_verb, compare_verb
+from benchmarks.run import run_verb
 from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import recommend_verb
 from benchmarks.verify import verify_verb

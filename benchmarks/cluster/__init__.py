@@ -1,1 +1,1 @@
-"""Several processes at work: start, meet, watch each other, end together."""
+"""Clusters: which tasks there are, starting them, agreeing, noticing that one is lost."""

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.cluster import launch_plan
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.console import log, warn
 from benchmarks.errors import ClusterError, ExitStatus, Terminated, UsageError
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination, signals_held_back
-from benchmarks.topology import launch_plan
-from benchmarks.topology.cluster import Cluster, Task
 from results.text import counted, one_line
 
 # How long the others may take to notice that a task has failed, and to report it: they need 40 s at most.
@@ -195,7 +195,7 @@ def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dic
     }
 
 
-def run(cluster: Cluster, command: Command, logs: Path) -> Outcome:
+def launch(cluster: Cluster, command: Command, logs: Path) -> Outcome:
     """Runs all tasks of a cluster to their end.
 
     The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to

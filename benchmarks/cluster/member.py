@@ -14,15 +14,14 @@ import psutil
 import tensorflow as tf
 
 from benchmarks.cluster import liveness
-from benchmarks.cluster.probe import GrpcProbe
+from benchmarks.cluster.cluster_spec import Cluster, Task, in_words, trains
+from benchmarks.cluster.liveness import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.cluster.task_lists import TaskLists
 from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
+from benchmarks.machine.provenance import suite_commit
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.system.provenance import suite_commit
-from benchmarks.topology.cluster import Cluster, Task, in_words
-from benchmarks.topology.placement import trains
 from results.record import Status
 from variable_mgr.catalog import IN_GRAPH
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.topology.cluster import Task
+from benchmarks.cluster.cluster_spec import Task
 
 Messages = Mapping[str, Any]
 

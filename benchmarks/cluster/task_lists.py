@@ -16,9 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.cluster.cluster_spec import JOBS, Cluster, Task
+from benchmarks.cluster.discovery import FLAG_OF_JOB
 from benchmarks.errors import ClusterError, UsageError
-from benchmarks.topology.cluster import JOBS, Cluster, Task
-from benchmarks.topology.discovery import FLAG_OF_JOB
 
 # What a task sends of itself: `task` and `address` say which it is, `tasks` are the addresses by job.
 Message = Mapping[str, Any]
@@ -30,7 +30,7 @@ _TELLING_SECONDS = 20.0
 _PUBLISHING_SECONDS = 30.0
 _ROUND_SECONDS = 0.2
 _MOST_MESSAGES = 4096
-# In a reply to `GetStatus` (see `benchmarks.cluster.probe`), the name that a server has given itself.
+# In a reply to `GetStatus` (see `benchmarks.cluster.liveness`), the name that a server has given itself.
 _OWN_DEVICE = re.compile(rb"/job:(\w+)/replica:0/task:(\d+)/device:CPU:0")
 
 

@@ -12,26 +12,27 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks.between_steps import options as callback_options
-from benchmarks.between_steps.options import Checkpoints, Evaluation, Summaries
-from benchmarks.config import flag, length, output, outside_models, peer_flags, rules, variables
+from benchmarks.callbacks import options as callback_options
+from benchmarks.callbacks.options import Checkpoints, Evaluation, Summaries
+from benchmarks.cluster import cluster_spec, discovery
+from benchmarks.cluster import options as process_options
+from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.cluster.options import Processes
+from benchmarks.config import flag, length, output, outside_models, peer_flags, rules, variable_update
 from benchmarks.config.length import Length
 from benchmarks.config.output import Output
 from benchmarks.config.rule_table import FACTS, REFUSALS, WITHOUT_EFFECT
 from benchmarks.config.run_flags import DEFAULTS, FLAGS, RUN_FLAGS, words
-from benchmarks.config.variables import Variables
+from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
+from benchmarks.data import options as input_options
+from benchmarks.data.options import Data
+from benchmarks.data.sources.data_sets import SYNTHETIC, SYNTHETIC_HOST
+from benchmarks.devices import options
 from benchmarks.errors import UsageError
-from benchmarks.input import options as input_options
-from benchmarks.input.catalog import SYNTHETIC, SYNTHETIC_HOST
-from benchmarks.input.options import Data
+from benchmarks.machine import hardware
 from benchmarks.option import decided, filled
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.system import hardware
-from benchmarks.topology import device_options, discovery, placement
-from benchmarks.topology import options as process_options
-from benchmarks.topology.cluster import Cluster
-from benchmarks.topology.options import Processes
 from benchmarks.training import computing
 from benchmarks.training import options as training_options
 from benchmarks.training.computing import Computing
@@ -108,7 +109,7 @@ class Config:
 
     def place_of(self, num_devices: int) -> Place:
         """Returns what `place` would be with another number of devices."""
-        return placement.place(
+        return cluster_spec.place(
             self.devices.device,
             num_devices,
             virtual=self.devices.virtual_gpus > 1,
@@ -125,6 +126,16 @@ class Config:
     def towers_in_total(self) -> int:
         """Devices that train together, over all workers."""
         return self.devices.num_devices * self.processes.num_workers
+
+    @property
+    def can_interleave(self) -> bool:
+        """Whether a run does nothing between its steps, so that it can wait while another one runs.
+
+        A GPU's memory belongs to one process; input pipelines, and asynchronous towers and workers, continue meanwhile.
+        """
+        is_alone = self.processes.cluster is None and self.processes.num_workers == 1 and self.processes.num_ps == 0
+        goes_on = self.data.input is not None or self.variables.modifiers.asynchronous
+        return self.devices.device == "cpu" and is_alone and not goes_on and self.length.time_limit_seconds is None
 
     @property
     def steps_per_round(self) -> int:
@@ -185,7 +196,7 @@ def resolve(
         UsageError: a value is not possible here, or values contradict each other.
     """
     environ = os.environ if environ is None else environ
-    gone = peer_flags.resolve(given)
+    gone = peer_flags.resolve_peer_flags(given)
     # What flags alone decide comes first: to find the model may execute code of the user's.
     of_flags, of_facts = rules.divided((*WITHOUT_EFFECT, *REFUSALS))
     given, idle = rules.apply(of_flags, rules.Situation(given=given, flags=FLAGS), DEFAULTS)
@@ -212,14 +223,16 @@ def _basis(
     given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]
 ) -> tuple[Mapping[str, Any], _Basis]:
     """Returns the flag values of this process, and what rules may ask for."""
-    spec = outside_models.find(given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"])
+    spec = outside_models.find_outside_model(
+        given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"]
+    )
     given = {**given, "model": given["model"] and spec.name}
-    cluster, of_cluster = discovery.resolve(given, environ)
-    given, of_rank = device_options.of_rank(given, cluster, count_gpus, environ)
+    cluster, of_cluster = discovery.resolve_cluster(given, environ)
+    given, of_rank = options.of_rank(given, cluster, count_gpus, environ)
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
     must_exist = cluster is None or cluster.own.has_towers or not demanded  # those of workers need not
-    devices = device_options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
-    gpus = device_options.chosen_gpus(devices)
+    devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
+    gpus = options.chosen_gpus(devices)
     data_name, of_data = input_options.data_name(given, spec)
     return given, _Basis(
         spec=spec,
@@ -239,16 +252,16 @@ def _decide(
     """Returns the configuration of flag values that go together."""
     spec, cluster = basis.spec, basis.cluster
     from_host = basis.data_name != SYNTHETIC
-    devices, of_devices = device_options.decide(basis.devices, given, cluster, environ, from_host=from_host)
+    devices, of_devices = options.decide(basis.devices, given, cluster, environ, from_host=from_host)
     usual_batch = spec.batch_on_gpu if devices.on_gpu else spec.batch_on_cpu
     batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"] or usual_batch
-    owns_gpus = device_options.owns_gpus(devices, basis.gpus, given, cluster, environ)
-    of_variables, on_variables = variables.decide(
+    owns_gpus = options.owns_gpus(devices, basis.gpus, given, cluster, environ)
+    of_variables, on_variables = variable_update.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
     )
     arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
     if devices.on_gpu and basis.must_exist:
-        on_arithmetic += device_options.judge(basis.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
+        on_arithmetic += options.judge(basis.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
     forward_only = bool(given["forward_only"] or given["eval"])
     workload = filled(
         Workload,
@@ -328,6 +341,6 @@ def _facts(given: Mapping[str, Any], basis: _Basis) -> frozenset[str]:
         "@not_resnet50": spec.name != "resnet50",
         "@no_resnet": not spec.name.startswith("resnet") or spec.data_name != "imagenet",
         "@no_trials": True,
-        "@no_shared_devices": not variables.shares_devices(given, on_gpu=devices.on_gpu, in_cluster=in_cluster),
+        "@no_shared_devices": not variable_update.shares_devices(given, on_gpu=devices.on_gpu, in_cluster=in_cluster),
     }
     return frozenset(name for name in FACTS if holds[name])

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from benchmarks.config.variables import Variables
+from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.config.variable_update import Variables
 from benchmarks.option import Flag, filled, flags_of, option
-from benchmarks.topology.cluster import Cluster
-from benchmarks.trackers.catalog import KINDS, Targets, targets_of
+from benchmarks.trackers.tracker_list import KINDS, Targets, targets_of
 from variable_mgr.catalog import IN_GRAPH, MANAGERS
 
 LossType = Literal["base_loss", "total_loss"]

@@ -24,11 +24,11 @@ from typing import Any
 import msgspec
 
 from benchmarks.console import progress, warn
+from benchmarks.data.sources.data_sets import SYNTHETIC
 from benchmarks.errors import UsageError, did_you_mean
-from benchmarks.input.catalog import SYNTHETIC
+from benchmarks.machine.cache import CacheFile
+from benchmarks.machine.provenance import describe_software
 from benchmarks.process import subprocesses
-from benchmarks.system.cache import CacheFile
-from benchmarks.system.provenance import describe_software
 from models import applications, specs
 from models.applications import APPLICATION
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS, ModelSpec
@@ -84,7 +84,7 @@ class _Held(msgspec.Struct):
     facts: Facts
 
 
-def find(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
+def find_outside_model(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
     """Returns the spec of any model; that of one that other code builds is then known to `models.specs.find`, too.
 
     Args:
@@ -97,7 +97,7 @@ def find(name: str, data_name: str | None = None, num_classes: int | None = None
     """
     if ":" not in name:
         try:
-            return specs.find(name, data_name)
+            return specs.find_model(name, data_name)
         except specs.UnknownModelError as error:
             raise UsageError(f"{error} {_OTHERS}") from error
     name = _checked(name)
@@ -199,7 +199,7 @@ def _probe(name: str, num_classes: int) -> Facts:
     with tempfile.TemporaryFile() as log:
         command = subprocesses.Command(words=words, stdout=log, stderr=log, variables=variables)
         progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
-        (ended,) = subprocesses.run(command, timeout_seconds=_LIMIT_SECONDS)
+        (ended,) = subprocesses.supervise(command, timeout_seconds=_LIMIT_SECONDS)
         progress.end()
         log.seek(0)
         output = log.read()

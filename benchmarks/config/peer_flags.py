@@ -186,7 +186,7 @@ def groups_to_parse(groups: Groups) -> Groups:
     return {**groups, "Of tf_cnn_benchmarks": [flag for flag in GONE if not flag.same_as or flag.same_as in names]}
 
 
-def resolve(given: Mapping[str, Any]) -> tuple[str, ...]:
+def resolve_peer_flags(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns a sentence on each flag that has no effect any more.
 
     Args:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.between_steps.options import WHEN_TO_EVALUATE, Summaries
+from benchmarks.callbacks.options import WHEN_TO_EVALUATE, Summaries
 from benchmarks.config.rules import Excludes, Fact, Needs, NoEffect, Rule
-from benchmarks.input.options import INPUT_FLAGS
+from benchmarks.data.options import INPUT_FLAGS
 from benchmarks.option import flags_of
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.between_steps.options import EVALUATION_FLAGS, Checkpoints, Summaries
+from benchmarks.callbacks.options import EVALUATION_FLAGS, Checkpoints, Summaries
+from benchmarks.cluster.options import CLUSTER_FLAGS
 from benchmarks.config.length import LENGTH_FLAGS
 from benchmarks.config.output import OUTPUT_FLAGS
-from benchmarks.config.variables import VARIABLE_FLAGS
+from benchmarks.config.variable_update import VARIABLE_FLAGS
 from benchmarks.config.workload import WORKLOAD_FLAGS
-from benchmarks.input.options import INPUT_FLAGS, Data
+from benchmarks.data.options import INPUT_FLAGS, Data
+from benchmarks.devices.options import DEVICE_FLAGS
 from benchmarks.option import Flag, Groups, flags_of
-from benchmarks.topology.device_options import DEVICE_FLAGS
-from benchmarks.topology.options import CLUSTER_FLAGS
 from benchmarks.training.computing import COMPUTING_FLAGS
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
 

@@ -17,18 +17,18 @@ from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.config.output import Output
 from benchmarks.console import in_words, progress, say
+from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC
+from benchmarks.devices import options
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Stage
 from benchmarks.errors import ExitStatus
-from benchmarks.input.catalog import DATA_SETS, SYNTHETIC
+from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
 from benchmarks.sweep.isolated_run import CellRunner
-from benchmarks.system.provenance import of_this_run
-from benchmarks.topology import device_options
 from benchmarks.training import computing
 from models import specs
 from models.model_spec import ModelSpec
@@ -79,7 +79,7 @@ class PlannedStage:
     failed: bool = False
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan]:
+def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan]:
     """Turns flag values (None: not given) into the last stage and a plan of all.
 
     By default, the devices are all GPUs, or two logical devices on a CPU.
@@ -90,10 +90,10 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
     gpus = 0 if values["device"] == "cpu" else count_gpus()
     # A single GPU is not split, since nobody trains on two halves.
     unsplit = {"virtual_gpus": 1} if gpus and values["virtual_gpus"] is None else {}
-    chosen = config.resolve(device_options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
+    chosen = config.resolve(options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
     names = [flag.name for flag in run_flags.RUN_FLAGS["Devices"] if flag.name not in _NOT_PASSED_ON]
     given = {name: str(values[name]).lower() for name in names if values[name] is not None}
-    spec = specs.find(chosen.workload.model)
+    spec = specs.find_model(chosen.workload.model)
     setting = Setting(
         workload=chosen.workload,
         devices=chosen.devices,
@@ -133,7 +133,7 @@ def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
         yield PlannedStage(Part.INPUT, "images are read: yours", {**exchanging, "data_dir": of.data_dir})
         return
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
-        spec, flags = specs.find(name), {"data_dir": directory}
+        spec, flags = specs.find_model(name), {"data_dir": directory}
         unlike = _why_none_are_generated(spec)
         why_not = unlike or _generate_images(spec.data_name, directory)
         yield PlannedStage(
@@ -155,13 +155,13 @@ def _generate_images(data_name: str, directory: str) -> str:
     words = [*_PROGRAM, "data", f"make-{data_name}", directory, *number]
     with tempfile.TemporaryFile() as output:
         make = subprocesses.Command(words=words, stdout=output, stderr=output)
-        (ended,) = subprocesses.run(make, timeout_seconds=_STUCK_SECONDS)
+        (ended,) = subprocesses.supervise(make, timeout_seconds=_STUCK_SECONDS)
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
     return "" if ended.returncode == 0 else f"images could not be made: {lines[-1]}"
 
 
-def run(
+def measure_breakdown(
     plan: BreakdownPlan, command: Sequence[str], disturbing: Sequence[str] = ()
 ) -> tuple[dict[str, Any], ExitStatus]:
     """Runs all stages; as text, prints the row of each as soon as it is known, then shares and advice.

@@ -8,33 +8,33 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.cluster import discovery, launch_plan
 from benchmarks.config import config
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
+from benchmarks.devices.start_tensorflow import start
 from benchmarks.doctor import breakdown_run, host_checks, machine
 from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.one_run import cluster_launch
+from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups
 from benchmarks.process import tensorflow_setup
-from benchmarks.system import hardware
-from benchmarks.topology import discovery, launch_plan
-from benchmarks.topology.start import start
+from benchmarks.run import cluster_launch
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan | None]:
+def doctor_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan | None]:
     """Turns flag values (None: not given) into the devices or the cluster to examine, and the breakdown, if any.
 
     Raises:
         UsageError: no such cluster or devices are possible, or flags of the breakdown are set where there is none.
     """
-    cluster, _ = discovery.resolve(values, os.environ)
+    cluster, _ = discovery.resolve_cluster(values, os.environ)
     output_dir = {"output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}
     if cluster is None and values["ladder"] is not False:
-        return breakdown_run.resolve({**values, **output_dir}, count_gpus)
+        return breakdown_run.breakdown_setting({**values, **output_dir}, count_gpus)
     given = ["ladder"] if values["ladder"] else []
     given += [flag.name for flag in _OF_THE_LADDER if values[flag.name] is not None]
     if values["local_cluster"] or values["hosts"]:
@@ -51,7 +51,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
     return config.resolve({**values, **manager, **output_dir}, count_gpus), None
 
 
-def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str]) -> ExitStatus:
+def run_doctor(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str]) -> ExitStatus:
     """Examines this machine, or takes this task's part in examining a cluster, of which the leader prints the results.
 
     Returns:
@@ -70,13 +70,15 @@ def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str])
         disturbing = [one.name for one in observations if one.is_disturbing]
         if output_format == "text":
             say("\n".join(machine.report(observations)))
-        found, status = breakdown_run.run(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
+        found, status = (
+            breakdown_run.measure_breakdown(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
+        )
         if output_format == "json":
             seen = [dataclasses.asdict(one) for one in observations]
             say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
         return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
-    from benchmarks.doctor import network
+    from benchmarks.cluster import network
 
     seconds = chosen.processes.start_timeout_seconds
     network.take_part(cluster, devices.description, session_config, output_format, start_timeout_seconds=seconds)
@@ -121,10 +123,10 @@ DOCTOR_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    chosen, breakdown = resolve(given.values, hardware.count_gpus)
+    chosen, breakdown = doctor_options(given.values, hardware.count_gpus)
     if launch_plan.is_asked_for(given.values):
-        return cluster_launch.run(chosen, given.values, command, hardware.count_gpus, keeps_record=False)
-    return run(chosen, breakdown, command)
+        return cluster_launch.launch_cluster(chosen, given.values, command, hardware.count_gpus, keeps_record=False)
+    return run_doctor(chosen, breakdown, command)
 
 
 VERB = Verb(

@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.doctor.machine import Observation, observed
 from benchmarks.errors import BenchError
-from benchmarks.system import gpu_support, hardware, nvml
-from benchmarks.system.nvml import Driver, DriverGpu
-from benchmarks.system.provenance import describe_software
+from benchmarks.machine import gpu_support, hardware, nvml
+from benchmarks.machine.nvml import Driver, DriverGpu
+from benchmarks.machine.provenance import describe_software
 
 _BUSY_PERCENT = 5
 _CLOCK_SHARE = 0.95

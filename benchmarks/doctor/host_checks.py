@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.doctor import gpu_checks
 from benchmarks.doctor.machine import UNSEEN, Observation, observed
-from benchmarks.system import linux
+from benchmarks.machine import linux
 from results.text import counted
 
 # The largest value of each check that does not disturb.

@@ -12,21 +12,21 @@ from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
-from benchmarks.config.variables import Pipelining, Variables
+from benchmarks.config.variable_update import Pipelining, Variables
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
+from benchmarks.devices.roofline import amount
+from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.explain.step_balance import RATE_FLAGS, UNKNOWN, Balance, Rates, how_to_measure, known_rates
-from benchmarks.microbench.roofline import amount
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.topology.start import start
 from models import specs
 from models.model_spec import ModelSpec
 from results.text import counted
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
+from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
 
 if TYPE_CHECKING:
     from benchmarks.training.model_facts import ModelFacts
@@ -60,7 +60,7 @@ def with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, A
     return {**chosen, "local_cluster": entry.smallest_cluster}
 
 
-def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
+def run_explain(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
     """Prints where variables live, what is sent and how long that takes, how old the applied gradient is, a diagram.
 
     Raises:
@@ -77,7 +77,7 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
     from benchmarks.training import model_facts
     from models import building
 
-    spec = specs.find(workload.model)
+    spec = specs.find_model(workload.model)
     model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
     parts, num_ps = f"{counted(devices.num_devices, 'tower')} of {batch}", config.processes.num_ps
     servers = f"; {counted(num_ps, 'parameter server')}" if num_ps else ""
@@ -201,7 +201,7 @@ def _between_devices(
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_transfers
+    from benchmarks.training.sent_bytes import dense_share, manager_on_real_devices, model_transfers
     from models import splitting
 
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
@@ -280,7 +280,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if given.values["print_config"]:
         say(json.dumps(chosen.to_dict(), indent=2))
         return ExitStatus.OK
-    return run(chosen, known_rates(given.values, chosen.devices, chosen.computing.precision))
+    return run_explain(chosen, known_rates(given.values, chosen.devices, chosen.computing.precision))
 
 
 VERB = Verb(

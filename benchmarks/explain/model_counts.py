@@ -10,12 +10,12 @@ import msgspec
 
 from benchmarks.config import outside_models
 from benchmarks.config.config import Config
-from benchmarks.config.variables import Variables
+from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
 from benchmarks.console import progress
+from benchmarks.devices.start_tensorflow import start
+from benchmarks.machine.cache import CacheFile
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.system.cache import CacheFile
-from benchmarks.topology.start import start
 from benchmarks.training.model_facts import ModelFacts
 from models import specs
 from results.record import key_of
@@ -73,11 +73,11 @@ def _held(key: str) -> tuple[ModelFacts, float | None] | None:
 
 def _count(workload: Workload, devices: Devices, variables: Variables) -> tuple[ModelFacts, float | None]:
     from benchmarks.training import model_facts
-    from benchmarks.training.traffic import manager_on_real_devices, model_transfers
+    from benchmarks.training.sent_bytes import manager_on_real_devices, model_transfers
     from models import building
-    from variable_mgr.traffic import total_bytes
+    from variable_mgr.transfers import total_bytes
 
-    spec = specs.find(workload.model)
+    spec = specs.find_model(workload.model)
     model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
     manager = manager_on_real_devices(
         variables.variable_update,

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from benchmarks.config.outside_models import AROUND_ANSWER, Facts, outside_spec
+from benchmarks.devices.start_tensorflow import start
 from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.topology.start import start
 from models.applications import APPLICATION
 from models.model_spec import ModelSpec
 

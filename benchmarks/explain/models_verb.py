@@ -14,12 +14,12 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.config.workload import Workload
 from benchmarks.console import say, warn
+from benchmarks.devices import options
 from benchmarks.errors import ExitStatus
 from benchmarks.explain import model_counts
 from benchmarks.explain.step_balance import RATE_FLAGS, Balance, Rates, how_to_measure, known_rates
+from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups, only
-from benchmarks.system import hardware
-from benchmarks.topology import device_options
 from benchmarks.training.model_facts import ModelFacts
 from models import specs
 from results.text import counted, table
@@ -28,13 +28,13 @@ from variable_mgr.catalog import MANAGERS, SHORTHANDS
 _DEFAULT_MANAGER = "replicated"
 
 
-def resolve(words: Sequence[str], values: Mapping[str, Any]) -> list[Config]:
+def models_options(words: Sequence[str], values: Mapping[str, Any]) -> list[Config]:
     """Returns the configuration of each model that words or --model name; without any, of all.
 
     Raises:
         UsageError: there is no such model, or the flags cannot go together.
     """
-    given = device_options.default_to_all(values, hardware.count_gpus())
+    given = options.default_to_all(values, hardware.count_gpus())
     given["variable_update"] = given["variable_update"] or _DEFAULT_MANAGER
     named = [*words, *(given["model"].split(",") if given["model"] else ())] or specs.names()
     configs = [
@@ -44,7 +44,7 @@ def resolve(words: Sequence[str], values: Mapping[str, Any]) -> list[Config]:
     return list({config.workload.model: config for config in configs}.values())
 
 
-def run(configs: Sequence[Config], rates: Rates) -> ExitStatus:
+def run_models(configs: Sequence[Config], rates: Rates) -> ExitStatus:
     """Prints a row for each model, the most communication-bound first, and what the rates mean for it.
 
     Raises:
@@ -192,8 +192,8 @@ MODELS_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    configs = resolve(given.words, given.values)
-    return run(configs, known_rates(given.values, configs[0].devices, configs[0].computing.precision))
+    configs = models_options(given.words, given.values)
+    return run_models(configs, known_rates(given.values, configs[0].devices, configs[0].computing.precision))
 
 
 VERB = Verb(

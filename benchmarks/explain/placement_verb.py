@@ -7,28 +7,28 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.cluster import launch_plan
 from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
+from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.one_run import cluster_launch
-from benchmarks.one_run.display import Display
-from benchmarks.one_run.runner import empty_log
+from benchmarks.machine.hardware import count_gpus
+from benchmarks.measure.display import Display
 from benchmarks.option import Groups
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import watched
-from benchmarks.system.hardware import count_gpus
-from benchmarks.topology import launch_plan
-from benchmarks.topology.start import start
-from results import placement
+from benchmarks.run import cluster_launch
+from benchmarks.run.runner import empty_log
+from results import placement_tables
 from results.text import table
 from variable_mgr.catalog import REFERENCE_LOOPS
 
 
-def run(config: Config) -> ExitStatus:
+def run_placement(config: Config) -> ExitStatus:
     """Takes a few steps, the last of them traced, and prints the placement; in a cluster the leader prints that of all.
 
     Raises:
@@ -47,7 +47,7 @@ def run(config: Config) -> ExitStatus:
         start(config.runtime)
         deadlines.none()
         from benchmarks.cluster.member import Alone
-        from benchmarks.one_run import cluster_run, session
+        from benchmarks.run import cluster_run, session
 
         if cluster:
             cluster_run.train(config, cluster, log, Display(), watchdog)
@@ -58,22 +58,22 @@ def run(config: Config) -> ExitStatus:
         if config.output.output_format == "json":
             say(json.dumps(found))
         else:
-            _print(found, placement.transfer_notes(found, config.to_dict()))
+            _print(found, placement_tables.transfer_notes(found, config.to_dict()))
     return ExitStatus.OK
 
 
 def _print(found: Mapping[str, Any], notes: Sequence[str]) -> None:
     say(f"{found['manager']}\n")
     for title, columns, rows, empty in (
-        ("Variables", placement.VARIABLE_COLUMNS, placement.variable_rows(found), "none"),
+        ("Variables", placement_tables.VARIABLE_COLUMNS, placement_tables.variable_rows(found), "none"),
         (
             "Sums of gradients over towers",
-            placement.AGGREGATION_COLUMNS,
-            placement.aggregation_rows(found),
+            placement_tables.AGGREGATION_COLUMNS,
+            placement_tables.aggregation_rows(found),
             "none: no operation adds gradients of several towers",
         ),
-        ("Transfers per step", placement.TRANSFER_COLUMNS, placement.transfer_rows(found), "none"),
-        ("Bytes per device", placement.DEVICE_COLUMNS, placement.device_rows(found), "none"),
+        ("Transfers per step", placement_tables.TRANSFER_COLUMNS, placement_tables.transfer_rows(found), "none"),
+        ("Bytes per device", placement_tables.DEVICE_COLUMNS, placement_tables.device_rows(found), "none"),
     ):
         say(title)
         for line in table([columns, *rows], rule=True) if rows else [empty]:
@@ -95,8 +95,8 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         say(json.dumps(resolved.to_dict(), indent=2))
         return ExitStatus.OK
     if launch_plan.is_asked_for(given.values):
-        return cluster_launch.run(resolved, given.values, command, count_gpus, keeps_record=False)
-    return run(resolved)
+        return cluster_launch.launch_cluster(resolved, given.values, command, count_gpus, keeps_record=False)
+    return run_placement(resolved)
 
 
 # A few steps are taken, and no record is kept.

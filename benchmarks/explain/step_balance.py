@@ -13,16 +13,16 @@ from typing import Any, Literal
 from benchmarks import record_files
 from benchmarks.config.config import Config
 from benchmarks.config.workload import Workload
+from benchmarks.devices import options
+from benchmarks.devices.roofline import amount, devices_with_a_peak
+from benchmarks.machine import hardware, provenance
 from benchmarks.microbench import device_peak
-from benchmarks.microbench.roofline import amount, devices_with_a_peak
 from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.system import hardware, provenance
-from benchmarks.topology import device_options
 from models import specs
 from results.record import Kind, Record, Status
 from variable_mgr.reductions.algorithms import ALGORITHMS
-from variable_mgr.traffic import total_bytes
+from variable_mgr.transfers import total_bytes
 
 ASSUMED_MFU = 0.5
 _MOST_NAMED = 5
@@ -220,7 +220,7 @@ def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_clus
 
 
 def _stored_peak(devices: Devices, precision: str) -> float | None:
-    inventory = device_options.chosen_gpus(devices)
+    inventory = options.chosen_gpus(devices)
     if devices.on_gpu and not inventory.gpus:
         return None
     version = provenance.describe_software()["tensorflow_version"]

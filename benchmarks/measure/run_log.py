@@ -17,7 +17,7 @@ from benchmarks.errors import UnsavedError
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
 from benchmarks.measure.worker_reports import WorkerReport, together
-from results import placement
+from results import placement_tables
 from results.measurement import STEP_NUMBERS, Measurement
 
 # Time that this process spent before its own run began.
@@ -26,7 +26,7 @@ _left_out_seconds: list[float] = []
 
 @dataclasses.dataclass
 class RunLog:
-    """Filled by `benchmarks.one_run.session`, read by `benchmarks.one_run.runner`. Units are those of `Measurement`.
+    """Filled by `benchmarks.run.session`, read by `benchmarks.run.runner`. Units are those of `Measurement`.
 
     Attributes:
         images_per_step: images of a step of this process.
@@ -93,7 +93,11 @@ class RunLog:
 
     def placement_of_all(self) -> Mapping[str, Any]:
         """Returns the placement as this process sees it, or as all workers together see it once they have reported."""
-        return placement.merged([report["placement"] for report in self.reports]) if self.reports else self.placement
+        return (
+            placement_tables.merged([report["placement"] for report in self.reports])
+            if self.reports
+            else self.placement
+        )
 
     def own(self) -> Measurement:
         """Returns what this process observed until now."""

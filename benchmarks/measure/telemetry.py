@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.devices.options import Devices
+from benchmarks.machine import linux, nvml
+from benchmarks.machine.linux import PackageCounters
+from benchmarks.machine.nvml import DriverGpu
 from benchmarks.measure.timing import Clock
-from benchmarks.system import linux, nvml
-from benchmarks.system.linux import PackageCounters
-from benchmarks.system.nvml import DriverGpu
 from results.measurement import POWER_LIMIT
+from variable_mgr.place import Place
 
 # The energy from which images per joule are computed.
 GPU_ONLY = "GPU only"
@@ -247,3 +249,12 @@ def _known(values: Sequence[float | None]) -> list[float]:
 def _summary(values: Sequence[float | None]) -> dict[str, float] | None:
     known = _known(values)
     return {"min": min(known), "mean": statistics.fmean(known), "max": max(known)} if known else None
+
+
+def prepared_telemetry(devices: Devices, place: Place) -> contextlib.AbstractContextManager[Telemetry | None]:
+    """Returns the telemetry of the physical GPUs of this process."""
+    if place.hosts:
+        return prepared(0, energy_of="")  # this process does not see the other workers' devices
+    if not devices.on_gpu:
+        return prepared(0, energy_of=CPU_PACKAGE)
+    return prepared(-(-devices.num_devices // devices.virtual_gpus), energy_of=GPU_ONLY)

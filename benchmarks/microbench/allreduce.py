@@ -26,7 +26,7 @@ _CHECKED_ELEMENTS = 2**20
 
 def of_model(name: str) -> Message:
     """Returns a model's gradients, in the order in which a manager reduces them."""
-    spec = specs.find(name)
+    spec = specs.find_model(name)
     model = building.build(spec, data_format="NHWC", num_classes=spec.usual_outputs, seed=0)
     return Message(name, tuple(variable.shape for variable in model.variables if variable.kind == "weight"))
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from benchmarks.console import say, warn
 from benchmarks.errors import BenchError, ExitStatus
+from benchmarks.machine import hardware
+from benchmarks.machine.provenance import Provenance
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.record_files import keep
-from benchmarks.system import hardware
-from benchmarks.system.provenance import Provenance
 from results.intervals import slower_than_best
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
@@ -23,7 +23,7 @@ from results.text import counted, first_few, table
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.reductions.all_reduce_spec import describe_size, fastest_spec
-from variable_mgr.traffic import FLOAT32_BYTES
+from variable_mgr.transfers import FLOAT32_BYTES
 
 _ROW = "{:>8}  {:>13}  {:>7}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
 

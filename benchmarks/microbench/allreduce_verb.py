@@ -16,7 +16,11 @@ from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, warn
+from benchmarks.devices import options
+from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.machine import hardware
+from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench.allreduce_report import Message, Report, of_size
 from benchmarks.option import Flag, Groups, only
 from benchmarks.outside_text import whole_number
@@ -24,10 +28,6 @@ from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store
-from benchmarks.system import hardware
-from benchmarks.system.provenance import of_this_run
-from benchmarks.topology import device_options
-from benchmarks.topology.start import start
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS
@@ -63,7 +63,7 @@ class AllReducePlan:
     models: tuple[str, ...]  # whose gradients are further messages
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllReducePlan:
+def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllReducePlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
@@ -88,7 +88,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
     if named and nowhere:
         raise UsageError(cannot[counts[-1]][nowhere[0]])
     names = (given["model"] or _USUAL_MODELS).split(",")
-    models = () if given["model"] == "none" else tuple(outside_models.find(name).name for name in names)
+    models = () if given["model"] == "none" else tuple(outside_models.find_outside_model(name).name for name in names)
     return AllReducePlan(
         chosen=chosen,
         counts=counts,
@@ -122,7 +122,7 @@ def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
     return sizes
 
 
-def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
+def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     """Measures all messages, saves a record and prints a row for each reduction of each message.
 
     Raises:
@@ -137,14 +137,14 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu)
         deadlines.importing()
         _, session_config = start(chosen.runtime)
+    from benchmarks.devices import device_plan
     from benchmarks.microbench import allreduce
-    from benchmarks.topology import devices
 
     report = Report(
         store,
         provenance,
         {
-            count: devices.plan(dataclasses.replace(chosen.devices, num_devices=count), shared_on="cpu").description
+            count: device_plan.plan(dataclasses.replace(chosen.devices, num_devices=count), shared_on="cpu").description
             for count in plan.counts
         },
         devices=chosen.devices,
@@ -252,8 +252,10 @@ ALLREDUCE_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    plan = resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus)
-    return until_stopped(lambda: run(plan, command), "Stopped: the records of the finished messages are kept.")
+    plan = allreduce_options(options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus)
+    return until_stopped(
+        lambda: run_allreduce(plan, command), "Stopped: the records of the finished messages are kept."
+    )
 
 
 VERB = Verb(

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
+from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.errors import BenchError
-from benchmarks.microbench.roofline import Peak, Roofline
+from benchmarks.machine import hardware, provenance
+from benchmarks.machine.cache import CacheFile
 from benchmarks.process import apart, tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.system import hardware, provenance
-from benchmarks.system.cache import CacheFile
 from models import specs
 from models.model_spec import ModelSpec
 from results.measurement import Derived
@@ -51,10 +51,10 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     version = provenance.describe_software()["tensorflow_version"]
     key = peak_key(hardware.describe_hardware(inventory), version, precision)
     tensorflow_setup.import_tensorflow()
+    from benchmarks.devices import device_plan
     from benchmarks.microbench import matmul_peak
-    from benchmarks.topology import devices
 
-    devices.require_gpus(Devices(device=device))
+    device_plan.require_gpus(Devices(device=device))
     measured = matmul_peak.measure(device, precision)
 
     def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
@@ -129,7 +129,7 @@ def measure_apart(
     `images_per_sec` is the rate that a run reached on it. Returns the roofline, or None and the reason.
     """
     runtime = Runtime(devices=Devices(device=device))  # what is visible has been inherited
-    spec = specs.find(workload.model)
+    spec = specs.find_model(workload.model)
     try:
         return apart.call(runtime, _SECONDS, measure, spec, workload, device, precision, images_per_sec), ""
     except BenchError as error:

@@ -13,12 +13,12 @@ from typing import Literal
 
 import tensorflow as tf
 
+from benchmarks.devices import device_plan
+from benchmarks.devices.device_plan import HOST
+from benchmarks.devices.roofline import Peak
 from benchmarks.errors import UsageError
 from benchmarks.measure.timing import Clock
-from benchmarks.microbench.roofline import Peak
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
-from benchmarks.topology.devices import HOST
 from models.seeds import seed_at_run_time
 
 _TYPES = {"fp32": tf.float32, "tf32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
@@ -138,7 +138,7 @@ def _in_session(
     def prepare(size: int, times: int) -> Iterator[Callable[[], object]]:
         with tf.Graph().as_default(), tf.device(HOST if device == "cpu" else "/gpu:0"):
             variables, operation = build(size, times)
-            config = devices.session_config(Devices(device=device, gpu_allow_growth=True))
+            config = device_plan.session_config(Devices(device=device, gpu_allow_growth=True))
             with tf.compat.v1.Session(config=config) as session:
                 session.run([variable.initializer for variable in variables])
                 yield session.make_callable(operation)

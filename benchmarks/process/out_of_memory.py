@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.system import linux
+from benchmarks.machine import linux
 
 # A shell that has run the process reports its signal so.
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.errors import Terminated, UsageError
+from benchmarks.machine import linux
 from benchmarks.process import out_of_memory, signals
-from benchmarks.system import linux
 
 # Set for a run whose parent records how it ends.
 _RECORDED = "CNN_BENCH_RECORDED_BY_PARENT"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.system import linux
+from benchmarks.machine import linux
 
 SILENT_SECONDS = 120.0
 # Threads that only look around need less than this CPU time in that while; a slow start needs more.

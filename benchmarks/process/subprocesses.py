@@ -86,7 +86,7 @@ class Command:
     waits: Callable[[], bool] = lambda: False
 
 
-def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
+def supervise(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
     """Runs commands, all at once, to their ends; their output goes to files.
 
     The processes die with this one, and so does what they have started. One that takes too long gets SIGUSR1, at which

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from benchmarks.config.config import Config
-from benchmarks.system.hardware import usable_cores
+from benchmarks.machine.hardware import usable_cores
 from models import specs
 from results.record import Record, Status, key_of
 from results.statistics import rate
@@ -36,7 +36,7 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
         start = statistics.median((r.measurement.startup_seconds or _START_SECONDS) for r in alike)
         step = statistics.median(statistics.median(r.measurement.step_seconds) for r in alike)
     else:
-        gflop = specs.find(config.workload.model).gflop_per_image * (1 if config.workload.forward_only else 3)
+        gflop = specs.find_model(config.workload.model).gflop_per_image * (1 if config.workload.forward_only else 3)
         at_once = _GFLOPS_PER_CORE * usable_cores()
         if config.devices.on_gpu:
             at_once = _GFLOPS_PER_GPU * config.devices.num_devices

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cluster import launch_plan
 from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import progress
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Groups
 from benchmarks.outside_text import parse_toml, shortened
-from benchmarks.topology import launch_plan
-from benchmarks.trackers import catalog as trackers
+from benchmarks.trackers import tracker_list as trackers
 from models import specs
 
 # The values of these flags contain commas; several values of the second group are separated by semicolons.

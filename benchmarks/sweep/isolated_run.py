@@ -16,14 +16,14 @@ from msgspec.structs import replace
 
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, says_no_memory
-from benchmarks.one_run import time_slices
-from benchmarks.one_run.runner import out_of_memory, record_without_run
+from benchmarks.machine import hardware
+from benchmarks.machine.provenance import Provenance
+from benchmarks.measure import interleaved_steps
 from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, silence, subprocesses
 from benchmarks.record_files import keep
+from benchmarks.run.runner import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
-from benchmarks.system import hardware
-from benchmarks.system.provenance import Provenance
 from results.loading import Loaded, load
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
@@ -67,7 +67,7 @@ class CellRunner:
         return run_together([self], [cell], number)[0]
 
     @contextlib.contextmanager
-    def ready(self, cell: Cell, number: int, end: time_slices.End | None) -> Iterator[subprocesses.Command]:
+    def ready(self, cell: Cell, number: int, end: interleaved_steps.End | None) -> Iterator[subprocesses.Command]:
         """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
@@ -80,8 +80,8 @@ class CellRunner:
                 first_to_be_killed=True,
                 variables={**sentinel.recorded_by_parent(), **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
-                ends_all=lambda: time_slices.waited_in_vain(_tail(log)),
-                waits=lambda: time_slices.waits_for_other(_tail(log)),
+                ends_all=lambda: interleaved_steps.waited_in_vain(_tail(log)),
+                waits=lambda: interleaved_steps.waits_for_other(_tail(log)),
             )
 
     def record_of(
@@ -186,7 +186,7 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: i
         BenchError: a store was removed, and cannot be made again.
     """
     limit = sum(runner.timeout_seconds for runner in runners)
-    ends = time_slices.pair() if len(runners) > 1 else (None,)
+    ends = interleaved_steps.pair() if len(runners) > 1 else (None,)
     with contextlib.ExitStack() as stack:
         for end in filter(None, ends):
             stack.enter_context(end.socket)
@@ -196,7 +196,7 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: i
                 stack.enter_context(runner.ready(cell, number + index, end))
                 for index, (runner, cell, end) in enumerate(zip(runners, cells, ends, strict=True))
             ]
-            ended = subprocesses.run(*commands, timeout_seconds=limit)
+            ended = subprocesses.supervise(*commands, timeout_seconds=limit)
         except OSError as error:
             return [runner.could_not_start(cell, error) for runner, cell in zip(runners, cells, strict=True)]
         in_vain = any(command.ends_all() for command in commands)

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cluster import launch_plan
 from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups, without
 from benchmarks.outside_text import whole_number
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
-from benchmarks.system import hardware
-from benchmarks.topology import launch_plan
 from results.record import Record
 from results.report import headline, scalability
 from results.summary import summarize
@@ -30,7 +30,7 @@ _INSTEAD = (
 _SHARED = "Virtual GPUs and logical CPU devices share their hardware, so they do not show how it scales."
 
 
-def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs different numbers of devices or workers, fits a curve to each combination of the other flags, and draws it.
 
     Args:
@@ -133,7 +133,7 @@ VERB = Verb(
     "scaling",
     "how many more devices pay? measures, fits and predicts",
     SCALING_FLAGS,
-    lambda given, command: run(given.values, command),
+    lambda given, command: run_scaling(given.values, command),
     takes="lists",
     details="Runs 1, 2, 4, ... devices up to all GPUs or --num_gpus; with --local_cluster=worker:N or --hosts, as many "
     "workers. A list, such as --num_gpus=1,3,6, chooses the numbers. Each combination of other flags is a curve.",

@@ -13,6 +13,8 @@ from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
+from benchmarks.machine import hardware
+from benchmarks.machine.provenance import Provenance, describe_software, of_this_run
 from benchmarks.option import Flag, Groups, only
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
@@ -22,9 +24,7 @@ from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
 from benchmarks.sweep.progress import SweepDisplay, grid_lines, what_is_run
-from benchmarks.system import hardware
-from benchmarks.system.provenance import Provenance, describe_software, of_this_run
-from benchmarks.trackers import catalog as trackers
+from benchmarks.trackers import tracker_list as trackers
 from results.gate.comparability import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
@@ -41,7 +41,7 @@ _NOT_CHOSEN = set(
 )
 
 
-def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str] = _PROGRAM) -> ExitStatus:
+def run_sweep(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str] = _PROGRAM) -> ExitStatus:
     """Runs every cell `repeats` times, and prints the results. If it is stopped, finished runs are stored.
 
     Args:
@@ -228,7 +228,7 @@ VERB = Verb(
     "sweep",
     "many runs: one for each combination of flag values",
     SWEEP_FLAGS,
-    lambda given, command: run(given.values, command),
+    lambda given, command: run_sweep(given.values, command),
     takes="lists",
     details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all stands for "
     "every model.",

@@ -20,7 +20,7 @@ from benchmarks.console import progress, warn
 from benchmarks.errors import Terminated
 from benchmarks.process import signals
 from benchmarks.process.subprocesses import RUN_BENCH, give_way
-from benchmarks.trackers.catalog import Kind, Targets
+from benchmarks.trackers.tracker_list import Kind, Targets
 from results.masking import without_secrets
 from results.record import Record
 from results.text import counted, one_line

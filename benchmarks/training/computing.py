@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.errors import UsageError
+from benchmarks.machine.hardware import CPUINFO, cpu_instructions
 from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
-from benchmarks.system.hardware import CPUINFO, cpu_instructions
 from models.model_spec import ModelSpec
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")

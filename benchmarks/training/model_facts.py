@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.errors import UsageError
 from models.model_spec import ModelSpec
-from variable_mgr.traffic import FLOAT32_BYTES
+from variable_mgr.transfers import FLOAT32_BYTES
 
 if TYPE_CHECKING:
     from models.building import Model, ModelVariable

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from benchmarks.input.tower_input import TowerInput
-from benchmarks.topology.devices import DevicePlan
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.training.objectives import Objective, Score
 from models.splitting import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager

@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices.device_plan import HOST
 from benchmarks.errors import UsageError
-from benchmarks.input.tower_input import TowerInput
-from benchmarks.topology.devices import HOST
 from benchmarks.training import flop_count
 from benchmarks.training.objectives import Objective, Score
 from benchmarks.training.placement_table import size_bytes
-from models import stages as cutting
+from models import pipeline_stages as cutting
 from models.building import Model, ModelVariable
-from models.stages import Stage
+from models.pipeline_stages import Stage
 from results.measurement import Observed
 from results.text import counted
 from variable_mgr.manager import TowerUpdate
 from variable_mgr.reductions.kernels import mean
-from variable_mgr.traffic import DEVICE, Transfer
+from variable_mgr.transfers import DEVICE, Transfer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.topology.devices import DevicePlan
-from benchmarks.training.step_trace import COLLECTIVES
-from results.placement import aggregated, grouped
+from benchmarks.devices.device_plan import DevicePlan
+from results.placement_tables import aggregated, grouped
 from variable_mgr.manager import VariableManager, VariableSpec
 
+# These send by themselves, without a pair of _Send and _Recv.
+COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
 _ADDITIONS = ("Add", "AddV2", "AddN")
 # Queues between workers and the chief are called `gradient/NAME/WORKER`; see `variable_mgr.managers.gathering`.
 _QUEUE_OF_GRADIENTS = "gradient/"
@@ -30,7 +31,7 @@ def placement_table(
     It has descriptions of the devices and the manager; `variables` and `weights`, their numbers over all copies; and
     bytes per device of variables, of the optimizer's state (`slot`), of the gradients that each tower computes, and of
     staging areas (`staged`: images, weights, gradients). `variable_groups` has every one of the model's
-    `variables`, see `results.placement.grouped`.
+    `variables`, see `results.placement_tables.grouped`.
     """
     placed = manager.placed()
     copies: dict[tuple[str, str, int], list[str]] = {}

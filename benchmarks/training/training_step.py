@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.errors import UsageError
-from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure import injected_delay
-from benchmarks.topology.devices import HOST, DevicePlan
 from benchmarks.training import model_parallel, pipeline
 from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale

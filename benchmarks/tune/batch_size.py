@@ -19,15 +19,15 @@ from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
+from benchmarks.machine import cache, linux
+from benchmarks.machine.provenance import of_this_run
 from benchmarks.measure import run_log
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
-from benchmarks.system import cache, linux
-from benchmarks.system.provenance import of_this_run
-from benchmarks.trackers import catalog as trackers
+from benchmarks.trackers import tracker_list as trackers
 from results.record import Record, Status
 
 AUTO = "auto"
@@ -137,7 +137,7 @@ def _next_trial(fits: int, too_many: int | None) -> int:
     return choices[len(choices) // 2] if choices else 0
 
 
-def resolve(
+def resolve_batch_size(
     values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int], program: Sequence[str] = PROGRAM
 ) -> Config:
     """Returns the configuration with the largest batch that fits, from the cache or from a search.

@@ -15,16 +15,16 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.machine import cache, gpu_topology
+from benchmarks.machine.hardware import count_gpus
+from benchmarks.machine.provenance import of_this_run
+from benchmarks.machine.suggested_manager import advice
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.record_files import open_store
 from benchmarks.sweep.isolated_run import CellRunner
-from benchmarks.system import cache, gpu_topology
-from benchmarks.system.hardware import count_gpus
-from benchmarks.system.provenance import of_this_run
-from benchmarks.topology.rule_of_thumb import advice
-from benchmarks.tune import report, stages
+from benchmarks.tune import report, search_stages
 from benchmarks.tune.report import Answer
 from benchmarks.tune.search import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS, Finder, RecommendPlan
 from results import store
@@ -38,7 +38,7 @@ _FLAGFILE = "recommended.flags"
 _OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RecommendPlan:
+def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RecommendPlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
@@ -62,7 +62,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Recomme
     return RecommendPlan(
         fixed=fixed,
         usual=usual,
-        stages=stages.stages(fixed, usual, any_precision=bool(values["any_precision"])),
+        stages=search_stages.stages(fixed, usual, any_precision=bool(values["any_precision"])),
         time_limit_seconds=limit,
         any_precision=bool(values["any_precision"]),
         fresh=bool(values["fresh"]),
@@ -71,7 +71,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Recomme
     )
 
 
-def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], int]) -> ExitStatus:
+def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], int]) -> ExitStatus:
     """Finds the best settings, by runs or in the cache, and prints them.
 
     Raises:
@@ -142,7 +142,7 @@ def _by_topology(devices: Devices) -> str | None:
     """Returns what the connections between the GPUs suggest; None where there are no whole GPUs."""
     if not devices.on_gpu or devices.virtual_gpus > 1:
         return None
-    return advice(gpu_topology.read().only(devices.gpu_numbers))
+    return advice(gpu_topology.read_gpu_links().only(devices.gpu_numbers))
 
 
 RECOMMEND_FLAGS: Groups = {
@@ -175,7 +175,7 @@ VERB = Verb(
     "recommend",
     "which batch size, layout, manager ... are fastest here?",
     RECOMMEND_FLAGS,
-    lambda given, command: run(resolve(given.values, count_gpus), command, count_gpus),
+    lambda given, command: run_recommend(plan_search(given.values, count_gpus), command, count_gpus),
     details="A flag of a run that is given is not varied. The answer is also a file for --flagfile.",
     examples=("recommend --model=resnet50 --num_gpus=8 --time_limit_seconds=600",),
 )

@@ -12,15 +12,14 @@ from typing import Any
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
-from benchmarks.one_run import time_slices
+from benchmarks.machine import linux
 from benchmarks.process import subprocesses
 from benchmarks.sweep.estimate import Durations, Outcome, estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
-from benchmarks.system import linux
 from benchmarks.tune.halving import Row, Search
 from benchmarks.tune.report import Answer, Table
-from benchmarks.tune.stages import Stage, Texts, cells
+from benchmarks.tune.search_stages import Stage, Texts, cells
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
 
@@ -180,7 +179,7 @@ class Finder:
         """Runs two candidates with interleaved steps; None if they cannot be, or if memory might not suffice."""
         chosen = [self._candidates[words] for words in (one, other)]
         cells = [_shortened(cell, num_batches=steps) for _, cell in chosen]
-        if not all(cell.config and time_slices.can_interleave(cell.config) for cell in cells):
+        if not all(cell.config and cell.config.can_interleave for cell in cells):
             return None
         peaks = [self._peak_bytes.get(words, math.inf) for words in (one, other)]
         if sum(peaks) > _SHARE_OF_MEMORY * linux.available_bytes():

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
-from benchmarks.config.variables import Variables
+from benchmarks.config.variable_update import Variables
+from benchmarks.devices import device_plan as device_planning
 from benchmarks.errors import headline
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.topology import devices as device_planning
 from benchmarks.training.options import Training
 from benchmarks.verify import oracle
 from variable_mgr import expected, factory

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.cluster.cluster_spec import trains
 from benchmarks.cluster.member import ClusterTeam
+from benchmarks.devices import device_plan as device_planning
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices as device_planning
-from benchmarks.topology.placement import trains
 from benchmarks.verify import oracle
 from benchmarks.verify.cases import (
     NO_CHANGE,

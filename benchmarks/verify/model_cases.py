@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
 from benchmarks.config.config import Config
-from benchmarks.config.variables import Variables
+from benchmarks.config.variable_update import Variables
+from benchmarks.data.pipeline.tower_input import InputSpec
+from benchmarks.devices import device_plan as device_planning
 from benchmarks.errors import headline
-from benchmarks.input.tower_input import InputSpec
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.topology import devices as device_planning
 from benchmarks.verify import model_oracle
 from benchmarks.verify.cases import TOWERS, Case, CaseResult, maker, rule_of, titled, under, why_not_under
 from models import building, specs
@@ -49,7 +49,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
         watchdog: ends the process if a step takes longer; None: no limit.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
-    model, training = specs.find(config.workload.model), config.training
+    model, training = specs.find_model(config.workload.model), config.training
     options, rate = device_planning.session_config(config.devices), training.learning_rate
     of_model: dict[str, Any] = {
         "data_format": config.workload.data_format,

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
-from benchmarks.input.tower_input import InputSpec, synthetic
+from benchmarks.data.pipeline.tower_input import InputSpec, synthetic
+from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.topology.devices import HOST, DevicePlan
 from benchmarks.training import objectives, training_step
 from benchmarks.verify.oracle import MakeManager, Training, optimizer_of
 from models.building import Model, ModelVariable, ordered

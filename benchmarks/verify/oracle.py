@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone, Team
-from benchmarks.input.tower_input import TowerInput
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.topology.devices import HOST, DevicePlan
 from benchmarks.training import objectives, optimizers, pipeline, training_step
 from benchmarks.training.options import Clipping
 from models import building, splitting

@@ -10,21 +10,22 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.cluster import discovery, launch_plan
+from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
+from benchmarks.devices import options
+from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.one_run import cluster_launch
+from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
-from benchmarks.system import hardware
-from benchmarks.topology import device_options, discovery, launch_plan
-from benchmarks.topology.cluster import Cluster
-from benchmarks.topology.start import start
+from benchmarks.run import cluster_launch
 from results.text import counted
 from variable_mgr.catalog import REFERENCE_LOOPS
 
@@ -42,7 +43,7 @@ _AGAINST_TOWERS = (
 )
 
 
-def run(config: Config, *, one_setting: bool = False, models: Sequence[Config] = ()) -> ExitStatus:
+def run_verify(config: Config, *, one_setting: bool = False, models: Sequence[Config] = ()) -> ExitStatus:
     """Prints a row per comparison and a closing line, or JSON.
 
     Args:
@@ -88,7 +89,7 @@ def run(config: Config, *, one_setting: bool = False, models: Sequence[Config] =
 def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
     from benchmarks.cluster.member import ClusterTeam
-    from benchmarks.one_run import cluster_run
+    from benchmarks.run import cluster_run
     from benchmarks.verify import cases, cluster_cases
 
     status = ExitStatus.OK
@@ -156,17 +157,17 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         )
     if values["model"]:
         models, one_setting = _resolve_models(values)
-        return run(models[0], one_setting=one_setting, models=models)
+        return run_verify(models[0], one_setting=one_setting, models=models)
     one_setting = _chooses_one(values)
-    cluster, _ = discovery.resolve(values, os.environ)
+    cluster, _ = discovery.resolve_cluster(values, os.environ)
     if cluster and not one_setting:
         values["variable_update"] = discovery.manager_for(cluster)
     if not cluster:
-        values = device_options.default_to_all(values, hardware.count_gpus())
+        values = options.default_to_all(values, hardware.count_gpus())
     resolved = config_rules.resolve(values, hardware.count_gpus)
     if launch_plan.is_asked_for(values):
-        return cluster_launch.run(resolved, values, command, hardware.count_gpus, keeps_record=False)
-    return run(resolved, one_setting=one_setting)
+        return cluster_launch.launch_cluster(resolved, values, command, hardware.count_gpus, keeps_record=False)
+    return run_verify(resolved, one_setting=one_setting)
 
 
 def _chooses_one(values: Mapping[str, Any]) -> bool:
@@ -179,14 +180,14 @@ def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
     Raises:
         UsageError: a model does not exist, or is not trained by towers of one process as a whole.
     """
-    if launch_plan.is_asked_for(values) or discovery.resolve(values, os.environ)[0]:
+    if launch_plan.is_asked_for(values) or discovery.resolve_cluster(values, os.environ)[0]:
         raise UsageError("--model is verified in one process: omit the cluster, or verify the cluster without --model.")
     for name in ("pipeline_stages", "fc_model_parallel"):
         if values[name]:
             raise UsageError(
                 f"--{name} divides the model, and verify --model needs towers that each compute all of it: omit one."
             )
-    given, names = device_options.default_to_all(values, hardware.count_gpus()), values["model"].split(",")
+    given, names = options.default_to_all(values, hardware.count_gpus()), values["model"].split(",")
     if "" in names:
         raise UsageError(f"--model={values['model']}: a name is empty; write names with commas between them.")
     configs = [config_rules.resolve({**given, "model": name}, hardware.count_gpus) for name in names]

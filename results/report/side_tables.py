@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from results import placement
+from results import placement_tables
 from results.exchange.public_table import Figure
 from results.input_verdict import costs
 from results.intervals import ASSUMED_SPREAD
@@ -178,14 +178,21 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
         numbers = {column for column in columns if column.split()[0] in ("bytes", "copies", "variables", "transfers")}
         return SideTable(name=name, title=heading, columns=("run", *columns), numbers=frozenset(numbers), lines=lines)
 
-    transfers = table("transfers", "Transfers per step", placement.TRANSFER_COLUMNS, placement.transfer_rows)
+    transfers = table(
+        "transfers", "Transfers per step", placement_tables.TRANSFER_COLUMNS, placement_tables.transfer_rows
+    )
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
     note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
     return [
-        table("placement", "Placement of variables", placement.GROUP_COLUMNS, placement.group_rows),
-        table("sums", "Sums of gradients over towers", placement.AGGREGATION_COLUMNS, placement.aggregation_rows),
+        table("placement", "Placement of variables", placement_tables.GROUP_COLUMNS, placement_tables.group_rows),
+        table(
+            "sums",
+            "Sums of gradients over towers",
+            placement_tables.AGGREGATION_COLUMNS,
+            placement_tables.aggregation_rows,
+        ),
         dataclasses.replace(transfers, note=note),
-        table("variables", "Variables by name", placement.VARIABLE_COLUMNS, placement.variable_rows),
+        table("variables", "Variables by name", placement_tables.VARIABLE_COLUMNS, placement_tables.variable_rows),
     ]
 
 

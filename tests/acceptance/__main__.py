@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.system import hardware
+from benchmarks.machine import hardware
 from tests.acceptance import rows
 
 

@@ -1,4 +1,4 @@
-"""The suite as a library; `subprocesses.run` is replaced. Real processes are in `tests/processes/test_library.py`."""
+"""The suite as a library; `subprocesses.supervise` is replaced. Real processes: `tests/processes/test_library.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import benchmarks
-from benchmarks import Config, Record, Status, UsageError, run
+from benchmarks import Config, Record, Status, UsageError, train
 from benchmarks.config import config, flag, run_flags
 from benchmarks.process import subprocesses
 from results.loading import load
@@ -32,7 +32,7 @@ def behave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Fak
 
     def put(end: Callable[[FakeRun], Record | Failure]) -> FakeRuns:
         runs = FakeRuns(end)
-        monkeypatch.setattr(subprocesses, "run", runs)
+        monkeypatch.setattr(subprocesses, "supervise", runs)
         return runs
 
     return put
@@ -64,7 +64,7 @@ def test_wrong_flags_are_refused_in_a_sentence(flags: dict[str, Any], words: str
 
 def test_a_run_returns_the_record_that_it_saved(behave: Callable[..., FakeRuns], tmp_path: Path) -> None:
     runs = behave(record_of)
-    record = run(Config.from_flags(**FLAGS, num_batches=7))
+    record = train(Config.from_flags(**FLAGS, num_batches=7))
     (started,) = runs.started
     own = {"output_format": "json", "session_id": started.flags["session_id"]}
     assert started.config.to_dict() == {**Config.from_flags(**FLAGS, num_batches=7).to_dict(), **own}
@@ -75,7 +75,7 @@ def test_a_run_returns_the_record_that_it_saved(behave: Callable[..., FakeRuns],
 def test_output_goes_where_the_flags_say(behave: Callable[..., FakeRuns], tmp_path: Path) -> None:
     runs = behave(record_of)
     for _ in range(2):
-        run(Config.from_flags(**FLAGS, output_dir="here", session_id="mine", output_format="text"))
+        train(Config.from_flags(**FLAGS, output_dir="here", session_id="mine", output_format="text"))
     stored = load(tmp_path / "here" / "results.jsonl").records
     assert [record.identity.session_id for record in stored] == ["mine", "mine"]
     assert len({*(tmp_path / "here" / "logs").iterdir()}) == 2, "each run has a log of its own"
@@ -101,7 +101,7 @@ def test_a_failed_run_returns_a_record_with_the_reason_and_prints_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     behave(lambda started: end)
-    record = run(Config.from_flags(**FLAGS))
+    record = train(Config.from_flags(**FLAGS))
     assert (record.status, record.derived.images_per_sec) == (status, None) and words in record.reason
     printed = capsys.readouterr()
     assert printed.out == "" and "run_bench: mlp, replicated" in printed.err and words in printed.err
@@ -115,7 +115,7 @@ def test_notices_and_warnings_are_printed_once(
     made = Config.from_flags(**FLAGS, momentum=0.5)
     (notice,) = made.notices
     behave(lambda started: replace(record_of(started), warnings=[notice, "Steps are unsteady."]))
-    run(made)
+    train(made)
     assert capsys.readouterr().err.splitlines() == [f"run_bench: {notice}", "run_bench: Steps are unsteady."]
 
 
@@ -125,7 +125,7 @@ def test_ctrl_c_is_raised(behave: Callable[..., FakeRuns]) -> None:
 
     behave(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(Config.from_flags(**FLAGS))
+        train(Config.from_flags(**FLAGS))
     assert benchmarks.library.progress._what == "", "what ran is no longer shown"
 
 
@@ -142,7 +142,7 @@ def test_runs_of_several_threads_follow_each_other(behave: Callable[..., FakeRun
     behave(end)
     with ThreadPoolExecutor(3) as threads:
         made = [Config.from_flags(**FLAGS, session_id="mine", batch_size=batch) for batch in (1, 2, 3)]
-        records = list(threads.map(run, made))
+        records = list(threads.map(train, made))
     assert [record.config["batch_per_device"] for record in records] == [1, 2, 3]
 
 
@@ -157,7 +157,7 @@ def test_a_run_returns_its_own_record_beside_another_process(behave: Callable[..
         return Failure(stdout=own.to_json())
 
     behave(end)
-    returned = run(Config.from_flags(**FLAGS, session_id="mine"))
+    returned = train(Config.from_flags(**FLAGS, session_id="mine"))
     own, _other = load(Path("out/results.jsonl")).records
     assert returned.identity.run_id == own.identity.run_id
 
@@ -165,7 +165,7 @@ def test_a_run_returns_its_own_record_beside_another_process(behave: Callable[..
 def test_a_configuration_that_was_changed_is_refused(behave: Callable[..., FakeRuns]) -> None:
     runs = behave(record_of)
     with pytest.raises(UsageError, match="unchanged"):
-        run(dataclasses.replace(Config.from_flags(**FLAGS), notices=("changed",)))
+        train(dataclasses.replace(Config.from_flags(**FLAGS), notices=("changed",)))
     assert runs.started == []
 
 
@@ -176,9 +176,11 @@ def test_a_run_cannot_be_a_task_that_others_start(
     cluster = {"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(UsageError, match="unset TF_CONFIG"):
-        run(Config.from_flags(model="mlp", device="cpu", variable_update="collective_all_reduce"))
+        train(Config.from_flags(model="mlp", device="cpu", variable_update="collective_all_reduce"))
     monkeypatch.delenv("TF_CONFIG")
-    run(Config.from_flags(model="mlp", device="cpu", variable_update="collective_all_reduce", local_cluster="worker:2"))
+    train(
+        Config.from_flags(model="mlp", device="cpu", variable_update="collective_all_reduce", local_cluster="worker:2")
+    )
     assert [started.flags["local_cluster"] for started in runs.started] == ["worker:2"]
 
 

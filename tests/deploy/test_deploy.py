@@ -18,9 +18,9 @@ import pytest
 import referencing
 import yaml
 
+from benchmarks.cluster import discovery
+from benchmarks.cluster.cluster_spec import Task
 from benchmarks.config import run_flags
-from benchmarks.topology import discovery
-from benchmarks.topology.cluster import Task
 from deploy.kubernetes import render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def given(args: list[str]) -> dict[str, str]:
 def resolve(found: dict[str, str], environ: dict[str, str]) -> Any:
     values = run_flags.unset({name: found.get(name) for name in CLUSTER_FLAGS})
     numbers = {name: int(found[name]) for name in ("task_index", "num_ps", "server_port") if name in found}
-    cluster, notices = discovery.resolve({**values, **numbers}, environ)
+    cluster, notices = discovery.resolve_cluster({**values, **numbers}, environ)
     assert notices == ()
     return cluster
 

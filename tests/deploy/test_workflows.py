@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.compare import ab_verb, baseline_verb
 from benchmarks.config import flag
-from benchmarks.regression import ab_verb, baseline_verb
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
 from results.gate.baselines import BASELINES_DIR

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import tower_input
+from benchmarks.data.pipeline import tower_input
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import flop_count, model_facts, objectives, optimizers, training_step
-from models import applications, building, from_keras, specs, splitting, stages
+from models import applications, building, from_keras, pipeline_stages, specs, splitting
 from models.convolutions import (
     DepthwiseConvolution,
     GroupedConvolution,
@@ -39,7 +39,7 @@ CLASSES = 11
 
 def _spec(name: str, image_size: int) -> ModelSpec:
     build = applications.builder(name)
-    return dataclasses.replace(specs.find("mobilenet"), name=name, build=build, image_size=image_size)
+    return dataclasses.replace(specs.find_model("mobilenet"), name=name, build=build, image_size=image_size)
 
 
 def _build(name: str, image_size: int, **options: Any) -> building.Model:
@@ -269,7 +269,7 @@ def test_initial_values_are_drawn_from_seeds_at_run_time(own: str) -> None:
 @pytest.mark.slow
 @rotating(("precision", "xla"), [("fp32", "jit"), ("bf16", "off"), ("fp16", "off")], first=1)
 def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["jit", "off"]) -> None:
-    plan = devices.plan(Devices(), shared_on="cpu")
+    plan = device_plan.plan(Devices(), shared_on="cpu")
     model = _build(f"{own}:build", 16, precision=precision)
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
@@ -284,7 +284,7 @@ def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["ji
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
             computing=training_step.Computing(xla=xla),
         )
-        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             step.initialize(session)
             losses = [step.run(session) for _ in range(8)]
     assert np.isfinite(losses).all() and min(losses[4:]) < losses[0]
@@ -293,9 +293,9 @@ def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["ji
 def test_its_dense_layers_are_divided_and_its_stages_cut(own: str) -> None:
     assert [layer.outputs for layer in splitting.split(_build(f"{own}:build", 16)).tail] == [12, 0, CLASSES]
     model = _build(f"{own}:sequential", 16)
-    parts = stages.cut(model, stages.cut_points(model)[1:3])
+    parts = pipeline_stages.cut(model, pipeline_stages.cut_points(model)[1:3])
     assert len(parts) == 3 and sum(len(part.variables) for part in parts) == len(model.variables)
-    assert stages.cut_points(_build(f"{own}:build", 16)) == [], "it calls a layer twice"
+    assert pipeline_stages.cut_points(_build(f"{own}:build", 16)) == [], "it calls a layer twice"
 
 
 def test_its_operations_and_parameters_are_counted_by_kind(own: str) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import tower_input
+from benchmarks.data.pipeline import tower_input
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
@@ -65,7 +65,7 @@ def test_no_variable_is_allocated_and_each_has_an_initial_value(spec: ModelSpec)
 
 def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independent", towers: int = 1) -> list[float]:
     """Losses of the default optimizer on one fixed batch per tower, dropout and all."""
-    plan = devices.plan(Devices(num_devices=towers), shared_on="cpu")
+    plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=batch,
@@ -80,12 +80,12 @@ def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independe
             tower_input.synthetic(plan.towers, wanted),
             plan,
             manager=factory.make(
-                manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers()
+                manager, Place(plan.towers, device_plan.HOST), shared_devices=plan.shared, modifiers=Modifiers()
             ),
             optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
         )
-        config = devices.session_config(Devices(num_devices=towers))
+        config = device_plan.session_config(Devices(num_devices=towers))
         # Optimising the graph takes longer than a few steps of it; runs of one tower do it.
         config.graph_options.rewrite_options.disable_meta_optimizer = towers > 1
         with tf.compat.v1.Session(config=config) as session:
@@ -138,8 +138,8 @@ def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
     if not spec.nchw:
         pytest.skip(f"{spec.name} is for NHWC only")
     try:
-        devices.require_nchw_on_cpu(Devices())
-    except devices.UsageError as error:
+        device_plan.require_nchw_on_cpu(Devices())
+    except device_plan.UsageError as error:
         pytest.skip(str(error))
     nhwc, nchw = _logits(spec, "NHWC"), _logits(spec, "NCHW")
     assert nhwc.shape == (4, spec.classes + 1)
@@ -148,7 +148,7 @@ def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
 
 def test_equal_seeds_start_equal_and_others_do_not() -> None:
     def kernel(seed: int) -> np.ndarray:
-        model = building.build(specs.find("resnet20"), data_format="NHWC", num_classes=10, seed=seed)
+        model = building.build(specs.find_model("resnet20"), data_format="NHWC", num_classes=10, seed=seed)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             return session.run(model.variables[0].initial_value())
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import tower_input
+from benchmarks.data.pipeline import tower_input
 from models import building, specs
 from models.seeds import RunTimeSeed, seed_at_run_time
 
@@ -58,7 +58,7 @@ def test_images_are_drawn_at_run_time() -> None:
 
 
 def test_all_weights_of_a_model_are_drawn_at_run_time() -> None:
-    model = building.build(specs.find("vgg16"), data_format="NHWC", num_classes=11, seed=1)
+    model = building.build(specs.find_model("vgg16"), data_format="NHWC", num_classes=11, seed=1)
     with tf.Graph().as_default() as graph:
         for variable in model.variables:
             variable.initial_value()

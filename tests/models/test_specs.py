@@ -6,21 +6,21 @@ from models import specs
 
 
 def test_names_are_found_in_any_case_and_by_other_spellings() -> None:
-    assert specs.find("ResNet50").name == "resnet50"
-    assert specs.find("inception_v3").name == "inception3"
-    assert specs.find("resnet50_v15").name == "resnet50_v1.5"
-    assert specs.find("ViT-B/16").name == "vit_b_16"
-    assert specs.find("NASNet_mobile").name == "nasnet"
+    assert specs.find_model("ResNet50").name == "resnet50"
+    assert specs.find_model("inception_v3").name == "inception3"
+    assert specs.find_model("resnet50_v15").name == "resnet50_v1.5"
+    assert specs.find_model("ViT-B/16").name == "vit_b_16"
+    assert specs.find_model("NASNet_mobile").name == "nasnet"
 
 
 def test_a_miss_names_the_nearest_or_all() -> None:
     with pytest.raises(specs.UnknownModelError, match=r"'vgg61'. Did you mean 'vgg16'\? See `run_bench.py models`"):
-        specs.find("vgg61")
+        specs.find_model("vgg61")
     with pytest.raises(specs.UnknownModelError) as caught:
-        specs.find("transformer")
+        specs.find_model("transformer")
     assert "Did you mean" not in str(caught.value)
     with pytest.raises(specs.UnknownModelError, match="no model .yolo.. Models: alexnet"):
-        specs.find("yolo")
+        specs.find_model("yolo")
 
 
 def test_names_are_unique() -> None:
@@ -32,5 +32,5 @@ def test_a_variant_is_found_by_the_name_of_the_model_and_its_data_set() -> None:
     variants = [spec for spec in specs.MODELS if spec.variant_of]
     assert {"alexnet_cifar10", "lenet_mnist", "nasnet_cifar10"} <= {spec.name for spec in variants}
     for spec in variants:
-        assert specs.find(spec.variant_of).data_name != spec.data_name
-        assert specs.find(spec.variant_of, spec.data_name) is specs.find(spec.name) is spec
+        assert specs.find_model(spec.variant_of).data_name != spec.data_name
+        assert specs.find_model(spec.variant_of, spec.data_name) is specs.find_model(spec.name) is spec

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from models import building, splitting
 from models.model_spec import ModelSpec
 from tests.support import models
@@ -19,7 +19,7 @@ from tests.support.models import small_models
 def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
     model = models.build_spec(spec)
     split = splitting.split(model)
-    with tf.Graph().as_default(), tf.device(devices.HOST):
+    with tf.Graph().as_default(), tf.device(device_plan.HOST):
         values = [variable.initial_value() for variable in model.variables]
         images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, spec.channels), (1, 2))
         by_name = {variable.name: value for variable, value in zip(model.variables, values, strict=True)}
@@ -29,7 +29,7 @@ def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
         for layer in split.tail:
             outputs, new = layer.call(outputs, by_name)
             split_state |= new
-        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             whole, parts = session.run([(logits, state), (outputs, split_state)])
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5, atol=1e-5)
     assert parts[1].keys() == whole[1].keys()

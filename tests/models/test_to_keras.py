@@ -66,7 +66,7 @@ def test_a_saved_model_computes_our_logits(spec: ModelSpec, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["alexnet_cifar10", "resnet20"])
 def test_a_model_in_nchw_has_the_same_variables(name: str) -> None:
-    spec = specs.find(name)
+    spec = specs.find_model(name)
     of_format = [to_keras.plain(build(name, data_format=layout).keras_model) for layout in ("NHWC", "NCHW")]
     described = [[(of.path, of.shape) for of in made.weights] for made in of_format]
     assert described[0] == described[1] and of_format[1].input_shape == (None, 3, spec.image_size, spec.image_size)

@@ -18,7 +18,7 @@ from tests.support import models
 PATCH, WIDTH, BLOCKS, HEADS, MLP = 4, 12, 2, 3, 20
 SIZE, CLASSES = 12, 7
 SMALL = dataclasses.replace(
-    specs.find("vit_b_16"),
+    specs.find_model("vit_b_16"),
     image_size=SIZE,
     build=functools.partial(vit.build, patch=PATCH, width=WIDTH, blocks=BLOCKS, heads=HEADS, mlp=MLP),
 )

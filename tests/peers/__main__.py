@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, ExitStatus, UsageError
+from benchmarks.machine import provenance
 from benchmarks.process.signals import until_stopped
-from benchmarks.system import provenance
 from results import store
 from tests.peers import comparison
 from tests.peers.comparison import Round, Row

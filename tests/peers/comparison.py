@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.errors import DataError
-from benchmarks.system import hardware, provenance
+from benchmarks.machine import hardware, provenance
 from results import store
 from results.gate.decision import judge
 from results.text import counted, markdown

@@ -149,7 +149,7 @@ class Sides:
         with output.open("wb") as stdout, log.open("wb") as stderr:
             stderr.write(f"{shlex.join(words)}\n".encode())
             stderr.flush()
-            (ended,) = subprocesses.run(
+            (ended,) = subprocesses.supervise(
                 Command(words=words, stdout=stdout, stderr=stderr), timeout_seconds=_RUN_SECONDS
             )
         try:
@@ -187,7 +187,7 @@ def _run_one(
         file.write(f"{shlex.join(words)}\n".encode())
         file.flush()
         command = Command(words=words, stdout=file, stderr=file, variables=variables or {})
-        return subprocesses.run(command, timeout_seconds=seconds)[0]
+        return subprocesses.supervise(command, timeout_seconds=seconds)[0]
 
 
 def _run_cluster(words: Sequence[str], log: Path) -> Ended:
@@ -205,7 +205,7 @@ def _run_cluster(words: Sequence[str], log: Path) -> Ended:
             )
             for job, index in (("worker", 0), ("worker", 1), ("ps", 0))
         ]
-        return subprocesses.run(*commands, timeout_seconds=_RUN_SECONDS)[0]
+        return subprocesses.supervise(*commands, timeout_seconds=_RUN_SECONDS)[0]
 
 
 def _how(ended: Ended) -> str:

@@ -207,12 +207,12 @@ def test_times_are_of_the_process_or_up_to_the_first_measured_step(
 ) -> None:
     row = dataclasses.replace(PAIR, measure=measure)
     monkeypatch.setattr(comparison, "rows", lambda: [row])
-    run = sides.subprocesses.run
+    run = sides.subprocesses.supervise
 
     def timed(*commands: object, timeout_seconds: float | None) -> list[Ended]:
         return [dataclasses.replace(each, seconds=7.0) for each in run(*commands, timeout_seconds=timeout_seconds)]
 
-    monkeypatch.setattr(sides.subprocesses, "run", timed)
+    monkeypatch.setattr(sides.subprocesses, "supervise", timed)
     assert compare("--rounds=1") == ExitStatus.OK
     (line,) = json.loads((tmp_path / "out/peers/table.json").read_text())["lines"]
     assert (line["theirs"], line["ours"], line["unit"]) == (pytest.approx(theirs), pytest.approx(ours), "s")

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from benchmarks.process import private_network
-from results import placement
+from results import placement_tables
 from tests.support import damage
 from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished
@@ -234,7 +234,7 @@ def test_the_placement_of_a_cluster_is_that_of_all_tasks(
     done = run_process("placement", *flags, *local(tasks), "--output_format=json")
     assert done.status == 0, done.stderr
     found = json.loads(done.stdout)
-    assert [placement.devices(group["devices"]) for group in found["variable_groups"]] == copies
+    assert [placement_tables.devices(group["devices"]) for group in found["variable_groups"]] == copies
     measured, by_formula = found["measured_per_step"], found["sent_per_step"]["by_kind"]
     assert measured["by_kind"]["network"] == network
     assert by_formula["network"][1] == network[1]

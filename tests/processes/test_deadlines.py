@@ -52,7 +52,7 @@ INPUT = """
 """
 VERIFY = """
     from benchmarks.verify import oracle
-    from benchmarks.input.tower_input import TowerInput
+    from benchmarks.data.pipeline.tower_input import TowerInput
     numbers = oracle._numbers
     oracle._numbers = lambda devices: [TowerInput(t.images + never(), t.labels) for t in numbers(devices)]
 """

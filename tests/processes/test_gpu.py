@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.system.hardware import gpu_inventory
+from benchmarks.machine.hardware import gpu_inventory
 from tests.support.commands import USER_ENVIRONMENT, Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 

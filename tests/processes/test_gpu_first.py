@@ -76,10 +76,10 @@ def test_what_no_flag_does_is_done(tmp_path: Path, records: Records) -> None:
 
 
 def test_the_layout_optimizer_is_switched(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.one_run import graph
+    from benchmarks.graph import run_graph
 
-    monkeypatch.setattr(graph, "session_config", graph.session_config)
+    monkeypatch.setattr(run_graph, "session_config", run_graph.session_config)
     gpu_first.CHANGES["layout"]("off")
     chosen = config.resolve(flag.parse(["--device=cpu"], run_flags.RUN_FLAGS).values, int)
-    rewriting = graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
+    rewriting = run_graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
     assert rewriting.layout_optimizer == rewriting.OFF

@@ -23,10 +23,10 @@ HEAVY = {"absl", "keras", "matplotlib", "numpy", "pandas", "scipy", "tensorflow"
 ENVIRONMENT = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
 
 LONG_RUN = """
-from benchmarks import Config, run
+from benchmarks import Config, train
 
 try:
-    run(Config.from_flags(model="mlp", device="cpu", num_batches=10**7))
+    train(Config.from_flags(model="mlp", device="cpu", num_batches=10**7))
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -65,9 +65,9 @@ def test_importing_the_package_costs_nothing_and_the_library_needs_no_tensorflow
 ) -> None:
     script = (
         f"import sys, benchmarks; assert not {HEAVY} & set(sys.modules), sorted(sys.modules)\n"
-        "from benchmarks import Config, run; Config.from_flags(model='mlp', device='cpu')\n"
+        "from benchmarks import Config, train; Config.from_flags(model='mlp', device='cpu')\n"
         f"assert not {HEAVY - {'absl', 'numpy', 'scipy'}} & set(sys.modules), sorted(sys.modules)\n"
-        "import benchmarks.one_run.runner; from benchmarks import run as again; assert again is run and callable(run)"
+        "import benchmarks.run.runner; from benchmarks import train as again; assert again is train and callable(train)"
     )
     done = python(script)
     assert done.status == 0, done.stderr

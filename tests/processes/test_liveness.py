@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.probe import Answer, GrpcProbe, Sign
+from benchmarks.cluster.liveness import Answer, GrpcProbe, Sign
 
 REFUSED, BUSY, ALIVE = Answer(Sign.REFUSED), Answer(Sign.BUSY), Answer(Sign.ALIVE, b"one")
 # No test waits so long, unless it fails.

@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.cluster import launcher
+from benchmarks.cluster import launch_plan, launcher
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.errors import ClusterError, ExitStatus
-from benchmarks.topology import launch_plan
-from benchmarks.topology.cluster import Cluster, Task
 from tests.support.commands import ROOT, USER_ENVIRONMENT
 
 SECONDS = 120.0
@@ -49,7 +48,7 @@ class Tasks:
         return command
 
     def run(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> ExitStatus:
-        return launcher.run(launch_plan.on_this_host(text), self.command(scripts), self.logs).status
+        return launcher.launch(launch_plan.on_this_host(text), self.command(scripts), self.logs).status
 
     def have_begun(self, count: int) -> None:
         """Waits for so many processes."""
@@ -154,7 +153,7 @@ def test_who_notices_in_time_is_not_killed(tasks: Tasks, capfd: pytest.CaptureFi
 def test_a_leader_with_the_status_of_another_verb_has_not_reported(tasks: Tasks) -> None:
     """1 is Python's own status of an exception, as well as that of a regression."""
     for status in (1, 3, 77):
-        outcome = launcher.run(TWO_WORKERS, tasks.command({"worker 0": f"sys.exit({status})"}), tasks.logs)
+        outcome = launcher.launch(TWO_WORKERS, tasks.command({"worker 0": f"sys.exit({status})"}), tasks.logs)
         assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
         assert outcome.failures == [f"worker 0 ended with status {status}"]
 
@@ -175,7 +174,7 @@ def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
 ) -> None:
     monkeypatch.setattr(launcher, "_STOPPED_SECONDS", 0.5)
     scripts = {**dict.fromkeys(map(str, TWO_WORKERS.tasks), STAY), stopped: "os.kill(os.getpid(), signal.SIGSTOP)"}
-    outcome = launcher.run(TWO_WORKERS, tasks.command(scripts), tasks.logs)
+    outcome = launcher.launch(TWO_WORKERS, tasks.command(scripts), tasks.logs)
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
     assert f"{stopped} was stopped, and then killed" in outcome.failures
     assert f"run_bench: {stopped} was stopped, and then killed" in capfd.readouterr().err
@@ -212,7 +211,7 @@ def test_a_program_that_cannot_be_started_leaves_nobody(tasks: Tasks) -> None:
         return stay(task, cluster)
 
     with pytest.raises(ClusterError, match=r"cannot be started: .*/no/such/program"):
-        launcher.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
+        launcher.launch(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
     assert tasks.alive() == []
 
 

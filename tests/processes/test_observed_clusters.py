@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.between_steps.test_chrome_trace import check, names
+from tests.benchmarks.tracing.test_chrome_trace import check, names
 from tests.support.clusters import SMALL, local
 from tests.support.commands import Finished
 

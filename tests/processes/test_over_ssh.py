@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import launcher
+from benchmarks.cluster import launch_plan, launcher
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.errors import ExitStatus
-from benchmarks.topology import launch_plan
-from benchmarks.topology.cluster import Cluster, Task
 from tests.processes.test_local_cluster import KEEP, STAY, Tasks, wait_until
 from tests.support.commands import ROOT
 
@@ -49,7 +48,7 @@ def run(tasks: Tasks, scripts: dict[str, str]) -> launcher.Outcome:
     def command(task: Task, cluster: Cluster) -> Sequence[str]:
         return launch_plan.over_ssh(task, cluster, here(task, cluster))
 
-    return launcher.run(TWO_HOSTS, command, tasks.logs)
+    return launcher.launch(TWO_HOSTS, command, tasks.logs)
 
 
 def test_tasks_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:

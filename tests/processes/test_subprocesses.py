@@ -72,14 +72,14 @@ def limit_reached_when(monkeypatch: pytest.MonkeyPatch) -> LimitReached:
 def test_stacks_are_written_before_a_run_is_killed(log: IO[bytes], limit_reached_when: LimitReached) -> None:
     code = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print('ready', flush=True)"
     limit_reached_when(lambda: "ready" in Path(log.name).read_text())
-    (ended,) = subprocesses.run(python(f"{code}; time.sleep(60)", log), timeout_seconds=600.0)
+    (ended,) = subprocesses.supervise(python(f"{code}; time.sleep(60)", log), timeout_seconds=600.0)
     assert (ended.returncode, ended.timed_out) == (-signal.SIGKILL, True)
     assert "most recent call first" in said(log)
 
 
 def test_a_process_that_is_left_behind_is_killed(log: IO[bytes]) -> None:
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']).pid)"
-    (ended,) = subprocesses.run(python(code, log), timeout_seconds=60.0)
+    (ended,) = subprocesses.supervise(python(code, log), timeout_seconds=60.0)
     assert ended.returncode == 0
     wait_until_gone(int(said(log)))
 
@@ -90,7 +90,7 @@ def test_several_run_at_once_and_only_the_late_one_is_killed(log: IO[bytes], lim
         return text.endswith("\n") and not psutil.pid_exists(int(text))
 
     limit_reached_when(quick_has_gone)
-    quick, slow = subprocesses.run(
+    quick, slow = subprocesses.supervise(
         python("import os; print(os.getpid(), flush=True); raise SystemExit(3)", log),
         python("import time; time.sleep(60)", log),
         timeout_seconds=600.0,
@@ -102,7 +102,7 @@ def test_several_run_at_once_and_only_the_late_one_is_killed(log: IO[bytes], lim
 def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> None:
     first, second = socket.socketpair()
     talk = "import os, socket; end = socket.socket(fileno=int(os.environ['END'])); "
-    ended = subprocesses.run(
+    ended = subprocesses.supervise(
         python(f"{talk} end.send(b'hello'); end.close()", log, first, END=str(first.fileno())),
         python(f"{talk} print(end.recv(9), end.recv(9))", log, second, END=str(second.fileno())),
         timeout_seconds=60.0,
@@ -116,7 +116,7 @@ def test_endless_output_ends_the_process_that_writes_it(log: IO[bytes], monkeypa
     monkeypatch.setattr(subprocesses, "MOST_OUTPUT_BYTES", 2**20)
     quiet, endless, kept = "import time; time.sleep(1)", "while True: print('y' * 1000)", Path(log.name)
     with kept.with_name("other").open("w+b") as other:
-        ended = subprocesses.run(python(quiet, other), python(endless, log), timeout_seconds=60.0)
+        ended = subprocesses.supervise(python(quiet, other), python(endless, log), timeout_seconds=60.0)
     assert [each.wrote_too_much for each in ended] == [False, True]
     assert [each.returncode for each in ended] == [0, -signal.SIGKILL]
     assert not any(each.timed_out or each.out_of_memory for each in ended) and kept.stat().st_size > 2**20
@@ -140,7 +140,7 @@ def test_who_was_not_killed_or_held_little_has_not_been_out_of_memory(
     monkeypatch.setattr(out_of_memory, "count_kills", lambda: next(counts))
     for limit_bytes in (1, 2**50):
         monkeypatch.setattr(out_of_memory, "limit_bytes", lambda limit=limit_bytes: limit)
-        (ended,) = subprocesses.run(
+        (ended,) = subprocesses.supervise(
             python(f"import os, signal, sys, time; time.sleep(0.5); {code}", log), timeout_seconds=60.0
         )
         assert ended.out_of_memory == (is_out_of_memory and limit_bytes == 1)
@@ -154,7 +154,7 @@ def test_a_kill_after_the_end_of_one_is_not_its_own(
     monkeypatch.setattr(out_of_memory, "limit_bytes", lambda: 1)
     killed = Command(words=["sh", "-c", "kill -9 $$"], stdout=log, stderr=log)
     goes_on = Command(words=["sh", "-c", f"sleep 1; touch {later}; exit 137"], stdout=log, stderr=log)
-    ended = subprocesses.run(killed, goes_on, timeout_seconds=60.0)
+    ended = subprocesses.supervise(killed, goes_on, timeout_seconds=60.0)
     assert later.exists() and [each.out_of_memory for each in ended] == [False, True]
 
 
@@ -180,7 +180,7 @@ def test_one_that_was_killed_at_its_limit_has_not_been_out_of_memory(
     monkeypatch.setattr(out_of_memory, "limit_bytes", lambda: 1)
     limit_reached_when(lambda: "ready" in Path(log.name).read_text())
     code = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print('ready', flush=True)"
-    (ended,) = subprocesses.run(python(f"{code}; time.sleep(60)", log), timeout_seconds=600.0)
+    (ended,) = subprocesses.supervise(python(f"{code}; time.sleep(60)", log), timeout_seconds=600.0)
     assert (ended.returncode, ended.timed_out, ended.out_of_memory) == (-signal.SIGKILL, True, False)
 
 
@@ -232,7 +232,7 @@ def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path, m
     monkeypatch.setattr(subprocesses, "start", lambda command: started.append(start(command)) or started[-1])
     nowhere = Command(words=[str(tmp_path / "nowhere")], stdout=log, stderr=log)
     with pytest.raises(FileNotFoundError):
-        subprocesses.run(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)
+        subprocesses.supervise(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)
     (process,) = started
     assert process.returncode is not None
 
@@ -244,7 +244,7 @@ def test_what_a_dead_one_leaves_behind_keeps_nobody_waiting(log: IO[bytes]) -> N
         "import os, subprocess, sys; end = int(os.environ['END'])\n"
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], pass_fds=[end])"
     )
-    ended = subprocesses.run(
+    ended = subprocesses.supervise(
         python(listens, log, first, END=str(first.fileno())),
         python(leaves, log, second, END=str(second.fileno())),
         timeout_seconds=30.0,
@@ -275,7 +275,7 @@ def test_a_signal_is_handed_to_all_and_they_may_end_in_order(
     try:
         thread.start()
         with pytest.raises(raised):
-            subprocesses.run(python(code, log), python(code, log), timeout_seconds=60.0)
+            subprocesses.supervise(python(code, log), python(code, log), timeout_seconds=60.0)
     finally:
         thread.join()
         signal.signal(signal.SIGTERM, before)
@@ -301,7 +301,7 @@ def test_a_second_signal_leaves_nobody_behind(log: IO[bytes]) -> None:
     try:
         thread.start()
         with pytest.raises(Terminated):
-            subprocesses.run(python(code, log), timeout_seconds=120.0)
+            subprocesses.supervise(python(code, log), timeout_seconds=120.0)
     finally:
         thread.join()
         signal.signal(signal.SIGTERM, before)
@@ -313,7 +313,7 @@ def test_a_process_whose_parent_has_died_before_it_asks_to_die_with_it_dies(
     log: IO[bytes], parent: str, returncode: int
 ) -> None:
     code = f"import os; from benchmarks.process import subprocesses; subprocesses.die_with_parent({parent})"
-    (ended,) = subprocesses.run(python(code, log), timeout_seconds=60.0)
+    (ended,) = subprocesses.supervise(python(code, log), timeout_seconds=60.0)
     assert ended.returncode == returncode
 
 
@@ -328,12 +328,12 @@ def test_a_signal_that_comes_while_a_process_is_forked_is_not_lost(log: IO[bytes
         "sys.exit(signals.until_stopped(lambda: subprocesses.run(command, timeout_seconds=20.0) and None))"
     )
     child = python(code.replace("NUMBER", str(int(number))), log)
-    (ended,) = subprocesses.run(child, timeout_seconds=60.0)
+    (ended,) = subprocesses.supervise(child, timeout_seconds=60.0)
     assert (ended.returncode, said(log)) == (128 + number, "")
 
 
 def test_one_may_end_all_that_run_beside_it(log: IO[bytes]) -> None:
     first = dataclasses.replace(python("pass", log), ends_all=lambda: True)
-    ended, killed = subprocesses.run(first, python("import time; time.sleep(600)", log), timeout_seconds=500)
+    ended, killed = subprocesses.supervise(first, python("import time; time.sleep(600)", log), timeout_seconds=500)
     assert (ended.returncode, ended.timed_out) == (0, False)
     assert killed.timed_out and killed.returncode < 0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.one_run import time_slices
-from benchmarks.one_run.time_slices import TimeSlices
+from benchmarks.measure import interleaved_steps
+from benchmarks.measure.interleaved_steps import TimeSlices
 from results.loading import load
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
@@ -19,7 +19,7 @@ PAUSE_SECONDS = 3
 
 @pytest.mark.slow
 def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path: Path) -> None:
-    first, second = time_slices.pair()
+    first, second = interleaved_steps.pair()
     words = ["--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=3", "--output_format=json"]
     with subprocess.Popen(
         [*RUN_BENCH, *words, "--num_batches=20", f"--step_timeout_seconds={STEP_SECONDS}"],

@@ -117,8 +117,8 @@ def test_presets_are_installed(run_installed: RunInstalled) -> None:
 @pytest.mark.rotates
 def test_the_installed_packages_are_a_library(installed: Path, tmp_path: Path) -> None:
     script = (
-        "from benchmarks import Config, run; "
-        "print(run(Config.from_flags(model='mlp', device='cpu', num_batches=5)).status)"
+        "from benchmarks import Config, train; "
+        "print(train(Config.from_flags(model='mlp', device='cpu', num_batches=5)).status)"
     )
     environment = {name: value for name, value in USER_ENVIRONMENT.items() if name != "PYTHONPATH"}
     done = finished([installed.parent / "python", "-c", script], tmp_path, environment)

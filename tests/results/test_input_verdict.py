@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.datasets import data_verb
-from benchmarks.input.options import InputOptions
-from benchmarks.microbench import input_verb
+from benchmarks.data import data_verb, input_verb
+from benchmarks.data.options import InputOptions
 from results.input_verdict import advice, costs, out_of_order
 from results.measurement import derive
 from results.record import Kind, Record, Status

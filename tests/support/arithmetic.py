@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.verify import cases, oracle
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
@@ -19,20 +19,20 @@ def scalar_error(
     manager: str, towers: int, optimizer: str, *, shared_on: str = "cpu", modifiers: Modifiers = NO_MODIFIERS
 ) -> float:
     """Trains two scalars and returns the error against NumPy."""
-    plan = devices.plan(Devices(num_devices=towers), shared_on=shared_on)
-    rule, options = expected.Rule(optimizer), devices.session_config(Devices(num_devices=towers))
+    plan = device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
+    rule, options = expected.Rule(optimizer), device_plan.session_config(Devices(num_devices=towers))
     got = oracle.trained(cases.maker(manager, plan, modifiers), plan, rule, options)
     return got.error(expected.of_manager(manager, modifiers, rule, towers))
 
 
 def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
     """Trains a small network and returns the error against one device that has the batches of all towers."""
-    plan = devices.plan(Devices(num_devices=towers), shared_on="cpu")
+    plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
     got = oracle.convolutional_weights(
         cases.maker(manager, plan, modifiers),
         plan,
         towers,
-        devices.session_config(Devices(num_devices=towers)),
+        device_plan.session_config(Devices(num_devices=towers)),
         divided=modifiers.fc_model_parallel,
     )
     return cases.largest_difference(got, _weights_of_one_device(towers))
@@ -40,6 +40,6 @@ def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
 
 @functools.cache
 def _weights_of_one_device(towers: int) -> dict[str, np.ndarray]:
-    plan = devices.plan(Devices(), shared_on="cpu")
+    plan = device_plan.plan(Devices(), shared_on="cpu")
     make = cases.maker("replicated", plan, NO_MODIFIERS)
-    return oracle.convolutional_weights(make, plan, towers, devices.session_config(Devices()))
+    return oracle.convolutional_weights(make, plan, towers, device_plan.session_config(Devices()))

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.input import imagenet, tfrecord
-from benchmarks.input.files import load_arrays
-from benchmarks.input.imagenet import Layout
-from benchmarks.input.tfrecord import Defect
+from benchmarks.data.sources import imagenet_files, tfrecord
+from benchmarks.data.sources.imagenet_files import Layout
+from benchmarks.data.sources.local_files import load_arrays
+from benchmarks.data.sources.tfrecord import Defect
 
 KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
 KINDS_OF_JPEGS = ("not_jpeg", "png", "cmyk")  # not of photos stored as pixels
@@ -31,7 +31,7 @@ def corrupt(file: Path, kind: str) -> Defect:
     """Damages the middle record of a TFRecord file by one of `KINDS`, and returns the defect."""
     records = list(tfrecord.records(file))
     chosen = records[len(records) // 2]
-    layout = imagenet.layout_of([file])
+    layout = imagenet_files.layout_of([file])
     middle = chosen.offset + len(chosen.payload) // 2
     if kind == "cut_file":
         os.truncate(file, middle)
@@ -52,7 +52,7 @@ def _changed(payload: bytes, layout: Layout, kind: str) -> bytes:
     if kind == "bad_label":
         feature[layout.label].int64_list.value[0] = _BAD_LABEL
     else:
-        damaged = damaged_image(imagenet.encoded_of(payload, layout), kind)
+        damaged = damaged_image(imagenet_files.encoded_of(payload, layout), kind)
         feature[layout.encoded].bytes_list.value[0] = damaged
     return bytes(example.SerializeToString())
 

@@ -26,7 +26,9 @@ def examine(
     monkeypatch.setattr(host_checks, "look", lambda: seen)
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda runtime: None)
     if break_down:
-        monkeypatch.setattr(breakdown_run, "run", lambda plan, command, disturbing: break_down(disturbing))
+        monkeypatch.setattr(
+            breakdown_run, "measure_breakdown", lambda plan, command, disturbing: break_down(disturbing)
+        )
     words = ["--device=cpu", f"--output_format={output_format}", *([] if break_down else ["--noladder"])]
     values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
-    return doctor_verb.run(*doctor_verb.resolve(values, lambda: 0), ["doctor"])
+    return doctor_verb.run_doctor(*doctor_verb.doctor_options(values, lambda: 0), ["doctor"])

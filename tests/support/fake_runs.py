@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
-from benchmarks.one_run.time_slices import TimeSlices
+from benchmarks.machine import provenance
+from benchmarks.machine.provenance import Provenance
+from benchmarks.measure.interleaved_steps import TimeSlices
 from benchmarks.process.subprocesses import Command, Ended
-from benchmarks.system import provenance
-from benchmarks.system.provenance import Provenance
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from results.store import Store

@@ -19,8 +19,8 @@ from tensorflow.python.grappler import cluster, tf_optimizer
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
-from benchmarks.one_run import graph
-from benchmarks.topology import devices
+from benchmarks.devices import device_plan
+from benchmarks.graph import run_graph
 
 GPUS = 8
 _WORKER = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0")
@@ -44,7 +44,7 @@ def build(*words: str) -> Built:
     """Builds what a run with these flags builds on a host with eight GPUs."""
     chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: GPUS, environ={})
     assert chosen.devices.device == "gpu"
-    planned = devices.plan(
+    planned = device_plan.plan(
         chosen.devices,
         shared_on=chosen.variables.shared_on,
         cluster=chosen.processes.cluster,
@@ -54,7 +54,7 @@ def build(*words: str) -> Built:
         tf.Graph().as_default() as made,
         tf.device(chosen.processes.cluster.own.device if chosen.processes.cluster else None),
     ):
-        built = graph.build(chosen, planned)
+        built = run_graph.build(chosen, planned)
         built.drift(), built.finite(), built.penalty()
     fetches = [one for loop in built.step.loops for one in (loop.loss, loop.operation, *loop.observed.values())]
     return Built(made, chosen, fetches)
@@ -94,7 +94,10 @@ def optimised(built: Built, capability: str = "9.0") -> tf.compat.v1.GraphDef:
     imagined = [_device("CPU", 0), *(_device("GPU", index, architecture=capability) for index in range(GPUS))]
     with_gpus = cluster.Cluster(devices=imagined)
     return tf_optimizer.OptimizeGraph(
-        graph.session_config(built.config.devices, built.config.runtime), described, verbose=False, cluster=with_gpus
+        run_graph.session_config(built.config.devices, built.config.runtime),
+        described,
+        verbose=False,
+        cluster=with_gpus,
     )
 
 

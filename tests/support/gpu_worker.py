@@ -17,8 +17,8 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorflow.core.framework import device_attributes_pb2, graph_pb2
 
-from benchmarks.one_run import graph
-from benchmarks.topology import launch_plan
+from benchmarks.cluster import launch_plan
+from benchmarks.graph import run_graph
 from tests.support.gpu_graphs import GPUS, Built
 
 _KEPT = "the part of this worker is kept"
@@ -48,7 +48,7 @@ class GpuWorker:
         """
         self.parts.clear()
         options = tf.compat.v1.ConfigProto()
-        options.CopyFrom(graph.session_config(built.config.devices, built.config.runtime))
+        options.CopyFrom(run_graph.session_config(built.config.devices, built.config.runtime))
         options.ClearField("device_count")
         options.gpu_options.Clear()
         options.experimental.collective_group_leader = "/job:worker/replica:0/task:0"

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import host_pipeline, tfrecord
-from benchmarks.input.bad_records import Skipping
-from benchmarks.input.catalog import DATA_SETS
-from benchmarks.input.imagenet import INCEPTION, features_of
-from benchmarks.input.options import InputOptions
-from benchmarks.input.tower_input import InputSpec
-from benchmarks.microbench import input_stages
+from benchmarks.data.options import InputOptions
+from benchmarks.data.pipeline import host_pipeline, input_stages
+from benchmarks.data.pipeline.tower_input import InputSpec
+from benchmarks.data.sources import tfrecord
+from benchmarks.data.sources.bad_records import Skipping
+from benchmarks.data.sources.data_sets import DATA_SETS
+from benchmarks.data.sources.imagenet_files import INCEPTION, features_of
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 
 
 def spec(**changes: Any) -> InputSpec:
@@ -36,7 +36,7 @@ def take(dataset: Callable[[], tf.data.Dataset], count: int) -> list[Any]:
     with tf.Graph().as_default():
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset())
         following = iterator.get_next()
-        with tf.compat.v1.Session(config=devices.session_config(Devices())) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             session.run(iterator.initializer)
             return [session.run(following) for _ in range(count)]
 
@@ -50,7 +50,7 @@ def take_batches(
     **changes: Any,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of uint8 photos and labels, as one worker of several reads them."""
-    source = host_pipeline.find("imagenet", str(directory), options.split)
+    source = host_pipeline.find_source("imagenet", str(directory), options.split)
     skips = Skipping(source.files) if skipping else None
     return take(lambda: host_pipeline.batches(source, spec(**changes), options, skips), count)
 
@@ -62,13 +62,13 @@ def read_towers(
     wanted = spec(**changes)
     names = [f"/cpu:{i}" for i in range(towers)]
     with tf.Graph().as_default():
-        source = host_pipeline.find("imagenet", str(directory), "train")
+        source = host_pipeline.find_source("imagenet", str(directory), "train")
         batches = host_pipeline.configured(host_pipeline.batches(source, wanted, USUAL), USUAL, towers)
         inputs, initializers = host_pipeline.deal(
             batches, names, DATA_SETS["imagenet"], wanted.data_format, in_turn=in_turn, pipelined=pipelined
         )
         fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]
-        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=towers))) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
             for initializer in initializers:
                 session.run(initializer)
             together = [fetches] if in_turn else [[fetch] for fetch in fetches]

@@ -82,8 +82,8 @@ def lead() -> None:
 
 
 def _measure(server: Any, proxies: list[Proxy]) -> list[float]:
-    from benchmarks.doctor import network
-    from benchmarks.topology.cluster import Task
+    from benchmarks.cluster import network
+    from benchmarks.cluster.cluster_spec import Task
 
     def clock() -> float:
         return sum(proxy.sent_bytes / rate for proxy, rate in zip(proxies, RATES, strict=True))
@@ -97,8 +97,8 @@ def _measure(server: Any, proxies: list[Proxy]) -> list[float]:
 def _carry(server: Any, proxies: list[Proxy]) -> dict[str, Any]:
     import tensorflow as tf
 
-    from benchmarks.doctor import network
-    from benchmarks.topology.cluster import Task
+    from benchmarks.cluster import network
+    from benchmarks.cluster.cluster_spec import Task
 
     first, second = Task("worker", 0), Task("worker", 1)
     with tf.Graph().as_default():

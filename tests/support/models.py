@@ -29,7 +29,7 @@ _LARGE_GRAPHS = ("models.nasnet",)
 
 def build(name: str, *, image_size: int | None = None, **options: Any) -> building.Model:
     """Builds a model, by default for the images that it is for; otherwise as `build_spec`."""
-    spec = specs.find(name)
+    spec = specs.find_model(name)
     return build_spec(dataclasses.replace(spec, image_size=image_size or spec.image_size), **options)
 
 
@@ -40,7 +40,7 @@ def build_spec(spec: ModelSpec, **options: Any) -> building.Model:
 
 @functools.cache
 def _build(name: str, image_size: int, **options: Any) -> building.Model:
-    return building.build(dataclasses.replace(specs.find(name), image_size=image_size), seed=1, **options)
+    return building.build(dataclasses.replace(specs.find_model(name), image_size=image_size), seed=1, **options)
 
 
 def small(spec: ModelSpec) -> ModelSpec:
@@ -81,7 +81,7 @@ def _now_and_then(spec: ModelSpec) -> pytest.MarkDecorator:
 
 
 def _parameter(spec: ModelSpec, *marks: Any) -> Any:
-    is_small = spec.image_size < specs.find(spec.name).image_size
+    is_small = spec.image_size < specs.find_model(spec.name).image_size
     # One worker of pytest-xdist has all tests of a model, because each process builds its own.
     return pytest.param(
         spec,

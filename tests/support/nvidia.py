@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from benchmarks.system import provenance
+from benchmarks.machine import provenance
 
 PEERS = pynvml.NVML_P2P_STATUS_OK
 NO_PEERS = pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED

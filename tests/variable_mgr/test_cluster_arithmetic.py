@@ -13,15 +13,14 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from benchmarks.cluster.liveness import Watcher
+from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.cluster.liveness import GrpcProbe, Watcher
 from benchmarks.cluster.member import ClusterTeam, start_server, with_collectives
-from benchmarks.cluster.probe import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.config import config, flag, run_flags
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.topology import devices
-from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.verify import cluster_cases, verify_verb
 from benchmarks.verify.cases import Case, CaseResult
 from models import building
@@ -76,7 +75,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
     ps, *workers = free_addresses(3)
     values = flag.parse(["--device=cpu", f"--num_gpus={TOWERS}"], verify_verb.VERIFY_FLAGS).values
     chosen = config.resolve(run_flags.unset(values), lambda: 0)
-    server_config = with_collectives(devices.session_config(Devices(num_devices=TOWERS)))
+    server_config = with_collectives(device_plan.session_config(Devices(num_devices=TOWERS)))
     tasks = (Task("ps", 0), Task("worker", 0), Task("worker", 1))
     clusters = [Cluster(ps=(ps,), workers=tuple(workers), own=task) for task in tasks]
     servers = [start_server(cluster.spec(), cluster.own, server_config) for cluster in clusters]

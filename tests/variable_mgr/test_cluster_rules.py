@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.cluster import cluster_spec
+from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices, placement
-from benchmarks.topology.cluster import Cluster, Task
 from variable_mgr import factory
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, find
+from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
 from variable_mgr.reductions.all_reduce import AllReduce
 from variable_mgr.reductions.all_reduce_spec import Range, SpecError
 
@@ -38,7 +39,7 @@ IN_GRAPH = "distributed_all_reduce"
 
 
 def _place(processes: str, manager: str, count: int = 2) -> Place:
-    return placement.place("cpu", count, cluster=PROCESSES[processes], manager=manager)
+    return cluster_spec.place("cpu", count, cluster=PROCESSES[processes], manager=manager)
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
@@ -77,7 +78,9 @@ def test_a_spec_of_two_levels_is_read() -> None:
     spec = "pscpu/xring:32K:psgpu/rechd#2"
     assert all_reduce_spec.parse(spec) == (Range("pscpu/xring", 1, 2**15), Range("psgpu/rechd", 2))
     assert all_reduce_spec.describe(all_reduce_spec.parse(spec)) == spec
-    assert find("pscpu/xring").meaning.startswith(f"inside a worker {ALGORITHMS['pscpu'].meaning}, then across workers")
+    assert find_algorithm("pscpu/xring").meaning.startswith(
+        f"inside a worker {ALGORITHMS['pscpu'].meaning}, then across workers"
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_two_levels_are_for_one_client_that_drives_several_workers() -> None:
 )
 def test_each_level_is_asked_about_its_own_towers(spec: str, workers: int, towers: int, words: str | None) -> None:
     cluster = Cluster(ps=(), workers=tuple(f"h:{n}" for n in range(workers)), own=Task("worker", 0))
-    place = placement.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
+    place = cluster_spec.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
     refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), place)
     assert refused is None if words is None else words in str(refused)
 
@@ -133,7 +136,7 @@ def _mean(spec: str, workers: int, towers: int) -> tuple[list[list[np.ndarray]],
     """Reduces small whole numbers on devices of this process; returns what each tower has, and the means."""
     count = workers * towers
     hosts = tuple(host for host in HOSTS[:workers] for _ in range(towers))
-    place = Place(tuple(f"/cpu:{index}" for index in range(count)), devices.HOST, hosts=hosts)
+    place = Place(tuple(f"/cpu:{index}" for index in range(count)), device_plan.HOST, hosts=hosts)
     generator = np.random.default_rng(5)
     # Multiples of the number of towers: every mean is exact, in whichever order it is taken.
     values = [[(count * generator.integers(-9, 9, shape)).astype("float32") for shape in SHAPES] for _ in range(count)]
@@ -144,7 +147,7 @@ def _mean(spec: str, workers: int, towers: int) -> tuple[list[list[np.ndarray]],
                 # A variable keeps graph optimisation from reducing constants ahead of time.
                 given.append([tf.Variable(tensor).read_value() for tensor in tensors])
         means, operations = AllReduce(all_reduce_spec.parse(spec), place).mean(given)
-        session_config = devices.session_config(Devices(num_devices=count))
+        session_config = device_plan.session_config(Devices(num_devices=count))
         session_config.operation_timeout_in_ms = 120_000
         with tf.compat.v1.Session(config=session_config) as session:
             session.run(tf.compat.v1.global_variables_initializer())
@@ -182,7 +185,7 @@ def test_two_levels_are_the_mean_of_all_towers(spec: str, shape: tuple[int, int]
 def test_only_two_levels_that_need_powers_of_two_are_left_out() -> None:
     for spec, (workers, towers) in itertools.product(TWO_LEVELS, CLUSTER_SHAPES):
         cluster = Cluster(ps=(), workers=tuple(f"h:{n}" for n in range(workers)), own=Task("worker", 0))
-        place = placement.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
+        place = cluster_spec.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
         refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), place)
         if (spec, (workers, towers)) in NEED_POWERS_OF_TWO:
             assert refused is not None and "not 3" in refused

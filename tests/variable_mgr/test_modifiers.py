@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.topology.placement import place
+from benchmarks.cluster.cluster_spec import place
 from tests.support.arithmetic import scalar_error, weights_error
 from tests.support.rotation import rotating
 from variable_mgr import expected, factory

@@ -20,9 +20,9 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.cli import main
+from benchmarks.compare import builds as ab_builds
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process import subprocesses
-from benchmarks.regression import builds as ab_builds
 from results.gate import noise
 from results.gate.noise import Noise
 from results.loading import load
@@ -100,7 +100,7 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """Builds, in place of processes."""
     made = Builds()
-    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(made))
     return made
 
 

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.errors import ExitStatus, OverdueError
-from benchmarks.one_run import time_slices
+from benchmarks.machine import provenance
+from benchmarks.measure import interleaved_steps
 from benchmarks.process import silence, subprocesses
 from benchmarks.sweep import grid, isolated_run
-from benchmarks.system import provenance
 from results.gate import noise
 from results.loading import load
 from results.record import Record, Status
@@ -85,7 +85,7 @@ class Builds:
         if own:
             own.finish()
         made = fake_run(step_seconds=32 / build.rate)
-        environment = time_slices.environment(own.steps_per_slice if own else None)
+        environment = interleaved_steps.environment(own.steps_per_slice if own else None)
         return replace(made, environment={**made.environment, **environment})
 
     @property
@@ -98,7 +98,7 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """Builds, in place of processes."""
     made = Builds()
-    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(made))
     return made
 
 
@@ -186,7 +186,7 @@ def test_a_candidate_that_always_fails_has_failed(ab: Ab, tmp_path: Path) -> Non
 def test_the_side_that_does_not_take_its_turn_is_named(
     ab: Ab, builds: Builds, monkeypatch: pytest.MonkeyPatch, stuck: str, status: ExitStatus
 ) -> None:
-    monkeypatch.setattr(time_slices, "_LEAST_START_SECONDS", 0.1)
+    monkeypatch.setattr(interleaved_steps, "_LEAST_START_SECONDS", 0.1)
     builds.named["base"] = Build(stuck=lambda number: stuck == "base" and number > 1)
     found, said = ab(stuck=lambda number: stuck == "candidate" and number > 1)
     assert found == status

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from benchmarks.checkpoints import files
-from benchmarks.datasets import fake_imagenet as fake
-from benchmarks.input.addresses import place
+from benchmarks.checkpoints import checkpoint_files
+from benchmarks.data.sources.storage import place
+from benchmarks.data.writing import fake_imagenet as fake
 from tests.support.commands import Finished
 
 Run = Callable[..., Finished]
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: Run, records: 
     assert done.status == 0, done.stderr
     assert "model.ckpt-4 is damaged" in done.stderr and "model.ckpt-2 is used instead" in done.stderr
     assert records()[-1]["measurement"]["steps_before"] == 2
-    assert (files.read(address).steps, left.exists()) == (4, False)
+    assert (checkpoint_files.read_checkpoint(address).steps, left.exists()) == (4, False)
     replace(newest, b"")
     replace(place(f"{address}/model.ckpt-2.index"), b"")
     done = run_bench(*flags, "--num_batches=1")

@@ -13,14 +13,15 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cluster import cluster_spec
 from benchmarks.config import flag, run_flags
+from benchmarks.devices import device_plan
 from benchmarks.errors import ExitStatus, OverdueError, UsageError
+from benchmarks.machine import hardware
+from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import allreduce, allreduce_report, allreduce_verb
 from benchmarks.microbench.allreduce_report import Report
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.system import hardware
-from benchmarks.system.provenance import of_this_run
-from benchmarks.topology import devices, placement
 from models import specs
 from results.record import Status
 from results.store import Store, StoreError
@@ -42,11 +43,11 @@ def _measure(
     enough_seconds: float = 60.0,
     **rounds: int,
 ) -> dict[str, allreduce_report.Timing]:
-    place = placement.place("cpu", towers)
+    place = cluster_spec.place("cpu", towers)
     reductions = {
         spec: wrappers.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
     }
-    session_config = devices.session_config(Devices(num_devices=towers))
+    session_config = device_plan.session_config(Devices(num_devices=towers))
     return allreduce.measure(
         message, reductions, place, session_config, enough_seconds=enough_seconds, **ROUNDS | rounds
     )
@@ -91,7 +92,7 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
             raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory")
 
     reductions = {"first": NoExchange(), "second": NeedsMuch()}
-    place, config = placement.place("cpu", 2), devices.session_config(Devices(num_devices=2))
+    place, config = cluster_spec.place("cpu", 2), device_plan.session_config(Devices(num_devices=2))
     message = allreduce_report.of_size(4)
     for timing in allreduce.measure(message, reductions, place, config, enough_seconds=60.0, **ROUNDS).values():
         assert (
@@ -128,7 +129,7 @@ def test_messages() -> None:
         ("1G", 2**30),
     ]
     vgg = allreduce.of_model("vgg16")
-    assert vgg.size_bytes == 4 * (specs.find("vgg16").parameters + 4097)  # with the background class
+    assert vgg.size_bytes == 4 * (specs.find_model("vgg16").parameters + 4097)  # with the background class
     assert len(vgg.shapes) == 32
 
 
@@ -172,7 +173,7 @@ def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[st
 
 
 def _resolve(*arguments: str) -> allreduce_verb.AllReducePlan:
-    return allreduce_verb.resolve(
+    return allreduce_verb.allreduce_options(
         run_flags.unset(flag.parse(arguments, allreduce_verb.ALLREDUCE_FLAGS).values), lambda: 0
     )
 

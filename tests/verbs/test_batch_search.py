@@ -16,12 +16,12 @@ from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
+from benchmarks.machine import cache as answers
+from benchmarks.machine import linux
 from benchmarks.measure import run_log
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run
 from benchmarks.sweep.grid import Cell
-from benchmarks.system import cache as answers
-from benchmarks.system import linux
 from benchmarks.tune import batch_size
 from benchmarks.tune.batch_size import Found, Probed, largest_that_fits
 from results.record import Record, Status
@@ -152,7 +152,7 @@ AUTO = ("--batch_size=auto", "--device=cpu", "--model=trivial")
 
 
 def _resolve(*arguments: str, gpus: int = 0) -> Config:
-    return batch_size.resolve(flag.parse([*AUTO, *arguments], run_flags.RUN_FLAGS).values, [], lambda: gpus)
+    return batch_size.resolve_batch_size(flag.parse([*AUTO, *arguments], run_flags.RUN_FLAGS).values, [], lambda: gpus)
 
 
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,7 +344,7 @@ def test_a_process_may_be_the_first_to_be_killed(first: bool) -> None:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         words = [sys.executable, "-c", program]
         command = subprocesses.Command(words=words, stdout=out, stderr=err, first_to_be_killed=first)
-        subprocesses.run(command, timeout_seconds=60)
+        subprocesses.supervise(command, timeout_seconds=60)
         out.seek(0)
         own = Path("/proc/self/oom_score_adj").read_text().strip()
         assert out.read().decode().strip() == ("1000" if first else own)

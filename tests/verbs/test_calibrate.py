@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import main
+from benchmarks.compare import calibrate_verb
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.measure import injected_delay
 from benchmarks.process import subprocesses
-from benchmarks.regression import calibrate_verb
 from results.gate.noise import Noise
 from results.loading import load
 from results.record import Record
@@ -38,7 +38,7 @@ def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
             swing = of * (-1) ** numbers[directory] * (1 if Path(directory).name == "base" else -1)
             return fake_run(model=model, step_seconds=32 / (100 * (1 + swing)))
 
-        monkeypatch.setattr(subprocesses, "run", FakeRuns(behave))
+        monkeypatch.setattr(subprocesses, "supervise", FakeRuns(behave))
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
         return main.dispatch(["calibrate", "--device=cpu", "--nosteps_in_turn", *places, *words])

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.cli import server_verb
+from benchmarks.cluster import server_verb
+from benchmarks.cluster.cluster_spec import Task
 from benchmarks.config import flag, run_flags
-from benchmarks.topology.cluster import Task
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_a_sentence(run_bench: RunBench, words: list[str], sen
 )
 def test_a_server_is_a_task_of_any_job(flags: list[str], own: Task, device: str, devices: int) -> None:
     parsed = flag.parse([*flags, "--device=cpu"], server_verb.VERB.flags)
-    found, task, runtime = server_verb.resolve(run_flags.unset(parsed.values), lambda: 0)
+    found, task, runtime = server_verb.server_options(run_flags.unset(parsed.values), lambda: 0)
     assert (task, runtime.devices.device, runtime.devices.num_devices) == (own, device, devices)
     assert runtime.peers == tuple(address for addresses in found.hosts.values() for address in addresses)
 

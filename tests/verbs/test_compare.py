@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks import record_files
+from benchmarks.compare import compare_verb, outputs
 from benchmarks.errors import UsageError
-from benchmarks.regression import compare_verb, outputs
 from results.gate.findings import Findings, Side
 from results.record import Record, Status
 from tests.support.commands import Finished

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import digits
-from benchmarks.input import files, host_pipeline
+from benchmarks.data.pipeline import host_pipeline
+from benchmarks.data.sources import local_files
+from benchmarks.data.writing import digits
 from benchmarks.process import watchdog
 from tests.support import damage
 from tests.support.commands import Finished
@@ -52,7 +53,7 @@ def test_a_perceptron_learns_digits(run_bench: RunBench, records: Records) -> No
 def test_real_digits_are_a_small_mnist(run_bench: RunBench, tmp_path: Path) -> None:
     assert run_bench("data", "make-digits", "digits").status == 0
     for split, count in (("train", 1433), ("validation", 364)):
-        source = host_pipeline.find("mnist", str(tmp_path / "digits"), split)
+        source = host_pipeline.find_source("mnist", str(tmp_path / "digits"), split)
         assert source.count() == count
         assert np.bincount(source.labels).min() > 0.95 * count / 10, "every class has its share"
         assert source.images.shape[1:] == (28, 28, 1) and (source.images.min(), source.images.max()) == (0, 255)
@@ -251,11 +252,11 @@ def test_a_second_conversion_into_a_directory_is_refused_while_the_first_runs(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path
 ) -> None:
     to_folder(fake_imagenet, tmp_path / "photos")
-    with files.only_writer(tmp_path / "records", "train"):
+    with local_files.only_writer(tmp_path / "records", "train"):
         second = run_bench("data", "convert", "photos", "records")
     assert second.status == 2 and "is writing train to records: wait until it has ended" in second.stderr
     assert run_bench("data", "convert", "photos", "records", "--images_per_shard=20").status == 0
-    with files.only_writer(tmp_path / "digits", "images"):
+    with local_files.only_writer(tmp_path / "digits", "images"):
         assert run_bench("data", "make-mnist", "digits").status == 2
     assert run_bench("data", "make-mnist", "digits", "--train_images=20").status == 0
 

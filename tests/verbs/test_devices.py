@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.explain import devices_verb
-from benchmarks.system import gpu_topology, hardware
-from benchmarks.system.provenance import describe_software
+from benchmarks.devices import devices_verb
+from benchmarks.machine import gpu_topology, hardware
+from benchmarks.machine.provenance import describe_software
 from tests.support.commands import Finished
 from tests.support.nvidia import SWITCH, Machine
 
@@ -52,7 +52,7 @@ def test_json_has_the_build_of_tensorflow(run_bench: RunBench) -> None:
 
 def test_gpus_and_their_connections_are_two_tables() -> None:
     machine = Machine(2, nvlinks=dict.fromkeys(range(2), [SWITCH] * 18), ancestor=50)
-    topology = gpu_topology.read({}, machine, Path("/nowhere"))
+    topology = gpu_topology.read_gpu_links({}, machine, Path("/nowhere"))
     lines = devices_verb.lines(topology, HOST, SOFTWARE, BUILD)
     assert lines[:7] == [
         "CPU:            Intel(R) Xeon(R) 8481C (6/143/8)",

@@ -22,12 +22,12 @@ from msgspec.structs import replace
 from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
 from benchmarks.config.config import Config
+from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.doctor import breakdown_run, doctor_verb
 from benchmarks.doctor.breakdown import Part
 from benchmarks.doctor.machine import Observation
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
-from benchmarks.microbench.roofline import Peak, Roofline
 from benchmarks.process import subprocesses
 from benchmarks.training import computing
 from results.loading import load
@@ -64,7 +64,7 @@ def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> tuple[Config, br
     """Returns what `doctor` examines with these flags, on a machine with so many GPUs."""
     words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
     values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
-    return doctor_verb.resolve(values, lambda: gpus)
+    return doctor_verb.doctor_options(values, lambda: gpus)
 
 
 ROOFLINE = Roofline(
@@ -146,13 +146,13 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         disturbing: Sequence[str] = (),
     ) -> BrokenDown:
         runs = FakeRuns(Runs(told or {}))
-        monkeypatch.setattr(subprocesses, "run", runs)
+        monkeypatch.setattr(subprocesses, "supervise", runs)
         short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=9",)
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
         monkeypatch.setattr(breakdown_run, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
         monkeypatch.setattr(device_peak, "measure_apart", lambda *_: roofline)
-        found, status = breakdown_run.run(plan, ["doctor"], disturbing)
+        found, status = breakdown_run.measure_breakdown(plan, ["doctor"], disturbing)
         commands = [list(each.words[2:]) for each in runs.started]
         return BrokenDown(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
 
@@ -442,7 +442,7 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
 
 def test_defaults(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
-    _, plan = doctor_verb.resolve(values, lambda: 0)
+    _, plan = doctor_verb.doctor_options(values, lambda: 0)
     assert plan is not None
     assert (plan.setting.workload.model, plan.setting.manager, plan.time_limit_seconds) == (
         "resnet50",
@@ -478,7 +478,7 @@ def test_flags_of_the_breakdown_are_refused_where_there_is_none(given: str) -> N
 def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--noladder")[1] is None
     values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
-    chosen, plan = doctor_verb.resolve(values, lambda: 0)
+    chosen, plan = doctor_verb.doctor_options(values, lambda: 0)
     assert plan is None and chosen.processes.cluster is not None
     assert chosen.output.output_dir == "out/doctor"
 
@@ -489,7 +489,7 @@ def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
 
     def resolve(*words: str) -> Config:
         values = flag.parse([*words, logs], doctor_verb.DOCTOR_FLAGS).values
-        return doctor_verb.resolve(run_flags.unset(values), lambda: 0)[0]
+        return doctor_verb.doctor_options(run_flags.unset(values), lambda: 0)[0]
 
     assert resolve("--local_cluster=ps:1,worker:2").output.output_dir == str(tmp_path)
     by_hand = ["--worker_hosts=a:1,b:1", "--job_name=worker", "--task_index=0"]

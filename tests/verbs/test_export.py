@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.checkpoints import files
+from benchmarks.checkpoints import checkpoint_files
 from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
 from tests.support.models import build
@@ -41,13 +41,13 @@ def trained(tmp_path: Path) -> dict[str, np.ndarray]:
         variable.name: np.asarray(0.1 * random.normal(size=variable.shape)).astype(variable.dtype)
         for variable in build("alexnet_cifar10", num_classes=10).variables
     }
-    files.write(tmp_path / "trained", 5, {**values, "optimizer/count": np.int64(5)}, FACTS, 0)
+    checkpoint_files.write(tmp_path / "trained", 5, {**values, "optimizer/count": np.int64(5)}, FACTS, 0)
     return values
 
 
 def test_code_that_a_checkpoint_names_is_not_executed(run_bench: RunBench, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("open('pwned', 'w')")
-    files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
+    checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
     done = run_bench("export", "--train_dir=theirs", "--keras_file=model.keras")
     assert done.status == 2 and "if you trust it, pass --model=FILE.py:FUNCTION" in done.stderr
     assert not (tmp_path / "pwned").exists()
@@ -87,7 +87,7 @@ def test_what_cannot_be_exported_is_a_sentence(run_bench: RunBench, flags: tuple
 
 def test_code_that_the_user_names_is_executed_where_it_is_now(run_bench: RunBench, tmp_path: Path) -> None:
     (tmp_path / "moved.py").write_text("open('executed', 'w')")
-    files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
+    checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
     done = run_bench("export", "--train_dir=theirs", "--keras_file=m.keras", "--model=moved.py:build")
     assert done.status == ExitStatus.USAGE and "moved.py has no function 'build'" in done.stderr
     assert (tmp_path / "executed").exists()

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.machine import hardware
 from benchmarks.microbench import device_peak
-from benchmarks.one_run import runner
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.system import hardware
-from benchmarks.tune import recommend_verb, stages
+from benchmarks.run import runner
+from benchmarks.tune import recommend_verb, search_stages
 from results.text import counted
 from tests.support.commands import Finished
 from tests.support.nvidia import MACHINES, Card, Machine, stand_in
@@ -73,11 +73,11 @@ def test_reductions_that_a_machine_has_are_searched(
 ) -> None:
     stand_in(monkeypatch, MACHINES[machine])
     values = run_flags.unset(flag.parse([f"--num_gpus={gpus}"], recommend_verb.RECOMMEND_FLAGS).values)
-    plan = recommend_verb.resolve(values, hardware.count_gpus)
+    plan = recommend_verb.plan_search(values, hardware.count_gpus)
     cells = [
         cell
         for stage in plan.stages
-        for _, cell in stages.cells(stage, plan.fixed, {}, hardware.count_gpus)
+        for _, cell in search_stages.cells(stage, plan.fixed, {}, hardware.count_gpus)
         if cell.runs
     ]
     assert cells

@@ -194,7 +194,7 @@ def test_a_function_of_a_module_is_found_from_the_working_directory(own: Path, m
     monkeypatch.chdir(own.parent)
     resolved = _resolve("--model=package_of_mine.nets:digits")
     assert (resolved.workload.model, resolved.workload.num_classes) == ("package_of_mine.nets:digits", 10)
-    assert specs.find(resolved.workload.model).data_name == "mnist"
+    assert specs.find_model(resolved.workload.model).data_name == "mnist"
 
 
 def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Pa
 @pytest.mark.usefixtures("in_this_process")
 def test_operations_that_cannot_be_counted_leave_the_record_without_their_number(own: Path) -> None:
     resolved = _resolve(f"--model={own}:recurrent")
-    spec = specs.find(resolved.workload.model)
+    spec = specs.find_model(resolved.workload.model)
     assert (
         spec.facts(spec.usual_outputs)["gflop_per_image"] is None and spec.parameters == 4 * (28 + 4 + 1) * 4 + 5 * 10
     )
@@ -216,7 +216,7 @@ def test_operations_that_cannot_be_counted_leave_the_record_without_their_number
 def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> None:
     usual, small = _resolve(f"--model={own}:build"), _resolve(f"--model={own}:build", "--data_name=cifar10")
     assert (usual.workload.num_classes, small.workload.num_classes) == (1001, 10)
-    assert specs.find(f"{own}:build").has_batch_norm and not specs.find(f"{own}:build").has_conv1x1
+    assert specs.find_model(f"{own}:build").has_batch_norm and not specs.find_model(f"{own}:build").has_conv1x1
     with pytest.raises(UsageError, match="builds it for NHWC only"):
         _resolve(f"--model={own}:digits", "--data_format=NCHW")
     with pytest.raises(UsageError, match="has no convolutions"):
@@ -267,7 +267,7 @@ def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Pa
     photos = _resolve(f"--model={own}:five", "--data_dir=x")
     assert (photos.data.data_name, photos.workload.num_classes) == ("imagenet", 5)
     seven = _resolve(f"--model={own}:build", "--num_classes=7")
-    assert seven.workload.num_classes == 7 and specs.find(f"{own}:build").facts(7)["parameters"]
+    assert seven.workload.num_classes == 7 and specs.find_model(f"{own}:build").facts(7)["parameters"]
     grey = _resolve(f"--model={own}:grey")
     assert (grey.data.data_name, grey.workload.num_classes) == ("synthetic", 4)
     for given in ("--data_dir=x", "--data_name=mnist"):
@@ -338,18 +338,18 @@ def test_facts_are_kept_until_the_code_changes(own: Path, tmp_path: Path, monkey
     for name in (f"{own}:build", "keras:MobileNet"):
         for _ in range(2):
             outside_models._facts.cache_clear()
-            assert outside_models.find(name).image_size == 32
+            assert outside_models.find_outside_model(name).image_size == 32
     assert probed == [f"{own}:build", "keras:MobileNet"]
     own.write_text(OWN + "\n")
     for name in (f"{own}:build", "keras:MobileNet"):
         outside_models._facts.cache_clear()
-        outside_models.find(name)
+        outside_models.find_outside_model(name)
     assert probed == [f"{own}:build", "keras:MobileNet", f"{own}:build"]
     held = json.loads((tmp_path / "cache" / "cnn_bench" / "models.json").read_text())
     assert len(held["entries"]) == 2
     outside_models._facts.cache_clear()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    outside_models.find(f"{own}:build")
+    outside_models.find_outside_model(f"{own}:build")
     assert len(probed) == 4, "its imports may be other files now"
     outside_models._facts.cache_clear()
 
@@ -359,7 +359,7 @@ def test_the_function_of_the_documentation_is_one(own: Path) -> None:
     page = (ROOT / "docs" / "howto" / "own-model.md").read_text()
     own.write_text(page.split("```python\n")[1].split("```")[0])
     _resolve(f"--model={own}:build")
-    assert specs.find(f"{own}:build").parameters == 27 * 32 + 2 * 32 + 33 * 1000
+    assert specs.find_model(f"{own}:build").parameters == 27 * 32 + 2 * 32 + 33 * 1000
 
 
 def test_the_list_of_applications_is_that_of_keras() -> None:

@@ -114,7 +114,7 @@ def test_explain_lists_the_stages_and_what_they_send(
 ) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     given = (*TWO_STAGES, "--model=resnet20", "--batch_size=8", "--micro_batches=4")
-    explain_verb.run(_resolve(*given), Rates(peak_flops_per_sec=1e14, link_bytes_per_sec=1e8))
+    explain_verb.run_explain(_resolve(*given), Rates(peak_flops_per_sec=1e14, link_bytes_per_sec=1e8))
     text = capsys.readouterr().out
     assert "Bound by:" not in text, "what is sent grows with the batch, and devices are idle"
     assert "2 stages, 4 micro-batches of 4: batch 16" in text

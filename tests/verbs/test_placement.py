@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from benchmarks.one_run import traced_steps
+from benchmarks.tracing import traced_steps
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
@@ -102,7 +102,7 @@ def test_a_run_that_cannot_be_traced_is_valid(
     def cannot(*_: Any, **__: Any) -> None:
         raise tf.errors.InternalError(None, None, "CUPTI is in use")
 
-    monkeypatch.setattr(traced_steps.steps, "traced", cannot)
+    monkeypatch.setattr(traced_steps.stepper, "traced", cannot)
     trace_file = tmp_path / "trace.json"
     done = run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3", f"--trace_file={trace_file}")
     assert done.status == 0

@@ -57,7 +57,7 @@ def prepared(tmp_path: Path, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatc
     case = cases.Case("replicated", Modifiers(), "cpu", "sgd", "replicated")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cases, "cases", lambda: iter([case]))
-    monkeypatch.setattr(subprocesses, "run", FakeRuns(record_of))
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(record_of))
     monkeypatch.setattr(host_checks, "look", list)
     monkeypatch.setattr(device_peak, "measure_apart", lambda *_: (None, "there is none"))
 

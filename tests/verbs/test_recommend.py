@@ -16,12 +16,12 @@ from benchmarks.cli import main
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.machine import cache as answers
+from benchmarks.machine import gpu_topology, hardware
 from benchmarks.sweep import isolated_run
 from benchmarks.sweep.grid import Cell
-from benchmarks.system import cache as answers
-from benchmarks.system import gpu_topology, hardware
 from benchmarks.training import computing
-from benchmarks.tune import recommend_verb, search, stages
+from benchmarks.tune import recommend_verb, search, search_stages
 from benchmarks.tune.report import Answer
 from results.record import Record, Status
 from tests.support.commands import Finished
@@ -456,7 +456,7 @@ def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
 def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
     def plan(*words: str, gpus: int) -> search.RecommendPlan:
         values = flag.parse(["--model=trivial", *words], recommend_verb.RECOMMEND_FLAGS).values
-        return recommend_verb.resolve(values, lambda: gpus)
+        return recommend_verb.plan_search(values, lambda: gpus)
 
     found = plan("--device=auto", "--num_gpus=2", "--data_format=auto", gpus=0)
     assert (found.usual.devices.device, found.usual.devices.num_devices) == ("cpu", 2)
@@ -542,7 +542,7 @@ def test_only_what_can_run_is_varied(words: tuple[str, ...], layouts: int, produ
     """Convolutions are products only with NHWC, and only in models that have them."""
     values = flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values
     fixed = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    found = stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
+    found = search_stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
     first, second = (stage.choices for stage in found if stage.title.startswith(("layout", "convolutions")))
     assert (len(first), len(second)) == (layouts, products)
     for choice in [*first, *second]:
@@ -553,11 +553,11 @@ def test_only_what_can_run_is_varied(words: tuple[str, ...], layouts: int, produ
 def test_what_the_topology_suggests_is_printed_beside_it(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = gpu_topology.read({}, Machine(3, nvlinks={0: [2], 2: [0]}), Path("/nowhere"))
-    monkeypatch.setattr(gpu_topology, "read", lambda: found)
+    found = gpu_topology.read_gpu_links({}, Machine(3, nvlinks={0: [2], 2: [0]}), Path("/nowhere"))
+    monkeypatch.setattr(gpu_topology, "read_gpu_links", lambda: found)
     words = ("--model=trivial", "--num_gpus=2", "--gpus=0,2", "--batch_size=8", "--data_format=NHWC")
     values = run_flags.unset(flag.parse(words, recommend_verb.RECOMMEND_FLAGS).values)
-    recommend_verb.run(recommend_verb.resolve(values, lambda: 3), [], lambda: 3)
+    recommend_verb.run_recommend(recommend_verb.plan_search(values, lambda: 3), [], lambda: 3)
     line = "By topology (a rule of thumb, not measured): --num_gpus=2 --variable_update=replicated"
     assert line in capsys.readouterr().out
 
@@ -565,10 +565,10 @@ def test_what_the_topology_suggests_is_printed_beside_it(
 def test_what_is_packed_by_default_is_compared_with_other_ways_to_pack() -> None:
     """Under NCCL the default is none of the values of --gradient_repacking."""
     values = flag.parse(["--device=gpu", "--num_gpus=2"], run_flags.RUN_FLAGS).values
-    found = stages.stages({}, config.resolve(values, lambda: 2), any_precision=False)
+    found = search_stages.stages({}, config.resolve(values, lambda: 2), any_precision=False)
     (packings,) = (stage for stage in found if stage.title == "gradient repacking")
     nccl = {"variable_update": "replicated", "all_reduce_spec": "nccl"}
-    cells = stages.cells(packings, {"device": "gpu", "num_gpus": "2"}, nccl, lambda: 2)
+    cells = search_stages.cells(packings, {"device": "gpu", "num_gpus": "2"}, nccl, lambda: 2)
     modifiers = [cell.config.variables.modifiers for _, cell in cells]
     assert [(one.gradient_repacking, bool(one.agg_small_grads_max_bytes)) for one in modifiers] == [
         (0, True),

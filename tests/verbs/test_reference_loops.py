@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.devices import device_plan
 from benchmarks.errors import UsageError
-from benchmarks.one_run.reference_loops import _Pauses, _SGDWithDecay
+from benchmarks.machine.hardware import Gpu, Inventory
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.system.hardware import Gpu, Inventory
-from benchmarks.topology import devices
+from benchmarks.run.reference_loops import _Pauses, _SGDWithDecay
 from models import building, specs
 from tests.support.commands import Finished
 from variable_mgr.catalog import REFERENCE_LOOPS
@@ -74,9 +74,9 @@ def test_a_loss_that_is_not_finite_ends_fit(
 def test_a_model_that_owns_its_variables_begins_as_one_that_does_not(name: str) -> None:
     options = {"data_format": "NHWC", "num_classes": 10, "seed": 7}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        described = building.build(specs.find(name), **options).variables
+        described = building.build(specs.find_model(name), **options).variables
         initial = session.run([variable.initial_value() for variable in described])
-    owning = building.build(specs.find(name), **options, owning=True)
+    owning = building.build(specs.find_model(name), **options, owning=True)
     owned = [*owning.keras_model.trainable_variables, *owning.keras_model.non_trainable_variables]
     assert [variable.path for variable in owned] == [variable.name for variable in described]
     for variable, value in zip(owned, initial, strict=True):
@@ -92,7 +92,7 @@ def test_the_application_has_logits_in_the_layout_that_is_asked_for(data_format:
 
 
 def test_decay_goes_through_the_momentum_and_leaves_biases_alone() -> None:
-    model = building.build(specs.find("mlp"), data_format="NHWC", num_classes=10, seed=7, owning=True)
+    model = building.build(specs.find_model("mlp"), data_format="NHWC", num_classes=10, seed=7, owning=True)
     weights = model.keras_model.trainable_variables
     for weight in weights:
         weight.assign(tf.ones(weight.shape))
@@ -215,7 +215,7 @@ def test_help_names_them_and_explain_refuses_them(run_bench: Callable[..., Finis
 def test_virtual_gpus_of_the_eager_runtime_share_the_memory_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     split: dict[str, list[float]] = {}
     visible: list[list[str]] = []
-    monkeypatch.setattr(devices, "gpu_inventory", lambda: Inventory((Gpu("H200", 10 * 2**30),) * 3))
+    monkeypatch.setattr(device_plan, "gpu_inventory", lambda: Inventory((Gpu("H200", 10 * 2**30),) * 3))
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["first", "second", "third"])
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda gpus, kind: visible.append(gpus))
     monkeypatch.setattr(
@@ -225,7 +225,7 @@ def test_virtual_gpus_of_the_eager_runtime_share_the_memory_evenly(monkeypatch: 
     )
     for setting in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, setting, lambda count: None)
-    devices.configure_eager_runtime(Devices(device="gpu", num_devices=3, virtual_gpus=2))
+    device_plan.configure_eager_runtime(Devices(device="gpu", num_devices=3, virtual_gpus=2))
     half = pytest.approx([0.9 * 10 * 1024 / 2] * 2)
     assert visible == [["first", "second"]]
     assert split == {"first": half, "second": half}

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.cli import report_verb, run_verb
+from benchmarks.cli import report_verb
 from benchmarks.cli.main import dispatch
 from benchmarks.errors import UsageError
+from benchmarks.run import run_verb
 from results.exchange.formats import FORMATS
 from results.store import Store
 from tests.support.commands import Finished

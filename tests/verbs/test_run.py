@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cli import run_verb
 from benchmarks.measure.run_log import RunLog
+from benchmarks.run import run_verb
 from results.loading import load
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count

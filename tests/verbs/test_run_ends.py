@@ -16,9 +16,9 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.errors import OverdueError
-from benchmarks.one_run import runner, session, steps
-from benchmarks.one_run.display import TextDisplay
+from benchmarks.measure.display import TextDisplay
 from benchmarks.process import sentinel
+from benchmarks.run import loop, runner, session
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
@@ -132,7 +132,7 @@ def test_what_cuda_reports_where_memory_does_not_suffice_is_probably_oom(
     def measure(*_: object) -> None:
         raise tf.errors.NotFoundError(None, None, "No algorithm worked!  Error messages:")
 
-    monkeypatch.setattr(steps, "measure", measure)
+    monkeypatch.setattr(loop, "measure", measure)
     assert run_bench(*SHORT).status == 4
     (record,) = records()
     assert record["status"] == "oom" and record["reason"].startswith("Probably out of memory: No algorithm worked!")
@@ -141,7 +141,7 @@ def test_what_cuda_reports_where_memory_does_not_suffice_is_probably_oom(
 def test_python_that_is_out_of_memory_is_a_record(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "measure", lambda *_: bytearray(2**60))
+    monkeypatch.setattr(loop, "measure", lambda *_: bytearray(2**60))
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()
@@ -156,7 +156,7 @@ def test_a_fault_of_the_suite_is_a_record_with_its_traceback_on_stderr(
     def measure(*_: object) -> None:
         raise ZeroDivisionError("no steps")
 
-    monkeypatch.setattr(steps, "measure", measure)
+    monkeypatch.setattr(loop, "measure", measure)
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()

@@ -59,7 +59,7 @@ def test_what_a_model_is_made_of_goes_with_every_manager(
 
 
 def _real_data(model: str, imagenet: Path, directory: Path) -> tuple[str, ...]:
-    name = specs.find(model).data_name
+    name = specs.find_model(model).data_name
     if name != "imagenet":
         imagenet = directory / name
         assert dispatch(["data", f"make-{name}", str(imagenet)]) == 0

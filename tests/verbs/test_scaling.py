@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from PIL import Image
 
 from benchmarks.errors import ExitStatus
+from benchmarks.machine import hardware
 from benchmarks.process import subprocesses
-from benchmarks.system import hardware
 from results.loading import load
 from results.record import Record
 from tests.support.commands import Finished
@@ -43,7 +43,7 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Runs, in place of processes."""
     made = Runs()
-    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(made))
     return made
 
 

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from benchmarks import console
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.machine.provenance import describe_software
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run, sweep_verb
 from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.progress import SweepDisplay
-from benchmarks.system.provenance import describe_software
 from models import specs
 from results.loading import load
 from results.record import Record, Status, key_of
@@ -58,7 +58,7 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Runs, in place of processes."""
     made = Runs()
-    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(made))
     return made
 
 
@@ -123,14 +123,14 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
     groups = grid.sweep_groups(sweep_verb.SWEEP_FLAGS)
     values = flag.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values
-    run = subprocesses.run
+    run = subprocesses.supervise
 
     def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
         hangs = "--batch_size=5" in command.words  # the others may be slow
         return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
-    monkeypatch.setattr(subprocesses, "run", run_longer)
-    assert sweep_verb.run(values, [], program) == ExitStatus.RUN_FAILED
+    monkeypatch.setattr(subprocesses, "supervise", run_longer)
+    assert sweep_verb.run_sweep(values, [], program) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
     assert {batch: str(record.status) for batch, record in by_batch.items()} == {
         1: "ok",
@@ -302,7 +302,7 @@ def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
         identity = replace(record.identity, session_id=run.flags["session_id"])
         return Failure(returncode=4, stdout=replace(record, identity=identity).to_json())
 
-    monkeypatch.setattr(subprocesses, "run", FakeRuns(behave))
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(behave))
     sweep("--batch_size=8")
     assert [_what(record) for record in _records(tmp_path)] == [(8, 1, False, "ok")]
 
@@ -316,7 +316,7 @@ def test_endless_output_is_a_row_and_not_a_full_disk(
             file.write(b"y\n" * 2**20)
         return [subprocesses.Ended(-signal.SIGKILL, False, False, 1.0, wrote_too_much=True)]
 
-    monkeypatch.setattr(subprocesses, "run", run)
+    monkeypatch.setattr(subprocesses, "supervise", run)
     assert sweep("--batch_size=8").status == ExitStatus.RUN_FAILED
     (record,) = _records(tmp_path)
     assert record.status is Status.CRASH
@@ -358,14 +358,14 @@ def test_what_a_run_prints_goes_where_there_is_room(
 def test_a_process_that_is_refused_is_a_row(
     sweep: Sweep, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    run = subprocesses.run
+    run = subprocesses.supervise
 
     def refuse(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
         if "--batch_size=2" in command.words:
             raise OSError(number, os.strerror(number))
         return run(command, timeout_seconds=timeout_seconds)
 
-    monkeypatch.setattr(subprocesses, "run", refuse)
+    monkeypatch.setattr(subprocesses, "supervise", refuse)
     assert sweep("--batch_size=2,8").status == ExitStatus.RUN_FAILED
     refused, fine = _records(tmp_path)
     assert refused.status is Status.CRASH
@@ -393,7 +393,7 @@ def test_results_that_are_removed_meanwhile_are_stored_again(
 
     if when == "without a record":
         runs.ends[8] = Failure(returncode=3)
-    monkeypatch.setattr(subprocesses, "run", RemovingRuns(runs))
+    monkeypatch.setattr(subprocesses, "supervise", RemovingRuns(runs))
     done = sweep("--batch_size=1,8,9")
     assert "results.jsonl was removed" in done.stderr and "Traceback" not in done.stderr
     last = "crash" if when == "without a record" else "ok"
@@ -417,7 +417,7 @@ def test_results_that_cannot_be_stored_again_end_a_sweep_with_a_sentence(
             command.stdout.write(replace(made, identity=identity).to_json().encode())
             return subprocesses.Ended(4, False, False, 1.0)
 
-    monkeypatch.setattr(subprocesses, "run", Printing(runs))
+    monkeypatch.setattr(subprocesses, "supervise", Printing(runs))
     done = sweep("--batch_size=8,9")
     assert done.status == ExitStatus.RUN_FAILED and "Traceback" not in done.stderr
     assert "results.jsonl was removed" in done.stderr and "cannot be made again" in done.stderr

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.one_run import cluster_launch
 from benchmarks.process.subprocesses import Ended
+from benchmarks.run import cluster_launch
 from benchmarks.sweep import grid
 from benchmarks.trackers import handover
 from benchmarks.tune import batch_size
@@ -149,7 +149,7 @@ def test_a_cluster_prints_json_alone_to_stdout(
         Store(tmp_path).append(record)
         return [Ended(returncode=0, timed_out=False, out_of_memory=False, seconds=1.0)]
 
-    monkeypatch.setattr(cluster_launch.subprocesses, "run", ran)
+    monkeypatch.setattr(cluster_launch.subprocesses, "supervise", ran)
     monkeypatch.setattr(cluster_launch, "raise_on_termination", lambda: None)
     monkeypatch.setattr(handover, "send_of_run", lambda record, targets, stored, announce, limit: announce("TB, tb"))
     assert cluster_launch._run_and_send(chosen.output, flags) == 0

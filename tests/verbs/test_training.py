@@ -18,7 +18,7 @@ RATE, DECAY = 0.02, 0.5
 
 def _initial_weights() -> list[np.ndarray]:
     """Returns kernel and bias of the hidden layer, and those of the logits."""
-    model = building.build(specs.find("mlp"), data_format="NHWC", num_classes=CLASSES, seed=SEED, owning=True)
+    model = building.build(specs.find_model("mlp"), data_format="NHWC", num_classes=CLASSES, seed=SEED, owning=True)
     return model.keras_model.get_weights()
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import tensorflow as tf
 
-from benchmarks.config.variables import Variables
+from benchmarks.config.variable_update import Variables
+from benchmarks.devices import options
 from benchmarks.errors import ExitStatus
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import device_options
 from benchmarks.verify import cases as verify
 from benchmarks.verify import cluster_cases
 from tests.support.commands import Finished
@@ -223,7 +223,7 @@ def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, device: str | None, count: int) -> None:
-    values = device_options.default_to_all(
+    values = options.default_to_all(
         {"num_gpus": None, "device": None, "gpus": None, "virtual_gpus": None} | given, gpus
     )
     assert (values["device"], values["num_gpus"]) == (device, count)

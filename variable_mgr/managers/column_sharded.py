@@ -19,7 +19,7 @@ from variable_mgr.manager import (
     VariableSpec,
 )
 from variable_mgr.placement import even_parts
-from variable_mgr.traffic import Transfer
+from variable_mgr.transfers import Transfer
 
 _DIAGRAM = """\
     and of the dense layers, which are divided:

@@ -20,7 +20,7 @@ from variable_mgr.manager import (
 from variable_mgr.managers.gathering import Gathering
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import Transfer, over_servers
+from variable_mgr.transfers import Transfer, over_servers
 
 _DIAGRAM = """\
     worker 0: tower 0, 1 ...      worker 1: tower 0, 1 ...       one copy of the weights per tower

@@ -11,7 +11,7 @@ from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, NoExchange, Reduction
-from variable_mgr.traffic import Transfer, summed
+from variable_mgr.transfers import Transfer, summed
 
 
 def local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:

@@ -18,7 +18,7 @@ from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions.kernels import mean
-from variable_mgr.traffic import DEVICE, FLOAT32_BYTES, HOST, Transfer, over_servers, weight_elements
+from variable_mgr.transfers import DEVICE, FLOAT32_BYTES, HOST, Transfer, over_servers, weight_elements
 
 _DIAGRAM = """\
     tower 0        tower 1        ...

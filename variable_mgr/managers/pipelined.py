@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.manager import Applied, Explanation, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
-from variable_mgr.traffic import Transfer
+from variable_mgr.transfers import Transfer
 
 _DIAGRAM = """\
     images -> [stage 0: its weights] -> activations -> [stage 1: its weights] -> ... -> loss

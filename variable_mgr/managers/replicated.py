@@ -27,7 +27,7 @@ from variable_mgr.place import Place
 from variable_mgr.reductions import wrappers
 from variable_mgr.reductions.all_reduce import NoExchange, Reduction
 from variable_mgr.reductions.kernels import collective_sum
-from variable_mgr.traffic import Transfer, weight_elements
+from variable_mgr.transfers import Transfer, weight_elements
 
 if TYPE_CHECKING:
     from variable_mgr.managers.local_sgd import ParameterAveraging

@@ -21,7 +21,7 @@ from variable_mgr.manager import (
     VariableManager,
     VariableSpec,
 )
-from variable_mgr.traffic import Transfer
+from variable_mgr.transfers import Transfer
 
 
 class Staged(VariableManager):

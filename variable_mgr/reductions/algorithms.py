@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from variable_mgr.place import MeanFunction, Place, Tensor, Turn
-from variable_mgr.traffic import DEVICE, HOST, UNKNOWN, Transfer
+from variable_mgr.transfers import DEVICE, HOST, UNKNOWN, Transfer
 
 # From a number of towers, on devices other than the host, and the bytes of one tensor: what they send to reduce it.
 Transfers = Callable[[int, float], list[Transfer]]
@@ -46,7 +46,7 @@ class Algorithm:
     transfers: Transfers = _unknown
 
 
-def find(name: str) -> Algorithm:
+def find_algorithm(name: str) -> Algorithm:
     """Returns the algorithm of that name; `a/b` is a inside each worker, then b across workers.
 
     Raises:

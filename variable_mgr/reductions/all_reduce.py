@@ -10,9 +10,9 @@ import tensorflow as tf
 from variable_mgr.place import Place, Turn
 from variable_mgr.placement import balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import find
+from variable_mgr.reductions.algorithms import find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range
-from variable_mgr.traffic import FLOAT32_BYTES, UNKNOWN, Transfer, around_ring
+from variable_mgr.transfers import FLOAT32_BYTES, UNKNOWN, Transfer, around_ring
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.
 TowerTensors = Sequence[Sequence[tf.Tensor]]
@@ -84,7 +84,7 @@ class AllReduce:
 
     def _reduce(self, values: Sequence[tf.Tensor], algorithm: str, turns: Sequence[Turn]) -> list[tf.Tensor]:
         """Reduces one tensor, in as many shards as there are turns."""
-        reduce = find(algorithm).mean
+        reduce = find_algorithm(algorithm).mean
         if len(turns) == 1:
             return reduce(values, self._place, turns[0])
         sizes = even_parts(values[0].shape.num_elements(), len(turns))
@@ -115,12 +115,12 @@ class AllReduce:
         for count in elements if len(place.towers) > 1 else ():
             item = all_reduce_spec.choose(self._ranges, count)
             for shard in even_parts(count, min(item.shards, max(1, count))):
-                sent += find(item.algorithm).transfers(len(place.towers), shard * element_bytes)
+                sent += find_algorithm(item.algorithm).transfers(len(place.towers), shard * element_bytes)
         return sent
 
     def describe(self) -> str:
         """Returns in words what happens."""
-        meanings = dict.fromkeys(find(item.algorithm).meaning for item in self._ranges)
+        meanings = dict.fromkeys(find_algorithm(item.algorithm).meaning for item in self._ranges)
         return f"reduced by {all_reduce_spec.describe(self._ranges)}: {'; '.join(meanings)}"
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS, find
+from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
 
 _RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9][0-9]{0,3}))?", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>[1-9][0-9]{0,17})(?P<unit>[kmg]?)", re.IGNORECASE)
@@ -76,7 +76,7 @@ def choose(ranges: Sequence[Range], elements: int) -> Range:
 
 def why_not(ranges: Sequence[Range], place: Place) -> str | None:
     """Returns a sentence if one of the algorithms cannot run in this place, else None."""
-    sentences = (find(item.algorithm).why_not(place) for item in ranges)
+    sentences = (find_algorithm(item.algorithm).why_not(place) for item in ranges)
     return next((sentence for sentence in sentences if sentence), None)
 
 

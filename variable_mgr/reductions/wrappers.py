@@ -15,7 +15,7 @@ from variable_mgr.place import Place
 from variable_mgr.placement import even_parts, group_small
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
-from variable_mgr.traffic import FLOAT32_BYTES, Transfer
+from variable_mgr.transfers import FLOAT32_BYTES, Transfer
 
 Result = tuple[list[list[tf.Tensor]], list[tf.Operation]]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.checkpoints import bundle_index, files
+from benchmarks.checkpoints import bundle_index, checkpoint_files
+from benchmarks.data.sources import tfrecord
 from benchmarks.errors import DataError
-from benchmarks.input import tfrecord
-from tests.benchmarks.checkpoints.test_files import FACTS
+from tests.benchmarks.checkpoints.test_checkpoint_files import FACTS
 
 
 def saved(directory: Path) -> Path:
     """Saves a checkpoint and returns the path of its index."""
     values = {f"dense_{number}/kernel": np.ones((number, 3), np.float32) for number in range(9)}
-    return Path(f"{files.write(directory, 6, values, FACTS, 5)}.index")
+    return Path(f"{checkpoint_files.write(directory, 6, values, FACTS, 5)}.index")
 
 
 def signed(index: bytes) -> bytes:
@@ -58,6 +58,6 @@ if __name__ == "__main__":
     for position in range(len(good) - 48):
         with contextlib.suppress(DataError, ValueError):
             index.write_bytes(signed(good[:position] + bytes([good[position] ^ 255]) + good[position + 1 :]))
-            files.read(index)
+            checkpoint_files.read_checkpoint(index)
             read += 1
     sys.stdout.write(f"{read} {len(good) - 48 - read}\n")

@@ -46,7 +46,7 @@ def test_weights_of_keras_applications_are_found(ending: str, data_format: str, 
         variable.assign(random.uniform(0.0, 10.0, variable.shape))
     path = tmp_path / f"theirs{ending}"
     theirs.save(path) if ending == ".keras" else theirs.save_weights(path)
-    values = keras_exchange.read(path, _application("keras:EfficientNetB0", 7, data_format))
+    values = keras_exchange.read_keras_weights(path, _application("keras:EfficientNetB0", 7, data_format))
     expected = {
         variable.path.replace("predictions/", "logits/"): variable.numpy()
         for variable in theirs.weights
@@ -60,8 +60,8 @@ def test_weights_of_keras_applications_are_found(ending: str, data_format: str, 
 def test_a_model_comes_back(tmp_path: Path) -> None:
     model = build("resnet20", num_classes=10)
     values = _drawn(model)
-    keras_exchange.to_model(specs.find("resnet20"), 10, values).save(tmp_path / "model.keras")
-    found = keras_exchange.read(tmp_path / "model.keras", model)
+    keras_exchange.to_model(specs.find_model("resnet20"), 10, values).save(tmp_path / "model.keras")
+    found = keras_exchange.read_keras_weights(tmp_path / "model.keras", model)
     assert found.keys() == values.keys()
     assert all(np.array_equal(found[name], value) for name, value in values.items())
 
@@ -70,7 +70,7 @@ def test_other_names_are_taken_in_order(tmp_path: Path) -> None:
     layers = [keras.layers.Flatten(), keras.layers.Dense(100, name="a"), keras.layers.Dense(10, name="b")]
     theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])
     theirs.save(tmp_path / "theirs.keras")
-    values = keras_exchange.read(tmp_path / "theirs.keras", build("mlp", num_classes=10))
+    values = keras_exchange.read_keras_weights(tmp_path / "theirs.keras", build("mlp", num_classes=10))
     names = ("hidden/kernel", "hidden/bias", "logits/kernel", "logits/bias")
     for name, variable in zip(names, theirs.weights, strict=True):
         np.testing.assert_array_equal(values[name], variable.numpy())
@@ -82,7 +82,7 @@ def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"theirs{ending}"
     theirs.save(path) if ending == ".keras" else theirs.save_weights(path)
     with pytest.raises(DataError) as failed:
-        keras_exchange.read(path, build("mlp", num_classes=10))
+        keras_exchange.read_keras_weights(path, build("mlp", num_classes=10))
     by_ending = {
         ".keras": r"where the model has hidden/kernel \(784, 100\), the file has dense\w*/kernel \(784, 10\)\. Pass",
         ".weights.h5": "cannot be read into mlp: ",
@@ -93,14 +93,14 @@ def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     model = build("mlp", num_classes=10)
     with pytest.raises(UsageError, match="gone.keras does not exist: pass a file that"):
-        keras_exchange.read(tmp_path / "gone.keras", model)
+        keras_exchange.read_keras_weights(tmp_path / "gone.keras", model)
     (tmp_path / "other.txt").touch()
     with pytest.raises(UsageError, match=r"other.txt is neither a .keras nor an .h5 file"):
-        keras_exchange.read(tmp_path / "other.txt", model)
+        keras_exchange.read_keras_weights(tmp_path / "other.txt", model)
     for ending in (".keras", ".h5", ".hdf5"):
         (tmp_path / f"bad{ending}").write_bytes(b"PK\3\4 no archive")
         with pytest.raises(DataError, match=rf"bad{ending} cannot be read into mlp: "):
-            keras_exchange.read(tmp_path / f"bad{ending}", model)
+            keras_exchange.read_keras_weights(tmp_path / f"bad{ending}", model)
 
 
 def test_a_checkpoint_of_another_model_is_refused() -> None:
@@ -108,4 +108,4 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
     wrong = [values | {"hidden/bias": np.zeros(3)}, {name: values[name] for name in values if name != "hidden/bias"}]
     for given, found in zip(wrong, (r"a value of shape \(3,\)", "no value"), strict=True):
         with pytest.raises(DataError, match=rf"has {found} for hidden/bias, which has the shape \(100,\) in mlp"):
-            keras_exchange.to_model(specs.find("mlp"), 10, given)
+            keras_exchange.to_model(specs.find_model("mlp"), 10, given)

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
-from benchmarks.input.tower_input import TowerInput
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.computing import Computing, LossScaling
 from models import building, splitting
@@ -67,7 +67,7 @@ def built(setting: Setting) -> Built:
     generator = np.random.default_rng(1)
     images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), setting.towers)
     labels = np.split(generator.integers(0, CLASSES, BATCH), setting.towers)
-    plan = devices.plan(Devices(num_devices=setting.towers), shared_on="cpu")
+    plan = device_plan.plan(Devices(num_devices=setting.towers), shared_on="cpu")
     with tf.Graph().as_default() as graph:
         model = setting.model()
         divided = splitting.split(model) if setting.modifiers.fc_model_parallel else model
@@ -98,7 +98,7 @@ def train(
     """Returns the losses of some steps, which begin with the values of an earlier training, and the values after."""
     graph, step, state = built(setting).graph, built(setting).step, built(setting).state
     fed = state.feeds(values, weights_only=weights_only) if values else {}
-    config = devices.session_config(Devices(num_devices=setting.towers))
+    config = device_plan.session_config(Devices(num_devices=setting.towers))
     with graph.as_default(), tf.compat.v1.Session(graph=graph, config=config) as session:
         step.initialize(session, values=fed, resuming=values is not None and state.resumes(values))
         losses = [step.run(session) for _ in range(steps)]

@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from benchmarks.cluster.cluster_spec import Task
 from benchmarks.cluster.liveness import (
     WHILE_RUNNING,
     WHILE_WAITING,
+    Answer,
     How,
     Limits,
     Lost,
     MissingTasksError,
+    Sign,
     Watcher,
     wait_for_all,
 )
-from benchmarks.cluster.probe import Answer, Sign
 from benchmarks.errors import ClusterError
-from benchmarks.topology.cluster import Task
 
 PS, FIRST, SECOND = Task("ps", 0), Task("worker", 0), Task("worker", 1)
 REFUSED, SILENT, BUSY = Answer(Sign.REFUSED), Answer(Sign.SILENT), Answer(Sign.BUSY)

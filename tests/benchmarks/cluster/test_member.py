@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.cluster import liveness, member
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.member import disagreement, hello
 from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.topology.cluster import Cluster, Task
 from results.record import Status
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))

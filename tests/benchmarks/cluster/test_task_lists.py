@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from benchmarks.cluster import task_lists
+from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.cluster.liveness import GrpcProbe
 from benchmarks.cluster.member import start_server
-from benchmarks.cluster.probe import GrpcProbe
 from benchmarks.cluster.task_lists import TaskLists, difference
 from benchmarks.errors import ClusterError, UsageError
-from benchmarks.topology.cluster import Cluster, Task
 from tests.support.clusters import free_addresses
 
 MINE = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))

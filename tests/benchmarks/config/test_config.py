@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.data.options import InputOptions
 from benchmarks.errors import UsageError
-from benchmarks.input.options import InputOptions
 from benchmarks.training import computing
 from results.record import key_of
 from tests.support.nvidia import Machine
@@ -488,7 +488,7 @@ def test_an_empty_directory_is_none() -> None:
 
 
 def test_what_flags_alone_contradict_is_refused_before_code_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config.outside_models, "find", lambda *_: pytest.fail("the model was looked for"))
+    monkeypatch.setattr(config.outside_models, "find_outside_model", lambda *_: pytest.fail("the model was looked for"))
     for words in (("--num_batches=1", "--num_epochs=1"), ("--ssh",), ("--deterministic", "--async")):
         with pytest.raises(UsageError):
             resolve("--model=net.py:build", *words)

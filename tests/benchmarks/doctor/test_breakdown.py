@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
 from benchmarks.config.workload import Workload
+from benchmarks.data import input_verb
+from benchmarks.devices import options
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Significance, Stage
-from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.microbench import allreduce_verb
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import device_options
 from benchmarks.tune import recommend_verb
 from results.intervals import Interval
 
@@ -369,7 +370,7 @@ def test_commands_name_virtual_gpus(split: int) -> None:
     for verb, words in commands:
         values = flag.parse(words.split(), ADVISED[verb]).values
         given = collections.defaultdict(str, {**values, "num_gpus": int(values["num_gpus"])})
-        assert device_options.choose(given, lambda: 2).virtual_gpus == split, words
+        assert options.choose(given, lambda: 2).virtual_gpus == split, words
 
 
 @pytest.mark.parametrize("setting", [GPUS, CPU, dataclasses.replace(GPUS, photos=False, data_dir="here")])

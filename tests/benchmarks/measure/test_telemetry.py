@@ -14,14 +14,14 @@ from typing import Any, Literal
 import pynvml
 import pytest
 
+from benchmarks.devices.options import Devices
+from benchmarks.machine import nvml
+from benchmarks.machine.linux import PackageCounters
 from benchmarks.measure import telemetry
+from benchmarks.measure.result_text import resource_lines, startup_line
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
 from benchmarks.measure.worker_reports import WorkerReport, together
-from benchmarks.one_run.result_text import resource_lines, startup_line
-from benchmarks.system import nvml
-from benchmarks.system.linux import PackageCounters
-from benchmarks.topology.device_options import Devices
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
 from tests.support.commands import Finished
 from tests.support.records import make_record
@@ -454,8 +454,8 @@ def test_physical_gpus_are_looked_at_where_they_are(
     hosts: tuple[str, ...],
     looks_at: tuple[int, str],
 ) -> None:
-    from benchmarks.one_run import steps
+    from benchmarks.measure import telemetry
 
     monkeypatch.setattr(telemetry, "prepared", lambda physical, energy_of: (physical, energy_of))
     devices = Devices(device=device, num_devices=3, virtual_gpus=virtual_gpus)
-    assert steps.prepared_telemetry(devices, Place((), "", hosts=hosts)) == looks_at
+    assert telemetry.prepared_telemetry(devices, Place((), "", hosts=hosts)) == looks_at

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.devices.roofline import Peak
 from benchmarks.errors import UsageError
 from benchmarks.microbench import matmul_peak
-from benchmarks.microbench.roofline import Peak
 
 
 class FakeDevice:

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from benchmarks.machine.provenance import RECORDED_VARIABLES
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.system.provenance import RECORDED_VARIABLES
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

@@ -20,9 +20,9 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.errors import UsageError
-from benchmarks.trackers import catalog, handover
-from benchmarks.trackers.catalog import Targets
+from benchmarks.trackers import handover, tracker_list
 from benchmarks.trackers.tracked_run import tracked
+from benchmarks.trackers.tracker_list import Targets
 from results.record import Record, Status
 from tests.support.records import make_record
 
@@ -278,11 +278,11 @@ def test_why_a_tracker_failed_is_said_without_its_secrets(
 
 def test_a_library_that_is_missing_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for kind in catalog.KINDS:
+    for kind in tracker_list.KINDS:
         with pytest.raises(
             UsageError, match=rf"--{kind.flag} needs .* pip install 'cnn-train-bench\[{kind.package}\]'"
         ):
-            catalog.require(Targets(**{kind.flag: "x"}))
+            tracker_list.require(Targets(**{kind.flag: "x"}))
 
 
 @pytest.mark.parametrize(
@@ -297,12 +297,12 @@ def test_a_library_that_is_missing_is_named_with_its_install_command(monkeypatch
 )
 def test_a_value_that_no_tracker_takes_is_refused(flag: str, value: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        catalog.targets_of({**dict.fromkeys(catalog.FLAGS), flag: value})
+        tracker_list.targets_of({**dict.fromkeys(tracker_list.FLAGS), flag: value})
 
 
 def test_a_directory_that_cannot_be_written_is_refused_and_none_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="/file is not a directory. Name a directory that can be"):
-        catalog.require(Targets(tensorboard_dir=str(tmp_path / "file" / "tb")))
-    catalog.require(Targets(tensorboard_dir=str(tmp_path / "new" / "tb")))
+        tracker_list.require(Targets(tensorboard_dir=str(tmp_path / "file" / "tb")))
+    tracker_list.require(Targets(tensorboard_dir=str(tmp_path / "new" / "tb")))
     assert not (tmp_path / "new").exists()

@@ -13,7 +13,7 @@ from variable_mgr.graph_copies import GraphCopies
 def test_a_copied_tower_is_the_graph_that_the_model_would_build() -> None:
     def outline(*, copied: bool) -> list[tuple[Any, ...]]:
         with tf.Graph().as_default() as graph:
-            model = building.build(specs.find("resnet20"), data_format="NHWC", num_classes=10, seed=1)
+            model = building.build(specs.find_model("resnet20"), data_format="NHWC", num_classes=10, seed=1)
             values = [tf.compat.v1.placeholder(variable.dtype, variable.shape) for variable in model.variables]
             images = tf.compat.v1.placeholder(tf.float32, (2, 32, 32, 3))
             labels = tf.compat.v1.placeholder(tf.int32, (2,))

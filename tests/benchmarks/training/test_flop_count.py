@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.input import tower_input
-from benchmarks.one_run import graph
+from benchmarks.data.pipeline import tower_input
+from benchmarks.devices import device_plan
+from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import flop_count, objectives, optimizers, training_step
 from benchmarks.training.flop_count import Work, count
 from models import specs
@@ -46,7 +46,7 @@ FIRST_LAYERS = {
 
 @pytest.mark.parametrize("name", FIRST_LAYERS)
 def test_a_training_step_is_three_passes_less_the_gradient_of_images(name: str) -> None:
-    spec = specs.find(name)
+    spec = specs.find_model(name)
     forward, step = (
         flop_count.of_model(
             spec, batch=2, data_format=layout, num_classes=10, precision="bf16", forward_only=layout == "NHWC"
@@ -174,7 +174,7 @@ def test_what_cannot_be_counted_is_named_and_gives_no_figure() -> None:
     ids=["replicated", "asynchronous"],
 )
 def test_a_step_of_two_towers_does_twice_the_work_of_the_model(manager: str, modifiers: Modifiers) -> None:
-    spec, plan = specs.find("alexnet"), devices.plan(Devices(num_devices=2), shared_on="cpu")
+    spec, plan = specs.find_model("alexnet"), device_plan.plan(Devices(num_devices=2), shared_on="cpu")
     alone = flop_count.of_model(spec, batch=3, data_format="NHWC", num_classes=10, precision="fp32", forward_only=False)
     assert alone.flops > 0 and alone.uncounted == ()
     with tf.Graph().as_default():
@@ -186,7 +186,7 @@ def test_a_step_of_two_towers_does_twice_the_work_of_the_model(manager: str, mod
             tower_input.synthetic(plan.towers, wanted),
             plan,
             manager=factory.make(
-                manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=modifiers
+                manager, Place(plan.towers, device_plan.HOST), shared_devices=plan.shared, modifiers=modifiers
             ),
             optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
@@ -202,8 +202,8 @@ def test_a_compiled_run_counts_what_the_same_run_without_xla_counts(flags: tuple
     for xla in ((), ("--xla=jit",)):
         words = ["--device=cpu", "--num_gpus=2", "--model=resnet20", "--batch_size=2", *flags, *xla]
         chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
-        plan = devices.plan(Devices(num_devices=2), shared_on="cpu")
+        plan = device_plan.plan(Devices(num_devices=2), shared_on="cpu")
         with tf.Graph().as_default():
-            placement = graph.build(chosen, plan).placement
+            placement = run_graph.build(chosen, plan).placement
         counted.append((placement["flops_per_image"], placement["bytes_per_image"]))
     assert counted[0] == counted[1] and counted[0][0] > 0

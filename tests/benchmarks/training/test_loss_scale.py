@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input.tower_input import TowerInput
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.computing import Computing, LossScaling
 from models.building import ModelVariable
@@ -40,7 +40,7 @@ class _Product:
 def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: Any) -> tuple[list[float], list[float]]:
     """Returns the weight after each step, and the scale in each, of one tower per image."""
     model: Any = _Product()
-    plan = devices.plan(Devices(num_devices=len(images)), shared_on="cpu")
+    plan = device_plan.plan(Devices(num_devices=len(images)), shared_on="cpu")
     with tf.Graph().as_default() as graph:
         inputs = [TowerInput(images=tf.constant([image]), labels=tf.constant([0])) for image in images]
         manager = factory.make(
@@ -59,7 +59,7 @@ def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: 
             computing=Computing(loss_scaling=scaling),
         )
         weight = manager.checkpoint_variables()["kernel"][0]
-        config = devices.session_config(Devices(num_devices=len(images)))
+        config = device_plan.session_config(Devices(num_devices=len(images)))
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             step.initialize(session)
             weights, scales, skipped = [], [], []

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.xdist_group("models")
 
 
 def _facts(name: str) -> ModelFacts:
-    spec = specs.find(name)
+    spec = specs.find_model(name)
     return model_facts.of(models.build(name, num_classes=spec.classes), spec)
 
 
@@ -30,7 +30,7 @@ def test_alexnets_dense_layers_have_the_parameters_and_its_convolutions_the_oper
     parameters = sum((size**2 * before + 1) * after for size, before, after, _ in convolutions)
     dense = (256 * 6 * 6 + 1) * 4096 + (4096 + 1) * 4096 + (4096 + 1) * 1000
     assert facts.parameters_by_kind == {"convolution": parameters, "dense": dense, "other": 0}
-    assert facts.parameters == specs.find("alexnet").parameters
+    assert facts.parameters == specs.find_model("alexnet").parameters
     forward = [2 * size**2 * before * after * side**2 for size, before, after, side in convolutions]
     assert facts.flops_by_kind == {
         "convolution": 3 * sum(forward) - forward[0],
@@ -43,4 +43,4 @@ def test_scales_and_offsets_are_neither() -> None:
     parameters = _facts("resnet20").parameters_by_kind
     assert parameters["other"] == 2 * (7 * 16 + 6 * 32 + 6 * 64)
     assert parameters["dense"] == 64 * 10 + 10
-    assert sum(parameters.values()) == specs.find("resnet20").parameters
+    assert sum(parameters.values()) == specs.find_model("resnet20").parameters

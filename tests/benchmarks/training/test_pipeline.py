@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices import device_plan
 from benchmarks.errors import UsageError
-from benchmarks.input.tower_input import TowerInput
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import flop_count, pipeline
 from benchmarks.training.objectives import Objective, cross_entropy
 from models import building
 from models.building import Model
 from models.layers import Layers
 from variable_mgr.managers.pipelined import Pipelined
-from variable_mgr.traffic import DEVICE, Transfer
+from variable_mgr.transfers import DEVICE, Transfer
 
 TWO = ("/cpu:0", "/cpu:1")
 
@@ -60,7 +60,7 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
             losses.append(cross_entropy(logits, batch.labels[2 * part : 2 * part + 2]))
             gradients.append(tf.gradients(losses[-1], [now[variable.name] for variable in weights]))
             now |= state
-        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=2))) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=2))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             got, wanted = session.run(
                 [(score.loss, update.gradients, update.state), (losses, gradients, {n: now[n] for n in update.state})]
@@ -79,7 +79,7 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
 
 
 def test_passes_wait_for_their_input_and_for_the_pass_before_on_their_device_and_for_nothing_else() -> None:
-    with tf.Graph().as_default(), tf.device(devices.HOST):
+    with tf.Graph().as_default(), tf.device(device_plan.HOST):
         model = _model()
         split = pipeline.plan(model, stages=2, micro_batches=3)
         manager = Pipelined(split.homes(TWO))

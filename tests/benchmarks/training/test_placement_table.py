@@ -4,9 +4,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks.input.tower_input import TowerInput
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.placement_table import placement_table
 from models import building, splitting
@@ -17,7 +17,7 @@ KERNEL_BYTES, BIAS_BYTES = 4 * 6 * 3, 4 * 3
 
 
 def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> dict:
-    plan = devices.plan(Devices(num_devices=2), shared_on=shared_on)
+    plan = device_plan.plan(Devices(num_devices=2), shared_on=shared_on)
     with building.stateless_building(seed=0):
         images = keras.Input((6,))
         model = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(images)))

@@ -17,7 +17,7 @@ Results = dict[str, dict[str, np.ndarray]]
 def _compute(*, xla: bool) -> Results:
     """Returns loss, gradients and state of a small network, by how they were computed."""
     with tf.Graph().as_default() as graph:
-        model = building.build(specs.find("resnet20"), data_format="NHWC", num_classes=10, seed=1)
+        model = building.build(specs.find_model("resnet20"), data_format="NHWC", num_classes=10, seed=1)
         values = [tf.constant(_initial(variable)) for variable in model.variables]
         images = tf.constant(np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32))
         labels = tf.constant([1, 2, 3, 4])

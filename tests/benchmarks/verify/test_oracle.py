@@ -9,8 +9,8 @@ import itertools
 
 import pytest
 
+from benchmarks.cluster.cluster_spec import place
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology.placement import place
 from benchmarks.verify import cases
 from benchmarks.verify.cases import TRANSFERS, Case
 from tests.support.arithmetic import scalar_error

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from benchmarks.cli import publish_verb
 from benchmarks.config import config, flag, run_flags
-from benchmarks.system.provenance import describe_software
+from benchmarks.machine.provenance import describe_software
 from docs import generate
 from results.exchange import publication, publication_check
 from results.exchange.public_record import public

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input.tower_input import TowerInput
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices import device_plan
 from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.timing import Numbers
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building
 from variable_mgr import expected, factory
@@ -39,7 +39,7 @@ def _sum(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def _build(
     towers: int, images: Callable[[int], tf.Tensor], loss: objectives.LossFunction = _sum
 ) -> tuple[training_step.Step, tf.Variable]:
-    plan = devices.plan(Devices(num_devices=towers), shared_on="cpu")
+    plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
     manager = factory.make(
         "parameter_server", plan.place, shared_devices=plan.shared, modifiers=Modifiers(asynchronous=True)
     )
@@ -59,7 +59,7 @@ def test_no_update_is_lost_or_torn() -> None:
     taken = [0] * TOWERS
     with tf.Graph().as_default():
         step, kernel = _build(TOWERS, lambda tower: tf.fill([1, UNITS], tower + 1.0))
-        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=TOWERS))) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=TOWERS))) as session:
             step.initialize(session)
 
             def tower(number: int) -> Callable[[], tuple[float, int, Numbers]]:
@@ -98,7 +98,7 @@ def test_staleness_counts_the_updates_of_others(updates_by_the_other: int) -> No
 
     with tf.Graph().as_default():
         step, _ = _build(2, lambda tower: tf.ones([1, UNITS]), loss)
-        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=2))) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=2))) as session:
             step.initialize(session)
             slow, fast = (session.make_callable([loop.staleness, loop.operation]) for loop in step.loops)
             found = []

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input.tower_input import TowerInput
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building
 from models.layers import Layers
@@ -28,8 +28,8 @@ every_manager = pytest.mark.parametrize("name", IN_ONE_PROCESS)
 BATCH, CLASSES = 12, 5
 
 
-def _make(name: str, towers: tuple[str, ...], shared: tuple[str, ...] = (devices.HOST,)) -> VariableManager:
-    return factory.make(name, Place(towers, devices.HOST), shared_devices=shared, modifiers=Modifiers())
+def _make(name: str, towers: tuple[str, ...], shared: tuple[str, ...] = (device_plan.HOST,)) -> VariableManager:
+    return factory.make(name, Place(towers, device_plan.HOST), shared_devices=shared, modifiers=Modifiers())
 
 
 def _convolutional() -> building.Model:
@@ -60,7 +60,7 @@ class _Trained:
         generator = np.random.default_rng(1)
         self.images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), towers)
         labels = np.split(generator.integers(0, CLASSES, BATCH), towers)
-        plan = devices.plan(Devices(num_devices=towers), shared_on=shared_on)
+        plan = device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
         self.manager: VariableManager = _make(name, plan.towers, plan.shared)
         with tf.Graph().as_default():
             step = training_step.build_training_step(
@@ -73,7 +73,7 @@ class _Trained:
             )
             drift = self.manager.replica_drift()
             everything = {v.op.name: v for v in tf.compat.v1.global_variables()}
-            with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=towers))) as session:
+            with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
                 step.initialize(session)
                 self.initial = session.run(everything)
                 for _ in range(steps):
@@ -111,7 +111,7 @@ def test_towers_equal_one_device_with_the_whole_batch(name: str, towers: int, sh
 
 
 def test_a_shared_weight_decays_once_however_many_towers_read_it() -> None:
-    plan = devices.plan(Devices(num_devices=3), shared_on="cpu")
+    plan = device_plan.plan(Devices(num_devices=3), shared_on="cpu")
     with tf.Graph().as_default() as graph:
         model = _convolutional()
         training_step.build_training_step(
@@ -196,7 +196,7 @@ def test_drift_is_seen() -> None:
         manager.create(_convolutional().variables)
         drift = manager.replica_drift()
         (other,) = (v for v in tf.compat.v1.global_variables() if v.op.name == "tower_1/conv/bias")
-        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=2))) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=2))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             assert session.run(drift) == 0.0
             session.run(tf.raw_ops.AssignVariableOp(resource=other.handle, value=tf.fill([6], 0.25)))

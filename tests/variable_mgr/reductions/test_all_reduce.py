@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.devices import device_plan
 from benchmarks.microbench import allreduce_verb
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from benchmarks.verify import cases
 from variable_mgr.place import Place, Turn
 from variable_mgr.placement import group_small
@@ -27,7 +27,7 @@ SHAPES = [(5,), (), (2, 3), (1,)]
 
 
 def _place(towers: int) -> Place:
-    return Place(tuple(f"/cpu:{i}" for i in range(towers)), devices.HOST)
+    return Place(tuple(f"/cpu:{i}" for i in range(towers)), device_plan.HOST)
 
 
 def _tensors(towers: int, of_shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[list[np.ndarray]]:
@@ -45,7 +45,7 @@ def _reduced(reduction: Reduction, values: list[list[np.ndarray]], steps: int = 
                 # A variable keeps graph optimisation from reducing constants ahead of time.
                 towers.append([tf.Variable(tensor).read_value() for tensor in tensors])
         means, operations = reduction.mean(towers)
-        with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=len(values)))) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=len(values)))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             return [session.run([means, operations])[0] for _ in range(steps)][-1]
 
@@ -183,7 +183,7 @@ def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
         in_verify = [case for case in cases.cases() if case.modifiers.all_reduce_spec == "last_tower"]
         assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
         given = flag.parse(["--device=cpu", "--num_gpus=2"], allreduce_verb.ALLREDUCE_FLAGS).values
-        assert "last_tower" in allreduce_verb.resolve(run_flags.unset(given), lambda: 0).specs
+        assert "last_tower" in allreduce_verb.allreduce_options(run_flags.unset(given), lambda: 0).specs
         config.resolve(
             flag.parse(["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS).values,
             lambda: 0,

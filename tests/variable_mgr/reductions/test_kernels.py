@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.topology import devices
 from variable_mgr.place import MeanFunction, Place, Turn
 from variable_mgr.reductions import kernels
 from variable_mgr.reductions.algorithms import ALGORITHMS
-from variable_mgr.traffic import total_bytes
+from variable_mgr.transfers import total_bytes
 
 HOST = "/job:worker/device:CPU:9"
 RUN_HERE = {
@@ -79,7 +79,7 @@ def between(links: dict[tuple[str, str], int]) -> dict[tuple[int, int], int]:
     ("name", "count"), [(name, count) for name in RUN_HERE for count in COUNTS.get(name, (1, 2, 3, 5))]
 )
 def test_every_tower_has_the_mean_in_its_shape(name: str, count: int, graph: tf.Graph) -> None:
-    place = Place(towers(count), devices.HOST)
+    place = Place(towers(count), device_plan.HOST)
     # Seven elements are no multiple of any of these numbers of towers.
     values = [np.arange(7, dtype=np.float32).reshape(7, 1) * 10**tower for tower in range(count)]
     inputs = []
@@ -87,7 +87,7 @@ def test_every_tower_has_the_mean_in_its_shape(name: str, count: int, graph: tf.
         with tf.device(device):
             inputs.append(tf.compat.v1.placeholder_with_default(value, value.shape))
     means = RUN_HERE[name](inputs, place, Turn(3, count - 1))
-    with tf.compat.v1.Session(config=devices.session_config(Devices(num_devices=count))) as session:
+    with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=count))) as session:
         for mean in session.run(means):
             np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-6)
 

@@ -1,1 +1,0 @@
-"""What a run does between its measured steps: evaluation, summaries, profiles."""

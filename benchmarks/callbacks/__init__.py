@@ -1,0 +1,1 @@
+"""What happens between steps: evaluation, summaries, and what decides when."""

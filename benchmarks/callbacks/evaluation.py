@@ -1,0 +1,327 @@
+"""Evaluates weights on every image of a validation set once, whatever manager keeps them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from benchmarks.callbacks import options
+from benchmarks.checkpoints import resuming
+from benchmarks.checkpoints.training_state import TrainingState
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.config.workload import Workload
+from benchmarks.data.options import Data, of_validation
+from benchmarks.data.pipeline import host_pipeline, run_input
+from benchmarks.data.pipeline.host_pipeline import NO_LABEL
+from benchmarks.data.pipeline.run_input import RunInput
+from benchmarks.data.pipeline.tower_input import InputSpec
+from benchmarks.devices.device_plan import HOST, DevicePlan
+from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph.epochs import Epochs
+from benchmarks.measure.display import FIRST_STEP, Display
+from benchmarks.measure.run_log import RunLog, process_age_seconds
+from benchmarks.measure.telemetry import prepared_telemetry
+from benchmarks.measure.timing import Phase
+from benchmarks.process.deadlines import PREPARATION_FACTOR
+from benchmarks.training.objectives import in_top
+from benchmarks.training.placement_table import placement_table
+from models import specs
+from models.building import Model
+from variable_mgr.manager import VariableManager
+
+_ROUNDING = 1e-9  # of a number of epochs
+
+
+class Totals(NamedTuple):
+    """Sums over images: their number, those classified correctly, also among the five most likely, and their losses."""
+
+    images: float = 0.0
+    top_1: float = 0.0
+    top_5: float = 0.0
+    loss: float = 0.0
+
+    def __add__(self, other: tuple[Any, ...]) -> Totals:
+        """Returns the sums over the images of both."""
+        return Totals(*(one + more for one, more in zip(self, other, strict=True)))
+
+    def result(self) -> dict[str, Any]:
+        """Returns the number of images, and shares and mean loss over them, for the record."""
+        return {
+            "images": int(self.images),
+            "top_1_accuracy": self.top_1 / self.images,
+            "top_5_accuracy": self.top_5 / self.images,
+            "loss": self.loss / self.images,
+        }
+
+
+class Evaluator:
+    """Evaluates in inference mode. Devices take batches in turn; those after the last image are empty.
+
+    Made in a graph, to which it adds no variables.
+
+    Args:
+        model: as it was built, before it was divided over devices.
+        weights: by name, the variable, or its parts that are joined along the last axis.
+        devices: each evaluates a part of the images.
+        images: of the devices, as `run_input.build_validation` makes them.
+        num_classes: of the labels.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Mapping[str, Sequence[tf.Variable]],
+        devices: Sequence[str],
+        images: RunInput,
+        num_classes: int,
+    ) -> None:
+        self._input, self._num_classes = images, num_classes
+        assert images.source is not None, "an evaluation reads images"
+        self.source = images.source
+        totals = []
+        for number, (device, batch) in enumerate(zip(devices, images.towers, strict=True)):
+            with tf.device(device), tf.name_scope(f"evaluation_{number}"):
+                logits, _ = model.call(_values(model, weights), batch.images, training=False)
+                totals.append(_totals(logits, batch.labels))
+        with tf.device(HOST):
+            self._totals = tf.add_n(totals)
+        self.images_per_step = sum(batch.labels.shape[0] for batch in images.towers)
+
+    def steps(self, session: tf.compat.v1.Session) -> Iterator[Totals]:
+        """Begins a pass over the images, and yields the totals of each step until there are no more images.
+
+        Raises:
+            DataError: a record cannot be read.
+        """
+        try:
+            for operation in self._input.initializers:
+                session.run(operation)
+            images = self.images_per_step
+            while images == self.images_per_step:
+                totals = Totals(*session.run(self._totals).tolist())
+                images = totals.images
+                if images:
+                    yield totals
+        except tf.errors.OpError as error:
+            explained = self._input.translate(error, self._num_classes)
+            if explained is error:
+                raise
+            raise explained from error
+        if self._input.skipping and self._input.skipping.failure:
+            raise self._input.skipping.failure
+
+    def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
+        """Returns the result of a pass over the images."""
+        return sum(self.steps(session), Totals()).result()
+
+
+def _values(model: Model, weights: Mapping[str, Sequence[tf.Variable]]) -> list[tf.Tensor]:
+    """Returns what inference computes with, one tensor per variable of the model; it does not read towers' states."""
+    values = []
+    for variable in model.variables:
+        if variable.kind == "tower_state":
+            values.append(tf.zeros(variable.shape, variable.dtype))
+            continue
+        parts = []
+        for part in weights[variable.name]:
+            with tf.device(part.device):
+                parts.append(part.read_value())
+        values.append(tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0])
+    return values
+
+
+def _totals(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns what `Totals` has of one batch, [4], float64; images with NO_LABEL do not count."""
+    counts = labels > NO_LABEL
+    labels = tf.maximum(labels, 0)
+    losses = tf.cast(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), tf.float64)
+    each = [tf.ones_like(losses), *(tf.cast(in_top(logits, labels, k), tf.float64) for k in (1, 5)), losses]
+    return tf.reduce_sum(tf.where(counts, tf.stack(each), tf.zeros([], tf.float64)), axis=1)
+
+
+def due_steps(wanted: options.Evaluation, epochs_after: Callable[[int], float]) -> Callable[[int], bool]:
+    """Returns a function that returns whether an evaluation follows that many steps.
+
+    One that is due after a number of epochs follows the step that completes them. `epochs_after` returns how many
+    passes over the data set that many steps make.
+    """
+    every_steps, every_epochs = wanted.eval_every_steps, wanted.eval_every_epochs
+
+    def completed(steps: int) -> tuple[int, int]:
+        epochs = epochs_after(steps) + _ROUNDING
+        return sum(at <= epochs for at in wanted.eval_at_epochs), math.floor(
+            epochs / every_epochs
+        ) if every_epochs else 0
+
+    def is_due(steps: int) -> bool:
+        by_steps = steps in wanted.eval_at_steps or (every_steps > 0 and steps % every_steps == 0)
+        return by_steps or completed(steps) != completed(steps - 1)
+
+    return is_due
+
+
+class Evaluation:
+    """Evaluates between steps, and after the last.
+
+    Args:
+        follows: whether an evaluation follows that many steps.
+        evaluate: returns the result of one.
+        note: gets the steps of the training, the result with its `seconds`, and whether the aim is reached.
+        aim: the top-1 accuracy at which training has reached its aim; None: it has none.
+    """
+
+    name = "an evaluation"
+
+    def __init__(
+        self,
+        follows: Callable[[int], bool],
+        evaluate: Callable[[], dict[str, Any]],
+        note: Callable[[int, dict[str, Any], bool], None],
+        aim: float | None = None,
+    ) -> None:
+        self._follows, self._evaluate, self._note, self._aim = follows, evaluate, note, aim
+
+    def is_due(self, steps: int, *, last: bool) -> bool:
+        """Returns whether to evaluate; after the last step unless that was already done."""
+        return self._follows(steps) != last
+
+    def do(self, steps: int) -> bool:
+        """Evaluates, and returns whether the aim is reached."""
+        begin = time.perf_counter()
+        result = self._evaluate()
+        reached = self._aim is not None and result["top_1_accuracy"] >= self._aim
+        self._note(steps, {**result, "seconds": time.perf_counter() - begin}, reached)
+        return reached
+
+
+def build_evaluator(
+    workload: Workload,
+    data: Data,
+    spec: InputSpec,
+    model: Model,
+    manager: VariableManager,
+    devices: DevicePlan,
+) -> Evaluator:
+    """Finds the validation set, and builds in the default graph what evaluates a manager's weights on all devices.
+
+    Raises:
+        DataError: the validation set is missing or incomplete.
+    """
+    assert data.input is not None and data.data_dir is not None, "the configuration requires images"
+    images = run_input.build_validation(
+        specs.find_model(workload.model),
+        spec,
+        devices.towers,
+        of_validation(data.input),
+        host_pipeline.find_source(data.data_name, data.data_dir, "validation"),
+    )
+    return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes)
+
+
+def evaluation(
+    wanted: options.Evaluation,
+    epochs: Epochs,
+    evaluator: Evaluator | None,
+    session: tf.compat.v1.Session,
+    log: RunLog,
+    display: Display,
+) -> Evaluation:
+    """Returns the interlude that evaluates during training; only the process that leads has an evaluator."""
+
+    def evaluate() -> dict[str, Any]:
+        assert evaluator is not None, "only the leader evaluates"
+        return evaluator.evaluate(session)
+
+    def note(number: int, result: dict[str, Any], reached: bool) -> None:
+        noted = {"step": number, "epochs": epochs.after(number), **result}
+        log.observe(evaluations=[*log.numbers.evaluations, noted])
+        if reached and log.numbers.seconds_to_accuracy is None:
+            log.observe(seconds_to_accuracy=process_age_seconds() - (log.numbers.startup_seconds or 0.0))
+        display.evaluated(noted)
+
+    follows = due_steps(wanted, epochs.after)
+    return Evaluation(follows, evaluate, note, wanted.stop_at_top_1_accuracy)
+
+
+def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Evaluates the newest checkpoint of `--train_dir` once, and measures it.
+
+    Raises:
+        DataError: there is no checkpoint, or no validation set.
+        UsageError: the checkpoint is of another model.
+    """
+    workload, training = config.workload, config.training
+    devices = run_graph.plan_devices(config)
+    earlier = resuming.find_earlier(config.checkpoints, resuming.facts(config), team, display, weights_only=True)
+    display.phase("building the graph", None)
+    with tf.Graph().as_default():
+        model = run_graph.build_model(workload, training, config.computing)
+        _, manager = run_graph.divided(config.variables, model, devices)
+        manager.create(model.variables)
+        spec = run_graph.input_spec(workload, config.place, training.seed, config.evaluation.eval_batch_size)
+        evaluator = build_evaluator(workload, config.data, spec, model, manager, devices)
+        log.started("graph")
+        log.placement = placement_table(manager, devices, training=False, variables=model.variables)
+        log.data_set = evaluator.source.identify()
+        display.start(run_facts.facts(config, evaluator.source.describe(), log.placement))
+        weights = [part for parts in manager.checkpoint_variables().values() for part in parts]
+        values = TrainingState(model.variables, manager, None, []).feeds(earlier.values, weights_only=True)
+        with tf.compat.v1.Session(config=run_graph.session_config(config.devices, config.runtime)) as session:
+            session.run([variable.initializer for variable in weights], feed_dict=values)
+            with prepared_telemetry(config.devices, config.place) as log.telemetry:
+                log.observe(startup_seconds=log.started("variables"))
+                limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+                result = _measured(evaluator, session, log, display, team, limit_seconds)
+    team.expect_nothing()
+    log.observe(evaluations=[{"step": earlier.steps, "epochs": earlier.epochs, **result}])
+    display.evaluated(result)
+
+
+def _measured(
+    evaluator: Evaluator,
+    session: tf.compat.v1.Session,
+    log: RunLog,
+    display: Display,
+    team: Team,
+    limit_seconds: float,
+) -> dict[str, Any]:
+    """Returns the result of a pass over the images, and measures its steps, but not the last if it is not full.
+
+    The first step is taken before: in it TensorFlow optimises the graph.
+    """
+
+    def timed() -> Iterator[tuple[Totals, float]]:
+        batches = evaluator.steps(session)
+        while True:
+            team.expect("A step (evaluation)", limit_seconds)
+            begin = time.perf_counter()
+            batch = next(batches, None)
+            seconds = time.perf_counter() - begin
+            if batch is None:
+                return
+            yield batch, seconds
+
+    def note(phase: Phase, batch: Totals, seconds: float) -> None:
+        phase.step_seconds.append(seconds)
+        phase.losses.append(batch.loss / batch.images)
+        phase.ended_at.append(time.perf_counter())
+        display.after_step(phase)
+
+    display.phase(FIRST_STEP, 1)
+    note(log.first, *next(timed()))
+    display.phase("measuring", None)
+    totals, begin = Totals(), time.perf_counter()
+    log.opened_at = begin
+    with log.telemetry or contextlib.nullcontext():
+        for batch, seconds in timed():
+            totals += batch
+            if batch.images == evaluator.images_per_step or not log.measured.step_seconds:
+                log.images_per_step = int(batch.images)
+                note(log.measured, batch, seconds)
+    return {**totals.result(), "seconds": time.perf_counter() - begin}

@@ -1,0 +1,140 @@
+"""The verb `export`: writes the model of a checkpoint for Keras or TensorFlow Serving. Imports TensorFlow late."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoints import weight_files
+from benchmarks.config import outside_models
+from benchmarks.config.verb import Verb
+from benchmarks.console import say, warn
+from benchmarks.data.sources.data_sets import data_set_of
+from benchmarks.devices.start_tensorflow import start
+from benchmarks.errors import BenchError, ExitStatus, UsageError, headline
+from benchmarks.option import Flag, Groups
+from benchmarks.process.tensorflow_setup import Runtime
+
+EXPORT_FLAGS: Groups = {
+    "From": (
+        Flag("train_dir", str, "of a training, whose newest checkpoint is taken", path="directory", addresses=True),
+        Flag(
+            "checkpoint",
+            str,
+            "the prefix of a checkpoint's files, such as out/model.ckpt-500",
+            path="file",
+            addresses=True,
+        ),
+        Flag(
+            "model",
+            str,
+            "the own model that the checkpoint is of, as path/to/file.py:function; its code is executed",
+        ),
+    ),
+    "To": (
+        Flag("keras_file", str, "a .keras file, for keras.models.load_model", path="file"),
+        Flag("saved_model", str, "a new directory with a SavedModel, as TensorFlow Serving reads it", path="directory"),
+    ),
+}
+
+
+def export_options(given: Mapping[str, Any]) -> tuple[str, Path | None, Path | None, str | None]:
+    """Returns the checkpoint's path, where to write which form, and the model that the user confirms.
+
+    Raises:
+        UsageError: the flags (None: not given) do not name one checkpoint and a place that can be written to.
+        DataError: it is a file of something else.
+    """
+    source = given["train_dir"] or given["checkpoint"]
+    keras_file, saved_model = given["keras_file"], given["saved_model"]
+    if not source or (given["train_dir"] and given["checkpoint"]):
+        raise UsageError("export needs one of --train_dir=DIR and --checkpoint=PREFIX: the checkpoint to export.")
+    if not (keras_file or saved_model):
+        raise UsageError("export needs --keras_file=FILE.keras, --saved_model=DIR or both: where to write the model.")
+    if keras_file and not keras_file.endswith(".keras"):
+        raise UsageError(f"--keras_file={keras_file}: Keras knows its format by the ending; name a file FILE.keras.")
+    if saved_model and Path(saved_model).exists():
+        raise UsageError(f"--saved_model={saved_model} exists: name a new directory.")
+    weight_files.refuse_other_formats(source, "train_dir" if given["train_dir"] else "checkpoint", keras_too=False)
+    return source, keras_file and Path(keras_file), saved_model and Path(saved_model), given["model"]
+
+
+def run_export(source: str, keras_file: Path | None, saved_model: Path | None, model_name: str | None) -> ExitStatus:
+    """Exports the model of a checkpoint.
+
+    Raises:
+        UsageError: the model is code that the user has not named, or another than the user's. Or it cannot be built, or
+            not be saved by Keras.
+        DataError: the checkpoint cannot be used.
+        BenchError: a file cannot be written.
+    """
+    start(Runtime())
+    from benchmarks.checkpoints import checkpoint_files, keras_exchange
+
+    saved = checkpoint_files.read_checkpoint(source)
+    facts = saved.facts
+    spec = outside_models.find_outside_model(
+        _confirmed(facts["model"], model_name, saved.prefix), facts["data_name"], facts["num_classes"]
+    )
+    if spec.digest != facts["model_digest"]:
+        warn(f"The code of {spec.name} has changed since {saved.prefix} was saved.")
+    model = keras_exchange.to_model(spec, facts["num_classes"], saved.values)
+    if keras_file:
+        _write(keras_file, model.save)
+    if saved_model:
+        _write(saved_model, lambda path: model.export(path, verbose=False))
+    data_set = data_set_of(spec.data_name)  # synthetic images stand for those of the model's data set
+    say(f"{spec.title} after {saved.steps} steps: {', '.join(str(path) for path in (keras_file, saved_model) if path)}")
+    say(
+        f"It takes float32 images {tuple(model.input_shape[1:])} of which the mean {data_set.mean} was subtracted and "
+        f"which were divided by {data_set.stddev}, per channel of values from 0 to 255; it returns "
+        f"{model.output_shape[-1]} logits."
+    )
+    return ExitStatus.OK
+
+
+def _confirmed(stated: str, given: str | None, prefix: Path) -> str:
+    """Returns the model of a checkpoint; code is executed only if the user names it, not because a file does.
+
+    Raises:
+        UsageError: it is code, and the user names none; or another model than the user's.
+    """
+    if outside_models.is_code(stated):
+        if given is None:
+            raise UsageError(
+                f"The checkpoint {prefix} is of the own model {stated}, whose code would be executed: if you trust it, "
+                "pass --model=FILE.py:FUNCTION, with the path where it is."
+            )
+        return given
+    if given not in (None, stated):
+        raise UsageError(f"--model={given}: the checkpoint {prefix} is of {stated}. Pass that, or omit it.")
+    return stated
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file or directory, which appears under its name when it is complete."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as directory:
+            write(Path(directory) / path.name)
+            os.replace(Path(directory) / path.name, path)
+    except OSError as error:
+        raise BenchError(
+            f"{path} cannot be written: {error.strerror or headline(error)}. Name another place."
+        ) from error
+
+
+VERB = Verb(
+    "export",
+    "write the model of a checkpoint for Keras or TensorFlow Serving",
+    EXPORT_FLAGS,
+    lambda given, command: run_export(*export_options(given.values)),
+    details="The model is Keras' own, in NHWC and float32, whatever it was trained in, and returns logits.",
+    examples=(
+        "export --train_dir=out --keras_file=model.keras",
+        "export --checkpoint=out/model.ckpt-500 --saved_model=serving/1",
+    ),
+)

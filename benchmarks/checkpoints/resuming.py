@@ -1,0 +1,274 @@
+"""What a run takes from checkpoints, and what it leaves in them for the next."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.callbacks.options import Checkpoints
+from benchmarks.checkpoints import checkpoint_files, keras_exchange, weight_files
+from benchmarks.checkpoints.checkpoint_files import Saved
+from benchmarks.checkpoints.saving import Saving
+from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
+from benchmarks.cluster import restarts
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.console import warn
+from benchmarks.data.sources.local_files import only_writer
+from benchmarks.data.sources.storage import is_address
+from benchmarks.errors import UsageError
+from benchmarks.graph.epochs import Epochs
+from benchmarks.graph.run_graph import RunGraph
+from benchmarks.measure import interleaved_steps
+from benchmarks.measure.display import Display
+from results.version import SUITE_VERSION
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """What earlier runs have left of a training; nothing, if it begins.
+
+    Attributes:
+        steps: that were trained.
+        images: that were trained with, by all towers.
+        ends_at_step: the step at which the attempt was to end that this one repeats; None: it repeats none, or that
+            saved no checkpoint.
+        values: of the checkpoint's entries, by name; without what is in flight if this run's graph is another one.
+        epochs: passes over the data set that the images were.
+        initial_weights: to begin with, from another training's checkpoint, by name.
+    """
+
+    steps: int = 0
+    images: int = 0
+    ends_at_step: int | None = None
+    values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    epochs: float = 0.0
+    initial_weights: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def images_drawn(self, modifiers: Modifiers, images_per_step: int) -> int:
+        """Returns how many images the training has drawn from the data set: those of staged gradients, too."""
+        is_staged = modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
+        return self.images + is_staged * images_per_step
+
+
+def facts(config: Config) -> dict[str, Any]:
+    """Returns what a checkpoint of a run is of, as JSON has it; `graph` must be equal for values in flight to fit."""
+    workload, variables = config.workload, config.variables
+    return {
+        "model": workload.model,
+        "model_digest": workload.model_digest,
+        "data_name": config.data.data_name,
+        "num_classes": workload.num_classes,
+        "optimizer": config.training.optimizer,
+        "variable_update": variables.variable_update,
+        "graph": {
+            "variable_update": variables.variable_update,
+            "modifiers": dataclasses.asdict(variables.modifiers),
+            "towers": config.towers_in_total,
+            "batch_per_device": workload.batch_per_device,
+            "precision": config.computing.precision,
+            "pipeline": None if variables.pipeline is None else dataclasses.asdict(variables.pipeline),
+        },
+    }
+
+
+@contextlib.contextmanager
+def only_training(directory: str | None, team: Team) -> Iterator[None]:
+    """Keeps other trainings out of the directory of checkpoints. The leader locks it, since it alone saves.
+
+    Raises:
+        UsageError: another training uses it.
+    """
+    with contextlib.ExitStack() as stack:
+        if directory is not None and team.is_leader and not interleaved_steps.inherited():
+            try:
+                if is_address(directory):
+                    raise OSError(errno.ENOLCK, "its storage has no locks")
+                stack.enter_context(only_writer(Path(directory), "checkpoints"))
+            except OSError as error:  # a file system without locks, or another storage
+                warn(f"--train_dir={directory} cannot be locked ({error.strerror}): let only one training use it.")
+        yield
+
+
+def find_earlier(
+    checkpoints: Checkpoints, facts: Mapping[str, Any], team: Team, display: Display, *, weights_only: bool
+) -> Earlier:
+    """Reads the newest whole checkpoint of `--train_dir`, if it has one, or else that of `--initial_weights`.
+
+    `facts` are those of the run. With `weights_only` nothing is trained: there must be a checkpoint, and its optimizer
+    does not matter.
+
+    Raises:
+        DataError: there are only damaged ones, or those of other programs; or inference needs one, and there is none.
+            Or the initial weights cannot be read.
+        UsageError: it is of another model or optimizer, or workers see different checkpoints.
+    """
+    directory, saved = checkpoints.train_dir, None
+    if directory is not None:
+        saved, found = _newest(directory, team, weights_only=weights_only), f"{directory} has none, so training begins"
+        if saved is not None:
+            _require_same(saved, facts, f"--train_dir={directory}", weights_only=weights_only)
+            found = f"{'weights' if weights_only else 'continuing'} after step {saved.steps}, from {saved.prefix}"
+        if team.is_leader:
+            display.note(f"Checkpoints: {found}.")
+    if saved is None:
+        return Earlier(initial_weights=_of_other_training(checkpoints.initial_weights))
+    values = saved.values
+    if saved.facts.get("graph") != facts["graph"]:
+        values = {name: value for name, value in values.items() if not name.startswith(IN_FLIGHT)}
+    images = saved.facts["images"]
+    return Earlier(
+        saved.steps,
+        images,
+        ends_at_step=_end_of_attempt(saved),
+        values=values,
+        epochs=images / saved.facts["images_per_epoch"],
+    )
+
+
+def _newest(directory: str, team: Team, *, weights_only: bool) -> Saved | None:
+    """Returns the newest whole checkpoint, which is the same for all workers; None if the directory has none."""
+    weight_files.refuse_other_formats(directory, "train_dir", keras_too=False)
+    if interleaved_steps.inherited():
+        raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
+    saved = checkpoint_files.read_checkpoint(directory) if weights_only else checkpoint_files.latest(directory)
+    steps = team.meet("looked for a checkpoint", saved and saved.steps)
+    if len(set(steps.values())) > 1:
+        seen = ", ".join(f"{task} {'none' if found is None else f'step {found}'}" for task, found in steps.items())
+        raise UsageError(
+            f"--train_dir={directory}: the workers see different checkpoints ({seen}). Pass a directory that all share."
+        )
+    return saved
+
+
+def _end_of_attempt(saved: Saved) -> int | None:
+    """Returns the step at which the training was to end, if an attempt of this run has saved the checkpoint."""
+    attempts = restarts.inherited()
+    if attempts is None or saved.saved_at() < attempts.begun:
+        return None
+    ends_at_step: int = saved.facts["ends_at_step"]
+    return ends_at_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Restoring:
+    """How a run's variables get their first values.
+
+    Attributes:
+        state: of the training; None if weights are neither loaded nor saved.
+        values: to feed while variables are initialised.
+        resumes: whether these include all that was staged.
+    """
+
+    state: TrainingState | None = None
+    values: Mapping[tf.Tensor, np.ndarray] = dataclasses.field(default_factory=dict)
+    resumes: bool = False
+
+
+def restoring(checkpoints: Checkpoints, place: Place, built: RunGraph, earlier: Earlier) -> Restoring:
+    """Returns the way into a graph of what `earlier` has, or else of `--initial_weights`.
+
+    Raises:
+        DataError: the values do not fit.
+    """
+    if checkpoints.train_dir is None and checkpoints.initial_weights is None:
+        return Restoring()
+    state = TrainingState(
+        built.model.variables,
+        built.manager,
+        built.optimizer,
+        built.variables,
+        first_tower=place.worker * len(place.towers),
+        alone=place.workers == 1,
+    )
+    if earlier.values:
+        return Restoring(state, state.feeds(earlier.values), state.resumes(earlier.values))
+    if checkpoints.initial_weights is not None:
+        weights = earlier.initial_weights or keras_exchange.read_keras_weights(checkpoints.initial_weights, built.model)
+        return Restoring(state, state.feeds(weights, weights_only=True))
+    return Restoring(state)
+
+
+def require_room(directory: str, state: TrainingState) -> None:
+    """Finds out, before the training, whether a checkpoint will have room; an old one stays until it is written.
+
+    Raises:
+        UsageError: it will not; of an address this is not known.
+    """
+    if is_address(directory):
+        return
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < state.size_bytes:
+        raise UsageError(
+            f"--train_dir={directory} has {free_bytes / 1e6:,.1f} MB of free space, and a checkpoint of this training "
+            f"needs {state.size_bytes / 1e6:,.1f} MB. Free space there, or pass another directory."
+        )
+
+
+def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
+    """Returns the values of a checkpoint of `--initial_weights`; none for a file of Keras, which is read into a model.
+
+    Raises:
+        DataError: it is missing, damaged or of another format. This is found before anything is built.
+    """
+    if path is None:
+        return {}
+    weight_files.refuse_other_formats(path, "initial_weights", keras_too=True)
+    return {} if weight_files.is_of_keras(path) else checkpoint_files.read_checkpoint(path).values
+
+
+def saving(
+    checkpoints: Checkpoints,
+    facts: Mapping[str, Any],
+    epochs: Epochs,
+    state: TrainingState,
+    session: tf.compat.v1.Session,
+    ends_at_step: int,
+) -> Saving:
+    """Returns the interlude that saves checkpoints of a run with these facts, which is to end at a step."""
+    directory = str(checkpoints.train_dir)
+
+    def save(steps: int) -> None:
+        of_step = {
+            **facts,
+            "images": epochs.images_after(steps),
+            "images_per_epoch": epochs.images_per_epoch,
+            "ends_at_step": ends_at_step,
+            "suite_version": SUITE_VERSION,
+        }
+        # Not with the options of the steps: the leader alone would count a run of the collectives.
+        checkpoint_files.write(directory, steps, state.fetch(session), of_step, checkpoints.max_ckpts_to_keep)
+
+    return Saving(
+        save,
+        steps_before=epochs.steps_before,
+        every_steps=checkpoints.save_model_steps,
+        every_seconds=checkpoints.save_model_secs,
+    )
+
+
+def _require_same(saved: Saved, facts: Mapping[str, Any], where: str, *, weights_only: bool) -> None:
+    """Compares what a checkpoint is of with what is to be trained.
+
+    Raises:
+        UsageError: it is of another model or optimizer.
+    """
+    instead = f"Pass that, or another --train_dir; --initial_weights={saved.prefix} begins a training with its weights."
+    for name in ("model", "num_classes", *(() if weights_only else ("optimizer",))):
+        if saved.facts[name] != facts[name]:
+            raise UsageError(
+                f"{where}: its checkpoint is of --{name}={saved.facts[name]}, and this run has --{name}={facts[name]}. "
+                f"{instead if name == 'optimizer' else 'Pass that, or another --train_dir.'}"
+            )
+    if saved.facts["model_digest"] != facts["model_digest"]:
+        warn(f"{where}: the code of {facts['model']} has changed since the checkpoint was saved.")

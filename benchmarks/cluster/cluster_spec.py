@@ -1,0 +1,248 @@
+"""The tasks of a cluster, their addresses, and which of them this process is. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+
+from benchmarks.errors import UsageError
+from results.text import table
+from variable_mgr.catalog import IN_GRAPH
+from variable_mgr.place import Place
+
+# The jobs of a run, in the order in which tasks are listed. Other jobs have servers only.
+JOBS = ("ps", "worker", "controller")
+
+# The addresses (host:port) of each job's tasks, by the job's name.
+Hosts = Mapping[str, tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Task:
+    """One process of a cluster; `index` counts from 0 within the job."""
+
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.job} {self.index}"
+
+    @property
+    def device(self) -> str:
+        """The task as TensorFlow names it in a device."""
+        return f"/job:{self.job}/replica:0/task:{self.index}"
+
+    @property
+    def has_towers(self) -> bool:
+        """Whether it has devices to train on; other tasks hold variables, or are clients."""
+        return self.job == "worker"
+
+
+def tasks_of(hosts: Mapping[str, Sequence[str]]) -> dict[Task, str]:
+    """Returns every task with its address, in the order of `hosts`."""
+    return {Task(job, index): address for job in hosts for index, address in enumerate(hosts[job])}
+
+
+def available_tasks(hosts: Hosts, own: Task | None) -> list[str]:
+    """Returns the tasks with TensorFlow's names as aligned lines under a header; a star marks this process."""
+    rows = [
+        ("*" if task == own else " ", task.job, str(task.index), address, task.device)
+        for task, address in tasks_of(hosts).items()
+    ]
+    return table([(" ", "job", "task", "address", "name in TensorFlow"), *rows])
+
+
+def in_words(hosts: Mapping[str, Sequence[str]]) -> str:
+    """Returns the addresses of each job that has any, such as `ps = a:1; worker = b:1, c:1`."""
+    return "; ".join(f"{job} = {', '.join(addresses)}" for job, addresses in hosts.items() if addresses)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """All tasks of a run.
+
+    Attributes:
+        ps: addresses (host:port) of the parameter servers; may be empty.
+        workers: addresses of the workers; at least one.
+        controller: address of a task that is only a client of the other tasks; None if there is none.
+        own: the task that this process is.
+        local: one command started all tasks on this host.
+    """
+
+    ps: tuple[str, ...]
+    workers: tuple[str, ...]
+    controller: str | None = None
+    own: Task
+    local: bool = False
+
+    @property
+    def tasks(self) -> dict[Task, str]:
+        """Every task's address: first parameter servers, then workers, then the controller."""
+        return tasks_of(self.signature())
+
+    @property
+    def address(self) -> str:
+        """The address of this process."""
+        return self.tasks[self.own]
+
+    @property
+    def peers(self) -> dict[Task, str]:
+        """The addresses of all tasks but this one."""
+        return {task: address for task, address in self.tasks.items() if task != self.own}
+
+    @property
+    def leader(self) -> Task:
+        """The task that decides and reports for all: the controller if there is one, else worker 0."""
+        return Task("worker" if self.controller is None else "controller", 0)
+
+    @property
+    def num_ps(self) -> int:
+        """Number of parameter servers."""
+        return len(self.ps)
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers."""
+        return len(self.workers)
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts of all tasks, by their addresses."""
+        return 1 if self.local else len(set(map(_host, self.tasks.values())))
+
+    @property
+    def num_worker_hosts(self) -> int:
+        """Number of hosts of the workers, by their addresses."""
+        return 1 if self.local else len(set(map(_host, self.workers)))
+
+    @property
+    def workers_on_this_host(self) -> int:
+        """Number of workers on this task's host, by their addresses."""
+        return self._number_on_this_host(self.workers)
+
+    @property
+    def number_on_this_host(self) -> int:
+        """Number of this worker among those of its host, from 0, by their addresses."""
+        return self._number_on_this_host(self.workers[: self.own.index])
+
+    def _number_on_this_host(self, addresses: Sequence[str]) -> int:
+        return sum(self.local or _host(address) == _host(self.address) for address in addresses)
+
+    def spec(self) -> dict[str, list[str]]:
+        """Returns the jobs that have tasks, as `tf.train.ClusterSpec` takes them."""
+        return {job: addresses for job, addresses in self.signature().items() if addresses}
+
+    def signature(self) -> dict[str, list[str]]:
+        """Returns every job's addresses as JSON can hold them: all tasks must agree on them."""
+        controllers = [] if self.controller is None else [self.controller]
+        return dict(zip(JOBS, (list(self.ps), list(self.workers), controllers), strict=True))
+
+    def table(self, devices: Mapping[Task, str] | None = None) -> list[str]:
+        """Returns the tasks as aligned lines of text under a header; a star marks this process.
+
+        Args:
+            devices: each task's devices in words; a dash stands for a missing task.
+        """
+        rows = [
+            ("*" if task == self.own else " ", task.job, str(task.index), address, (devices or {}).get(task, "-"))
+            for task, address in self.tasks.items()
+        ]
+        return table([(" ", "job", "task", "address", "devices"), *rows])
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].lower()
+
+
+HOST = "/cpu:0"
+
+
+def place(
+    kind: str, count: int, *, virtual: bool = False, cluster: Cluster | None = None, manager: str = "", group: int = 1
+) -> Place:
+    """Names the towers that one process drives, and the devices around them.
+
+    Args:
+        kind: `cpu` or `gpu`.
+        count: towers of one worker.
+        virtual: whether they share physical devices.
+        cluster: the tasks; None for a single process.
+        manager: the variable manager, which decides which task drives which towers.
+        group: see `Place`.
+    """
+    own = [f"/{kind}:{index}" for index in range(count)]
+    if cluster is None:
+        return Place(tuple(own), HOST, virtual, group=group)
+    servers = tuple(Task("ps", index).device + HOST for index in range(cluster.num_ps))
+    if manager in IN_GRAPH:
+        workers = [Task("worker", index).device for index in range(cluster.num_workers)]
+        return Place(
+            tuple(worker + device for worker in workers for device in own),
+            workers[0] + HOST if cluster.controller is None else cluster.leader.device + HOST,
+            virtual,
+            ps=servers,
+            hosts=tuple(worker + HOST for worker in workers for _ in own),
+            group=group,
+        )
+    prefix = cluster.own.device
+    return Place(
+        tuple(prefix + device for device in own),
+        prefix + HOST,
+        virtual,
+        ps=servers,
+        workers=cluster.num_workers,
+        worker=cluster.own.index if cluster.own.has_towers else 0,
+        group=group,
+    )
+
+
+def trains(cluster: Cluster, task: Task, manager: str) -> bool:
+    """Returns whether a task takes steps of its own; the others only serve."""
+    return task == cluster.leader if manager in IN_GRAPH else task.has_towers
+
+
+LAST_PORT = 65535
+_LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}\.?")
+_MOST_CHARACTERS = 253
+_IN_BRACKETS = re.compile(r"\[([0-9A-Fa-f:.]+)(%[A-Za-z0-9_.-]+)?\]")
+_ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+):([0-9]{1,5})")
+
+
+def why_no_host(text: str) -> str | None:
+    """Returns why a text is neither a host name nor an IP address, IPv6 in brackets; None if it is one."""
+    brackets = _IN_BRACKETS.fullmatch(text)
+    try:
+        if brackets:
+            ipaddress.IPv6Address(brackets[1])
+        elif text.startswith("["):
+            return "it has no IPv6 address in its brackets"
+        elif not text.strip("0123456789."):
+            ipaddress.IPv4Address(text)
+    except ValueError as error:
+        return f"it is no IP address ({error})"
+    if not brackets and (not _NAME.fullmatch(text) or len(text) > _MOST_CHARACTERS):
+        several = ". An IPv6 address stands in brackets, as [::1]" if text.count(":") > 1 else ""
+        return f"a host name has letters, digits, '-', '_' and '.', and begins and ends with a letter or digit{several}"
+    return None
+
+
+def host_and_port(address: str, source: str) -> tuple[str, int]:
+    """Returns the parts of an address, the host in small letters; `source` is what named it.
+
+    Raises:
+        UsageError: it is no address.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if not match:
+        brackets = " An IPv6 address stands in brackets, as [::1]:2222." if address.count(":") > 1 else ""
+        raise UsageError(f"{source}: {address!r} is no address. Write host:port, such as node1:2222.{brackets}")
+    host, port = match[1].lower(), int(match[2])
+    why_not = why_no_host(host)
+    if why_not:
+        raise UsageError(f"{source}: {address!r} is no address: {why_not}.")
+    if not 1 <= port <= LAST_PORT:
+        raise UsageError(f"{source}: {address!r} has port {port}; a port is a number from 1 to {LAST_PORT}.")
+    return host, port

@@ -1,0 +1,393 @@
+"""Finds the cluster that this process is part of, from flags and the environment. Imports without TensorFlow.
+
+Explicit flags come first, then TF_CONFIG, then Slurm or MPI; without any of them there is one process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from benchmarks.cluster import launch_plan, mpi, slurm
+from benchmarks.cluster.cluster_spec import JOBS, LAST_PORT, Cluster, Hosts, Task, host_and_port, in_words
+from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.outside_text import parse_json
+
+DEFAULT_SERVER_PORT = 50000
+FLAG_OF_JOB = {"ps": "ps_hosts", "worker": "worker_hosts", "controller": "controller_host"}
+_SPEC_FORM = "ps|h1:2222;h2:2222,worker|h3:2222"
+_JOB = re.compile("[A-Za-z][A-Za-z0-9_]*")
+_CHIEFS = ("chief", "master")
+# What TensorFlow and its operators set; only the first three are used.
+_TF_CONFIG_KEYS = (
+    "cluster", "sparseCluster", "task", "environment", "job", "rpc_layer", "master", "session_master",
+    "eval_session_master", "service", "service_type", "model_dir",
+)  # fmt: skip
+_TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found:
+    """The tasks that flags or the environment name.
+
+    Attributes:
+        hosts: the addresses by job.
+        own: the task that this process is; None if nothing names it.
+        own_is_missing: in that case a sentence, for a process that has to be one of them.
+        is_explicit: flags name the tasks; in the environment of a single process, one task is no cluster.
+        is_launcher: this process starts all tasks, and is none of them.
+        notices: sentences on what was ignored.
+    """
+
+    hosts: Hosts
+    own: Task | None = None
+    own_is_missing: str = ""
+    is_explicit: bool = False
+    is_launcher: bool = False
+    notices: tuple[str, ...] = ()
+
+
+def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Cluster | None, tuple[str, ...]]:
+    """Decides which tasks a run has and which of them this process is.
+
+    Args:
+        given: flag values by name; None is not given.
+        environ: the environment variables.
+
+    Returns:
+        The cluster (None: this is the only process), and sentences on what was ignored.
+
+    Raises:
+        UsageError: the cluster is impossible, or flags contradict it or each other.
+    """
+    found = find_cluster(given, environ, of_run=True)
+    if found is None:
+        _refuse_task(given)
+        mpi.refuse_copies(environ)
+        return None, ()
+    if found.own is None and not found.is_launcher:
+        raise UsageError(found.own_is_missing)
+    cluster = Cluster(
+        ps=found.hosts.get("ps", ()),
+        workers=found.hosts["worker"],
+        controller=found.hosts["controller"][0] if "controller" in found.hosts else None,
+        own=found.own or Task("worker", 0),
+        local=bool(given["local_cluster"]),
+    )
+    return cluster if found.is_explicit or len(cluster.tasks) > 1 else None, found.notices
+
+
+def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool = False) -> Found | None:
+    """Finds the tasks and which of them this process is, if anything names that; None if nothing names tasks.
+
+    `of_run`: the jobs must be those of a run. For other arguments and errors, see `resolve`.
+    """
+    _check_numbers(given)
+    if given["hosts"]:
+        launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh
+    hosts, where = _hosts_of_flags(given)
+    if launch_plan.is_asked_for(given) and not hosts:
+        if given["task_index"] is not None:
+            raise UsageError(
+                f"--task_index={given['task_index']}: --local_cluster and --hosts start all tasks: drop it."
+            )
+        planned = launch_plan.planned(given, DEFAULT_SERVER_PORT).spec()
+        hosts = {job: tuple(addresses) for job, addresses in planned.items()}
+        ignored = f"--cluster={given['cluster']} is ignored, since this command starts all tasks itself."
+        return Found(hosts=hosts, is_explicit=True, is_launcher=True, notices=(ignored,) if given["cluster"] else ())
+    if hosts:
+        _check_hosts(hosts, where, of_run=of_run)
+        flags = _names(dict.fromkeys(where[job] for job in hosts))
+        own = _own_of_flags(given, hosts, where)
+        if own is None and given["cluster"] == "mpi":
+            own = mpi.task_of(environ, hosts)
+            _refuse_other_task(given, own, "mpirun")
+        return Found(
+            hosts=hosts,
+            own=own,
+            own_is_missing=f"A cluster is given ({flags}), but not which of its tasks this is: add --job_name and "
+            "--task_index.",
+            is_explicit=True,
+            notices=_ignored(given, environ, hosts),
+        )
+    found, source = _read_tf_config(environ.get("TF_CONFIG", "")), "TF_CONFIG"
+    if found and given["cluster"]:
+        ignored = f"--cluster={given['cluster']} is ignored, since TF_CONFIG names the cluster."
+        found = dataclasses.replace(found, notices=(ignored,))
+    elif not found and given["cluster"] == "slurm":
+        port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
+        of_slurm, own = slurm.read_slurm(environ, given["num_ps"] or 0, port)
+        mpi.refuse_other_launcher(environ)
+        found, source = Found(hosts=of_slurm, own=own, own_is_missing=slurm.NO_RANK), "Slurm"
+    elif not found and given["cluster"] == "mpi":
+        port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
+        of_mpi, own = mpi.read_mpi(environ, given["hosts"], given["num_ps"] or 0, port)
+        found, source = Found(hosts=of_mpi, own=own), "mpirun"
+    if not found:
+        _refuse_cluster_spec(environ.get("CLUSTER_SPEC", ""))
+        return None
+    _check_hosts(found.hosts, dict.fromkeys(JOBS, source), of_run=of_run)
+    if found.own:
+        _refuse_other_task(given, found.own, source)
+    return found
+
+
+def _refuse_cluster_spec(text: str) -> None:
+    """Refuses to be one of several tasks of a description that only some clouds set, and that is not read."""
+    addresses = re.findall(r'"[^"\s]+:[0-9]+"', text)
+    if len(addresses) > 1:
+        raise UsageError(
+            f"CLUSTER_SPEC names {len(addresses)} tasks, and only TF_CONFIG is read, so each would measure alone: set "
+            f"it to {_TF_CONFIG_FORM}, or unset CLUSTER_SPEC."
+        )
+
+
+def _refuse_other_task(given: Mapping[str, Any], own: Task, source: str) -> None:
+    for name, value in (("job_name", own.job), ("task_index", own.index)):
+        if given[name] not in (None, "", value):
+            raise UsageError(
+                f"--{name}={given[name]}, and {source} makes this process {own}: leave --job_name and --task_index out."
+            )
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    for name, what in (("task_index", "tasks are numbered from 0"), ("num_ps", "give 0 or more")):
+        if given[name] is not None and given[name] < 0:
+            raise UsageError(f"--{name}={given[name]}: {what}.")
+    if given["num_ps"] is not None and not given["cluster"]:
+        raise UsageError(
+            f"--num_ps={given['num_ps']} is for --cluster=slurm or mpi; elsewhere --ps_hosts names the parameter "
+            "servers."
+        )
+    if given["server_port"] is not None and not 1 <= given["server_port"] <= LAST_PORT:
+        raise UsageError(f"--server_port={given['server_port']}: a port is a number from 1 to {LAST_PORT}.")
+
+
+def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]:
+    """Returns each job's addresses and the flag that names them; an empty text counts as not given."""
+    listed = {
+        job: _split(given[flag], ",", f"--{flag}={given[flag]}") for job, flag in FLAG_OF_JOB.items() if given[flag]
+    }
+    if not given["cluster_spec"]:
+        return listed, {job: f"--{flag}" for job, flag in FLAG_OF_JOB.items()}
+    hosts = _read_spec(given["cluster_spec"])
+    for job, addresses in listed.items():
+        if hosts.get(job, ()) != addresses:
+            raise UsageError(
+                f"--cluster_spec has {', '.join(hosts.get(job, ())) or 'nothing'} for {job}, and "
+                f"--{FLAG_OF_JOB[job]} has {', '.join(addresses)}: drop one of the flags."
+            )
+    return hosts, dict.fromkeys([*JOBS, *hosts], "--cluster_spec")
+
+
+def _read_spec(text: str) -> Hosts:
+    """Reads `ps|h1:2222;h2:2222,worker|h3:2222`."""
+    hosts: dict[str, tuple[str, ...]] = {}
+    for part in text.split(","):
+        job, bar, addresses = part.strip().partition("|")
+        if not bar:
+            raise UsageError(
+                f"--cluster_spec={text} cannot be read at '{part}'. Write it as {_SPEC_FORM}, with a semicolon "
+                "between addresses and a comma between jobs."
+            )
+        if not _JOB.fullmatch(job):
+            raise UsageError(
+                f"--cluster_spec={text}: '{job}' is no name of a job: use letters, digits and '_', and begin with a "
+                "letter."
+            )
+        if job in hosts:
+            raise UsageError(f"--cluster_spec={text} has {job} twice: give all its addresses at once, as {_SPEC_FORM}.")
+        hosts[job] = _split(addresses, ";", f"--cluster_spec={text}")
+    return hosts
+
+
+def _split(text: str, separator: str, asked: str) -> tuple[str, ...]:
+    addresses = tuple(word.strip() for word in text.split(separator))
+    if not all(addresses):
+        raise UsageError(f"{asked} has an empty entry: give an address (host:port) there, or drop the '{separator}'.")
+    return addresses
+
+
+def _check_hosts(hosts: Hosts, where: Mapping[str, str], *, of_run: bool) -> None:
+    """Refuses an impossible cluster; `where` is the source of each job's addresses."""
+    others = [job for job in hosts if job not in JOBS]
+    if others and of_run:
+        raise UsageError(
+            f"{where[others[0]]} has the job '{others[0]}', and a run knows only {_names(JOBS)}."
+            f"{did_you_mean(others[0], JOBS)} Rename it, or start servers for sessions of your own with `server`."
+        )
+    taken: dict[tuple[str, int], Task] = {}
+    for job, addresses in hosts.items():
+        for index, address in enumerate(addresses):
+            task = Task(job, index)
+            first = taken.setdefault(host_and_port(address, f"{where[job]}, {task}"), task)
+            if first != task:
+                raise UsageError(
+                    f"{_names(dict.fromkeys((where[first.job], where[job])))}: {first} and {task} have the same "
+                    f"address {address}. Give each task a port of its own."
+                )
+    if of_run and not hosts.get("worker"):
+        raise UsageError(f"There is no worker: name at least one (host:port) with {where['worker']}.")
+    if of_run and len(hosts.get("controller", ())) > 1:
+        raise UsageError(
+            f"{where['controller']} has {len(hosts['controller'])} addresses for the controller: give one."
+        )
+
+
+def _own_of_flags(given: Mapping[str, Any], hosts: Hosts, where: Mapping[str, str]) -> Task | None:
+    if not given["job_name"]:
+        return None
+    job = next((name for name in hosts if name.lower() == given["job_name"].lower()), given["job_name"])
+    if job not in hosts:
+        flag = where.get(job, next(iter(where.values())))
+        raise UsageError(
+            f"--job_name={job}, and the cluster has no {job}: add its address with {flag}, or name one of its jobs "
+            f"({_names(hosts)})."
+        )
+    return Task(job, _index(given["task_index"], job, len(hosts[job]), (f"--job_name={job}", "--task_index")))
+
+
+def _index(index: int | None, job: str, count: int, asked: tuple[str, str]) -> int:
+    """Returns the index of one of the `count` tasks of a job; if there is only one, it may be left out."""
+    there = f"there is only {job} 0" if count == 1 else f"there are {job} 0 to {count - 1}"
+    if index is None and count > 1:
+        raise UsageError(f"{asked[0]} without {asked[1]}: {there}. Give the index of this process.")
+    if index is not None and not 0 <= index < count:
+        raise UsageError(f"{asked[0]} {asked[1]}={index}: {there}.")
+    return index or 0
+
+
+def _refuse_task(given: Mapping[str, Any]) -> None:
+    """Refuses flags that choose a task where there is no cluster; the first task is a single process anyway."""
+    for name in ("job_name", "task_index"):
+        if given[name]:
+            raise UsageError(
+                f"--{name}={given[name]} chooses a task of a cluster, and there is none: name it with --worker_hosts "
+                "(and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
+            )
+
+
+def _ignored(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts) -> tuple[str, ...]:
+    """Returns sentences on other sources than the flags, which are ignored."""
+    notices = []
+    if given["cluster"] and (given["job_name"] or given["cluster"] != "mpi"):
+        notices.append(f"--cluster={given['cluster']} is ignored, since flags name the hosts.")
+    try:
+        found = _read_tf_config(environ.get("TF_CONFIG", ""))
+    except UsageError as error:
+        notices.append(f"TF_CONFIG is ignored, since flags name the hosts. It is also invalid: {error}")
+    else:
+        if found and dict(found.hosts) != dict(hosts):
+            notices.append(
+                f"TF_CONFIG is ignored, since flags name the hosts. It names others: {in_words(found.hosts)}."
+            )
+    return tuple(notices)
+
+
+def _read_tf_config(text: str) -> Found | None:
+    """Reads the variable as TensorFlow's own tools set it. A chief is worker 0, and the workers follow it."""
+    try:
+        config = parse_json(text or "{}")
+    except ValueError as error:
+        raise UsageError(f"TF_CONFIG is no JSON ({error}): unset it, or set it to {_TF_CONFIG_FORM}.") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"TF_CONFIG={text} cannot be understood: unset it, or set it to {_TF_CONFIG_FORM}.")
+    sections: dict[str, Any] = config
+    if unknown := [name for name in sections if name not in _TF_CONFIG_KEYS]:
+        raise UsageError(
+            f"TF_CONFIG has '{unknown[0]}', which is not understood: unset it, or set it to {_TF_CONFIG_FORM}."
+        )
+    clusters = [sections.get(name) or {} for name in ("cluster", "sparseCluster")]
+    jobs = next((one for one in clusters if not isinstance(one, dict) or any(one.values())), {})
+    task = sections.get("task") or {}
+    jobs = _by_index(jobs) if isinstance(jobs, dict) else jobs
+    if not _is_cluster(jobs) or not _is_task(task):
+        raise UsageError(f"TF_CONFIG={text} cannot be understood: unset it, or set it to {_TF_CONFIG_FORM}.")
+    job, index = task.get("type") or "worker", int(task.get("index", 0))
+    if not any(jobs.values()) and (job not in ("worker", *_CHIEFS) or index):
+        raise UsageError(
+            f"TF_CONFIG makes this process {job} {index} and names no cluster: set it to {_TF_CONFIG_FORM}."
+        )
+    if task.get("type") == "evaluator":
+        raise UsageError(
+            "TF_CONFIG makes this process an evaluator, and none is used here: start only the other tasks."
+        )
+    return _tasks_of(jobs, task) if any(jobs.values()) else None
+
+
+def _by_index(jobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns lists of addresses also for jobs whose addresses are by index, as in a sparse cluster.
+
+    Raises:
+        UsageError: tasks would not know each other, since an index is missing, or there is only the task's own.
+    """
+    listed = dict(jobs)
+    for job, tasks in jobs.items():
+        if not isinstance(tasks, dict):
+            continue
+        missing = [index for index in map(str, range(len(tasks))) if index not in tasks]
+        if missing or (job == "worker" and len(tasks) == 1):
+            lacking = f"not {job} {missing[0]}" if missing else "no other"
+            raise UsageError(
+                f"TF_CONFIG names {job} {', '.join(tasks)}, and {lacking}. "
+                "Every task must know all others: list all addresses (in a TFJob, without enableDynamicWorker)."
+            )
+        listed[job] = [tasks[str(index)] for index in range(len(tasks))]
+    return listed
+
+
+def _is_cluster(value: Any) -> bool:
+    lists = value.values() if isinstance(value, dict) else [None]
+    return all(isinstance(addresses, list) and all(isinstance(a, str) for a in addresses) for addresses in lists)
+
+
+def _is_task(value: Any) -> bool:
+    """Whether this is a task; its index may be a number or its digits, as TensorFlow takes both."""
+    if not isinstance(value, dict) or not isinstance(value.get("type", ""), str):
+        return False
+    return re.fullmatch("-?[0-9]{1,18}", str(value.get("index", 0))) is not None
+
+
+def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
+    known = (*_CHIEFS, *JOBS)
+    for name in jobs:
+        if name not in (*known, "evaluator"):
+            raise UsageError(f"TF_CONFIG: there is no job '{name}'.{did_you_mean(name, known)} Jobs: {_names(known)}.")
+    chiefs = [address for name in _CHIEFS for address in jobs.get(name, [])]
+    if len(chiefs) > 1:
+        raise UsageError(f"TF_CONFIG has {len(chiefs)} chiefs ({_names(chiefs)}): at most one is allowed.")
+    merged = {**jobs, "worker": [*chiefs, *jobs.get("worker", [])]}
+    listed = {name: jobs[name] for name in known if jobs.get(name)}
+    own = _own_of_tf_config(task, listed)
+    if own and own.job in _CHIEFS:
+        own = Task("worker", 0)
+    elif own and own.job == "worker":
+        own = Task("worker", own.index + len(chiefs))
+    return Found(
+        hosts={name: tuple(merged[name]) for name in JOBS if merged.get(name)},
+        own=own,
+        own_is_missing=f"TF_CONFIG has type '' for this process's task: set it to one of {_names(listed)}.",
+    )
+
+
+def _own_of_tf_config(task: Mapping[str, Any], jobs: Mapping[str, list[str]]) -> Task | None:
+    """Returns the task as the variable counts it; it may be left out if there is only one."""
+    only = next(iter(jobs), "") if sum(map(len, jobs.values())) == 1 else ""
+    job = task.get("type") or only
+    if not job:
+        return None
+    if job not in jobs:
+        raise UsageError(f"TF_CONFIG has type '{job}' for this process's task: set it to one of {_names(jobs)}.")
+    index = int(task["index"]) if "index" in task else None
+    return Task(job, _index(index, job, len(jobs[job]), (f"TF_CONFIG, type {job}", "index")))
+
+
+def _names(words: Iterable[str]) -> str:
+    return ", ".join(words)
+
+
+def manager_for(cluster: Cluster) -> str:
+    """Returns a variable manager that such a cluster can have, for verbs that train nothing."""
+    return "parameter_server" if cluster.ps else "collective_all_reduce"

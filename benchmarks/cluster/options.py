@@ -1,0 +1,80 @@
+"""The processes of a run, and the flags that name them. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.cluster.cluster_spec import JOBS, LAST_PORT, Cluster
+from benchmarks.cluster.discovery import DEFAULT_SERVER_PORT
+from benchmarks.option import Flag, decided, filled, flags_of, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Processes:
+    """The part of a configuration on processes.
+
+    Attributes:
+        num_workers, num_ps, num_hosts: of the cluster; 1, 0 and 1 for a single process.
+        cluster: its tasks and their addresses; None for a single process.
+    """
+
+    num_workers: int = 1
+    num_ps: int = 0
+    num_hosts: int = 1
+    cluster: Cluster | None = decided(default=None, in_key=False)
+    start_timeout_seconds: float = option(
+        "how long to wait for all processes to start", default=300.0, in_key=False, above=0
+    )
+    step_timeout_seconds: float = option("how long a step may take", default=600.0, in_key=False, above=0)
+
+
+CLUSTER_FLAGS = (
+    Flag("local_cluster", str, "start all tasks on this host, such as ps:1,worker:2; also ps=1,worker=2"),
+    Flag("private_network", bool, "with --local_cluster: no other host can reach it, or the run fails", default=True),
+    Flag(
+        "hosts",
+        str,
+        "with --ssh: start a worker on each, and a parameter server if the manager needs them; with --cluster=mpi: "
+        "those of the ranks, in their order",
+    ),
+    Flag("ssh", bool, "with --hosts: needs the same directory and Python there, and login without a password"),
+    Flag("job_name", str, "the job of this process; of a server, any job of --cluster_spec", known=JOBS),
+    Flag("task_index", int, "the index of this process in its job", at_least=0),
+    Flag("task_id", int, "the same as --task_index", same_as="task_index"),
+    Flag("ps_hosts", str, "addresses of the parameter servers, such as host_0:50000,host_1:50000"),
+    Flag("worker_hosts", str, "addresses of the workers, such as host_0:50001,host_1:50001"),
+    Flag("controller_host", str, "if one client drives all towers: its address if it is not a worker"),
+    Flag("cluster_spec", str, "all addresses in one flag, such as 'ps|h0:50000,worker|h0:50001;h1:50001'"),
+    Flag(
+        "cluster",
+        str,
+        "what started the tasks; slurm: addresses and job come from srun; mpi: the rank comes from mpirun, the "
+        "addresses from --hosts or --worker_hosts unless all ranks are on one host",
+        ("slurm", "mpi"),
+        default="those of TF_CONFIG, if set",
+    ),
+    Flag("num_ps", int, "with --cluster: number of parameter servers among the tasks", default=0, at_least=0),
+    Flag(
+        "server_port",
+        int,
+        "with --cluster or --hosts: port of each host's first task",
+        default=DEFAULT_SERVER_PORT,
+        at_least=1,
+        at_most=LAST_PORT,
+    ),
+    Flag("server_protocol", str, "between processes; TensorFlow has one left", ("grpc",), default="grpc"),
+    *flags_of(Processes),
+)
+
+
+def decide(given: Mapping[str, Any], cluster: Cluster | None) -> Processes:
+    """Returns the processes of a run.
+
+    Args:
+        given: flag values by name; None: not given.
+        cluster: its tasks; None for a single process.
+    """
+    sizes = {name: getattr(cluster, name) for name in ("num_workers", "num_ps", "num_hosts")} if cluster else {}
+    return filled(Processes, given, cluster=cluster, **sizes)

@@ -1,0 +1,1 @@
+"""Comparisons: two versions in turn, baselines, noise; the verbs of the gate."""

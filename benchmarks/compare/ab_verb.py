@@ -1,0 +1,244 @@
+"""The verb `ab`: is the candidate slower than the base? Interleaves runs of both until that is known. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare import builds, interleaved_rounds, outputs
+from benchmarks.compare.builds import Build
+from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
+from benchmarks.compare.outputs import OUTPUT_FLAGS
+from benchmarks.config.verb import Verb
+from benchmarks.console import in_words, warn
+from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.machine import hardware
+from benchmarks.option import Flag, Groups
+from benchmarks.process.signals import until_stopped
+from benchmarks.sweep import grid
+from benchmarks.sweep.estimate import estimate_seconds
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
+from benchmarks.sweep.progress import what_is_run
+from results.gate import noise
+from results.gate.baselines import BASELINES_DIR
+from results.gate.comparability import (
+    config_differences,
+    hardware_in_words,
+    listed,
+    software_differences,
+    software_in_words,
+)
+from results.gate.findings import Findings, Side
+from results.gate.rounds import rate
+from results.gate.trial import SHORTEST_TRIAL, Trial
+from results.record import Record
+from results.text import counted
+
+STOPPED = "Stopped before the end. The finished runs are in {}."
+_MAX_ROUNDS = 15
+_OUTPUT_DIR = "out/ab"
+# Of calibrate, whose flags are here, too.
+CALIBRATION_ROUNDS = 10
+CALIBRATION_DIR = "out/calibrate"
+_UNKNOWN = "unknown, no run was valid"
+
+
+def _resolve(values: Mapping[str, Any]) -> RoundsPlan:
+    """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
+    max_rounds = _MAX_ROUNDS if values["max_rounds"] is None else values["max_rounds"]
+    for side in (BASE, CANDIDATE):
+        if values[side] is not None and values[f"{side}_command"] is not None:
+            raise UsageError(f"--{side} and --{side}_command both define the {side}: set only one of them.")
+    if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
+        raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
+    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if not cell.same_as_before]
+    return interleaved_rounds.plan_rounds(values, cells, max_rounds, _OUTPUT_DIR)
+
+
+@contextlib.contextmanager
+def _sides(values: Mapping[str, Any]) -> Iterator[dict[str, Build]]:
+    """Yields the builds of both sides, and removes what was checked out for them."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for side in (BASE, CANDIDATE):
+            command, revision = values[f"{side}_command"], values[side]
+            if command is not None:
+                found[side] = builds.of_command(f"{side}_command", command)
+            elif revision is not None:
+                found[side] = stack.enter_context(builds.of_revision(revision))
+            else:
+                found[side] = builds.this_suite()
+        yield found
+
+
+def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+    """Runs both sides until all is decided, and reports the findings.
+
+    Raises:
+        UsageError: a value is out of range, nothing can be run, a side cannot be made, records cannot be stored, or the
+            sides ran on different hardware.
+        DataError: the stored noise of this machine cannot be read.
+    """
+    plan, threshold = _resolve(values), outputs.threshold_of(values["threshold"])
+
+    def compare() -> ExitStatus:
+        with _sides(values) as sides:
+            findings = _compare(plan, threshold, sides, command)
+        return outputs.report(findings, values)
+
+    return until_stopped(compare, STOPPED.format(plan.output_dir))
+
+
+def _compare(plan: RoundsPlan, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]) -> Findings:
+    cells, max_rounds = plan.cells, plan.max_rounds
+    once = 2 * sum(estimate_seconds(cell.config, []) for cell in cells if cell.config)
+    warn(f"base: {sides[BASE].name}; candidate: {sides[CANDIDATE].name}")
+    warn(
+        f"{counted(len(cells), 'configuration')}, at most {max_rounds} pairs of rounds each; about {in_words(once)} "
+        "for one pair of each, by a rough guess."
+    )
+    notes: list[str] = []
+
+    def make_trial(record: Record) -> Trial:
+        share = _supported_threshold(plan.baselines_dir, record, notes) if threshold is None else threshold
+        return Trial(share, max_rounds=max_rounds)
+
+    configurations = [Configuration(cell, make_trial) for cell in cells]
+    run_notes = interleaved_rounds.run_rounds(plan, sides, configurations, command)
+    compared = [each for each in configurations if not each.refusal]
+    refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in configurations if each.refusal]
+    pairs = [pair for each in configurations for pair in each.pairs]
+    base = [pair.base for pair in pairs if rate(pair.base) is not None]
+    candidate = [pair.candidate for pair in pairs if rate(pair.candidate) is not None]
+    return Findings(
+        base=Side(name=sides[BASE].name, software=software_in_words(base) or _UNKNOWN),
+        candidate=Side(name=sides[CANDIDATE].name, software=software_in_words(candidate) or _UNKNOWN),
+        hardware=next(map(hardware_in_words, [*base, *candidate]), _UNKNOWN),
+        findings=[
+            each.finding(title) for each, title in zip(compared, interleaved_rounds.titles(compared), strict=True)
+        ],
+        notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs), *refused])),
+    )
+
+
+def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) -> float:
+    """Returns the threshold for a record's configuration on its machine; appends a note if noise raises it."""
+    path = noise.path_of(baselines_dir, record.identity.hardware_key)
+    try:
+        stored = noise.load(path).get(record.identity.config_key)
+    except noise.NoiseFileError as error:
+        raise DataError(str(error)) from error
+    if stored is None:
+        return noise.QUIET_THRESHOLD
+    if stored.in_turn != record.in_turn:
+        how = "interleaved steps" if stored.in_turn else "whole runs"
+        notes.append(f"{stored.title}: calibrate has measured the noise of {how} ({path}): run it again.")
+        return noise.QUIET_THRESHOLD
+    if stored.threshold > noise.QUIET_THRESHOLD:
+        notes.append(
+            f"{stored.title}: the threshold is {100 * stored.threshold:.1f} %, twice the noise of equal runs on this "
+            f"machine ({100 * stored.noise:.1f} %, {path})."
+        )
+    return stored.threshold
+
+
+def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yields how software and configurations of the sides differ, for pairs with rates."""
+    for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
+        if found := software_differences(base, candidate, SIDES):
+            yield f"The software differs: {listed(found)}."
+        if base.identity.config_key != candidate.identity.config_key:
+            found = config_differences(base, candidate, SIDES)
+            yield f"The sides understand the same flags differently: {listed(found)}."
+
+
+_SUITE = Flag(
+    "suite", str, "a TOML file with a table [[grid]] per grid, which contains flags, as for a sweep", path="file"
+)
+_TIMEOUT = Flag(
+    "round_timeout_seconds",
+    float,
+    "kill a run after this time, a pair after twice it",
+    default=DEFAULT_TIMEOUT_SECONDS,
+    above=0,
+)
+_INTERLEAVING = Flag(
+    "steps_in_turn",
+    bool,
+    "start both sides of a pair at once and interleave their steps in time slices of 0.25 s, so that both run under "
+    "the same load; on CPUs with synthetic images only; false: one run after the other",
+    default=True,
+)
+_BASELINES = Flag(
+    "baselines_dir", str, "directory of the noise that calibrate has stored", default=BASELINES_DIR, path="directory"
+)
+
+AB_FLAGS: Groups = {
+    "What is compared, and how": (
+        Flag("base", str, "a git revision of this suite, which is checked out temporarily"),
+        Flag("candidate", str, "a git revision of this suite", default="this suite as it is"),
+        Flag("base_command", str, "words that start a run, such as '/venv/bin/python /src/run_bench.py'"),
+        Flag("candidate_command", str, "words that start a run; a side without any flag is this suite as it is"),
+        _SUITE,
+        Flag(
+            "threshold",
+            float,
+            "smallest drop in percent that matters",
+            default=f"{100 * noise.QUIET_THRESHOLD:g}, or twice the noise if that is larger",
+        ),
+        Flag(
+            "max_rounds",
+            int,
+            "pairs of rounds per configuration after which it ends undecided",
+            default=_MAX_ROUNDS,
+            at_least=SHORTEST_TRIAL,
+        ),
+        Flag("warmup_round", bool, "first run all once, uncounted; needed to interleave steps", default=True),
+        _INTERLEAVING,
+        _TIMEOUT,
+        _BASELINES,
+        Flag(
+            "output_dir",
+            str,
+            "directory of base/, candidate/ and warmup/, with records and logs",
+            default=_OUTPUT_DIR,
+            path="directory",
+        ),
+    ),
+    "Output of the findings": OUTPUT_FLAGS,
+}
+CALIBRATE_FLAGS: Groups = {
+    "The calibration": (
+        Flag(
+            "rounds",
+            int,
+            "pairs of rounds per configuration",
+            default=CALIBRATION_ROUNDS,
+            at_least=noise.FEWEST_ROUNDS,
+        ),
+        _SUITE,
+        _INTERLEAVING,
+        _TIMEOUT,
+        _BASELINES,
+        Flag(
+            "output_dir",
+            str,
+            "directory of base/ and candidate/, with records and logs",
+            default=CALIBRATION_DIR,
+            path="directory",
+        ),
+    ),
+}
+
+
+VERB = Verb(
+    "ab",
+    "is this revision, or environment, slower than that one?",
+    AB_FLAGS,
+    lambda given, command: run_ab(given.values, command),
+    takes="lists",
+    details="Fresh processes of both alternate. Exit status 1 if the candidate is slower, 3 if noise hides the answer.",
+    examples=("ab --base=main --model=resnet50 --num_gpus=1",),
+)

@@ -1,0 +1,275 @@
+"""Interleaved rounds of two builds: A B, B A, A B ..., so that a drift of the machine affects both. No TensorFlow.
+
+Where possible, both runs of a round start at once and interleave their steps in time slices, see `run.time_slices`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.builds import Build
+from benchmarks.console import in_words, progress, warn
+from benchmarks.errors import UsageError
+from benchmarks.machine.provenance import Provenance, of_this_run
+from benchmarks.measure import interleaved_steps
+from benchmarks.record_files import open_store
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
+from benchmarks.sweep.progress import in_few_words, what_is_run
+from benchmarks.trackers import tracker_list as trackers
+from results.gate.baselines import BASELINES_DIR
+from results.gate.comparability import differences, hardware, listed
+from results.gate.findings import Finding, Verdict
+from results.gate.rounds import rate, why_failed
+from results.gate.trial import Trial
+from results.record import Record, Status
+from results.report.anomalies import title
+from results.summary import summarize
+
+BASE, CANDIDATE = "base", "candidate"
+# The sides in sentences.
+SIDES = ("the base", "the candidate")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The records of one round, one of each side."""
+
+    base: Record
+    candidate: Record
+
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """Returns both rates in images per second; None if a run has no valid one."""
+        base, candidate = rate(self.base), rate(self.candidate)
+        return None if base is None or candidate is None else (base, candidate)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundsPlan:
+    """What is run in rounds, and how.
+
+    Attributes:
+        max_rounds: pairs per configuration.
+        output_dir: gets a directory of records per side.
+        baselines_dir: contains the noise files of calibrate.
+        warmup_round: whether an uncounted round goes before.
+        interleave_steps: whether both runs of a pair may start at once and interleave their steps.
+    """
+
+    cells: Sequence[Cell]
+    max_rounds: int
+    output_dir: Path
+    baselines_dir: Path
+    warmup_round: bool
+    interleave_steps: bool
+    round_timeout_seconds: float
+
+
+def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, output_dir: str) -> RoundsPlan:
+    """Turns flag values (None: not given) into a plan; `output_dir` is the default.
+
+    Raises:
+        UsageError: the runs would be sent to trackers.
+    """
+    directory = Path(values["output_dir"] or output_dir)
+    words = (word for cell in cells for word in cell.arguments)
+    if sends := next((word for word in words if word.startswith(tuple(f"--{name}=" for name in trackers.FLAGS))), None):
+        raise UsageError(
+            f"{sends}: runs that are compared in pairs are not sent to trackers. Omit it, and send their records "
+            f"afterwards: report {directory / CANDIDATE} {sends}"
+        )
+    return RoundsPlan(
+        cells=cells,
+        max_rounds=max_rounds,
+        output_dir=directory,
+        baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
+        warmup_round=values.get("warmup_round") is not False,
+        interleave_steps=values["steps_in_turn"] is not False,
+        round_timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
+    )
+
+
+class Configuration:
+    """One configuration: takes pairs of rounds until one fails, or until its trial decides.
+
+    Args:
+        cell: what is run.
+        make_trial: makes a trial for a record's configuration and machine; None if nothing is to be decided.
+
+    Attributes:
+        pairs: in the order in which they ran.
+        failure: verdict and reason if a side did not run.
+        is_over: whether no further round is needed.
+    """
+
+    def __init__(self, cell: Cell, make_trial: Callable[[Record], Trial] | None = None) -> None:
+        self.cell = cell
+        self.pairs: list[Pair] = []
+        self.failure: tuple[Verdict, str] | None = None
+        self.is_over = False
+        self._make_trial = make_trial
+        self._trial: Trial | None = None
+
+    @property
+    def refusal(self) -> str:
+        """Returns why this suite and both sides refuse to run this; empty if one of them does not."""
+        if self.cell.config is not None or not self.pairs:
+            return ""
+        first = self.pairs[0]
+        return first.base.reason if first.base.status is first.candidate.status is Status.SKIPPED else ""
+
+    @property
+    def what(self) -> str:
+        """Returns what the sides ran, in few words: their commands may contain flags of their own."""
+        last = (self.pairs[-1].base, self.pairs[-1].candidate) if self.pairs and self.pairs[-1].rates else ()
+        return " against ".join(dict.fromkeys(in_few_words(record.config) for record in last)) or what_is_run(self.cell)
+
+    def take(self, pair: Pair) -> str:
+        """Takes a pair of rounds, and returns its rates, or why it failed, in words."""
+        self.pairs.append(pair)
+        if pair.rates is None:
+            base_ran = rate(pair.base) is not None or interleaved_steps.waited_in_vain(pair.base.reason)
+            side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
+            reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
+            self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
+            self.is_over = True
+            return reason
+        words = f"base {pair.rates[0]:.1f}, candidate {pair.rates[1]:.1f} images/s"
+        if self._make_trial is None:
+            return words
+        self._trial = self._trial or self._make_trial(pair.base)
+        self._trial.add(*pair.rates)
+        self.is_over = self._trial.is_over
+        return f"{words}; {self._trial.progress}"
+
+    def finding(self, words: str) -> Finding:
+        """Returns the result of the trial under that title, after at least one pair."""
+        first = self.pairs[0].base
+        assert self._make_trial is not None, "there is something to decide"
+        trial = self._trial or self._make_trial(first)
+        decision = trial.decision
+        if self.failure:
+            decision = dataclasses.replace(decision, verdict=self.failure[0], reason=self.failure[1])
+        rates = [pair.rates for pair in self.pairs if pair.rates]
+        means = [statistics.geometric_mean(side) for side in zip(*rates, strict=True)] or (None, None)
+        sides = [(mean, len(rates)) for mean in means]
+        return decision.finding(words, first.identity.config_key, trial.threshold, *sides)
+
+
+def titles(configurations: Sequence[Configuration]) -> list[str]:
+    """Returns what each configuration is, in few words that differ from the others'; each has at least one pair."""
+    firsts = [configuration.pairs[0].base for configuration in configurations]
+    by_run = {record.identity.run_id: title(row) for row in summarize(firsts) for record in row.records}
+    return [
+        by_run[first.identity.run_id] if first.config_aside else what_is_run(configuration.cell)
+        for first, configuration in zip(firsts, configurations, strict=True)
+    ]
+
+
+def run_rounds(
+    plan: RoundsPlan, builds: Mapping[str, Build], configurations: Sequence[Configuration], command: Sequence[str]
+) -> list[str]:
+    """Runs all configurations of a plan's cells in rounds until each is over; returns notes for the reader.
+
+    Raises:
+        UsageError: records cannot be stored, or the sides ran on different hardware.
+    """
+    on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in plan.cells)
+    provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+    runner = _PairRunner(builds, plan.output_dir, provenance, plan.round_timeout_seconds)
+    notes: list[str] = []
+    interleaved: set[Cell] = set()
+    if plan.warmup_round:
+        warmup = _PairRunner(builds, plan.output_dir / "warmup", provenance, plan.round_timeout_seconds)
+        for configuration in configurations:
+            cell = configuration.cell
+            together = plan.interleave_steps and cell.config is not None and cell.config.can_interleave
+            progress.begin(f"warm-up round, {what_is_run(cell)}", measured=True)
+            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=together)
+            if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
+                continue
+            if why := _why_not_interleaved(pair):
+                notes.append(f"{what_is_run(cell)}: whole runs were compared instead of interleaved steps: {why}")
+                warn(notes[-1])
+            else:
+                interleaved.add(cell)
+    begun = time.monotonic()
+    for number in range(plan.max_rounds):
+        rest = (time.monotonic() - begun) * (plan.max_rounds / number - 1) if number else None
+        left = "" if rest is None else f", {in_words(rest)} left at most"
+        order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
+        for configuration in [each for each in configurations if not each.is_over]:
+            cell = configuration.cell
+            which = f"round {number + 1} of at most {plan.max_rounds}"
+            progress.begin(f"{which}, {configuration.what}{left}", measured=True)
+            pair = runner.run(cell, order, interleaved=cell in interleaved, repeat_failures=True)
+            _refuse_unlike_hardware(pair)
+            words = configuration.take(pair)
+            progress.end()
+            warn(f"{which}, {configuration.what}: {words}")
+    return [*notes, *runner.notes]
+
+
+def _why_not_interleaved(pair: Pair) -> str:
+    """Returns why the runs of a warm-up pair, started at once, did not interleave their steps; empty if they did."""
+    sides = ((BASE, pair.base), (CANDIDATE, pair.candidate))
+    if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not rate(record)]:
+        return f"started at once, {' '.join(failed)}"
+    return "" if pair.base.in_turn and pair.candidate.in_turn else "a side does not know how to interleave steps."
+
+
+def _refuse_unlike_hardware(pair: Pair) -> None:
+    ours, theirs = hardware(pair.base), hardware(pair.candidate)
+    recorded = [name for name in ours if name in theirs]
+    found = differences({name: ours[name] for name in recorded}, {name: theirs[name] for name in recorded}, SIDES)
+    if found and pair.rates:
+        raise UsageError(
+            f"The sides ran on different hardware, which cannot be compared: {listed(found)}. Give both sides the same "
+            "devices and cores."
+        )
+
+
+class _PairRunner:
+    """Runs cells on both builds, each run in its own process; stores records per side, and notes on repeated runs."""
+
+    def __init__(self, builds: Mapping[str, Build], directory: Path, origin: Provenance, limit_seconds: float) -> None:
+        self.notes: list[str] = []
+        self._count = 0
+        self._runners = {
+            side: CellRunner(
+                program=build.program,
+                store=open_store(str(directory / side)),
+                output_dir=str((directory / side).resolve()),  # the program may run in another directory
+                provenance=origin,
+                timeout_seconds=limit_seconds,
+                timeout_flag="--round_timeout_seconds",
+            )
+            for side, build in builds.items()
+        }
+
+    def run(self, cell: Cell, order: Sequence[str], *, interleaved: bool, repeat_failures: bool = False) -> Pair:
+        """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins."""
+        records: dict[str, Record] = {}
+        for sides in [order] if interleaved else [order[:1], order[1:]]:
+            ended = self._start(sides, cell)
+            failed = [side for side in sides if rate(ended[side]) is None and ended[side].status is not Status.SKIPPED]
+            if failed and repeat_failures:
+                for side in failed:
+                    why = why_failed(ended[side])
+                    self.notes.append(f"{what_is_run(cell)}: a run of the {side} failed, and was run again. {why}")
+                    warn(self.notes[-1])
+                ended = self._start(sides, cell)
+            records |= ended
+        return Pair(**records)
+
+    def _start(self, sides: Sequence[str], cell: Cell) -> dict[str, Record]:
+        records = run_together([self._runners[side] for side in sides], [cell] * len(sides), self._count)
+        self._count += len(sides)
+        return dict(zip(sides, records, strict=True))

@@ -1,0 +1,1 @@
+"""Data sets: flags, sources, pipelines, writing them; the verbs `data` and `input`."""

@@ -1,0 +1,341 @@
+"""The verb `data`: makes, checks and converts data sets. Imports TensorFlow late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.config.verb import Verb
+from benchmarks.console import progress, say, warn
+from benchmarks.data.sources.data_sets import DATA_SETS
+from benchmarks.data.sources.local_files import FileWork, only_writer
+from benchmarks.devices.start_tensorflow import start
+from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
+from benchmarks.option import Flag, Groups
+from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.watchdog import Watchdog, watched
+
+_PHOTOS, _SMALL_IMAGES = 512, 2000
+_PHOTOS_PER_SHARD, _CONVERTED_PER_SHARD = 64, 1280
+DATA_FLAGS: Groups = {
+    "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set; make-digits DIR: real digits": (
+        Flag(
+            "train_images",
+            int,
+            "training images",
+            default=f"{_PHOTOS} photos, {_SMALL_IMAGES} small images",
+            at_least=0,
+        ),
+        Flag("validation_images", int, "validation images", default=0, at_least=0),
+        Flag(
+            "images_per_shard",
+            int,
+            "photos in one file",
+            default=f"{_PHOTOS_PER_SHARD}; of convert, {_CONVERTED_PER_SHARD}",
+            at_least=1,
+        ),
+        Flag("seed", int, "equal seeds write equal files", default=1, at_least=0),
+        Flag("overwrite", bool, "replace files that exist"),
+        Flag("python", bool, "make-cifar10: the version for Python, not the binary one"),
+        Flag("gzip", bool, "make-mnist, make-digits: compressed files"),
+    ),
+    "convert SRC DIR: folders of photos, tar archives or TFRecords, to TFRecords; goes on where it was interrupted": (
+        Flag(
+            "resize", int, "convert, make-imagenet: make larger photos smaller: pixels of the shorter side", at_least=1
+        ),
+        Flag("decoded", bool, "convert, make-imagenet: store pixels, not JPEGs: more bytes, nothing to decode"),
+    ),
+    "check DIR: read every record and list what is wrong": (
+        Flag("data_name", str, "which data set", tuple(DATA_SETS), default="imagenet"),
+        Flag("data_split", str, "convert, check: which part", ("train", "validation"), default="train"),
+        Flag("decode", bool, "decode every photo, too"),
+        Flag(
+            "num_classes",
+            int,
+            "check, convert: of TFRecords, as in a run on them",
+            default="ImageNet's; of check, with the background class",
+            at_least=2,
+        ),
+    ),
+}
+_SHOWN = 100
+# To list a directory or an archive, or to write small images. The work on many files has a limit for each.
+_WHOLE_SECONDS = 3600.0
+_DEFAULTS = {
+    flag.name: flag.default
+    for group in DATA_FLAGS.values()
+    for flag in group
+    if flag.name in ("seed", "data_name", "data_split", "validation_images")
+}
+_MAKING = ("train_images", "validation_images", "seed", "overwrite")
+
+
+def run_data(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+    """Runs `data COMMAND ...`: the words are the command and its arguments; a flag that is None was not given.
+
+    Raises:
+        UsageError: the command or its arguments are wrong, or it would overwrite something.
+        DataError: the source cannot be read.
+    """
+    if not words:
+        raise UsageError(f"data needs a command: {', '.join(_COMMANDS)}.")
+    command, *arguments = words
+    if command not in _COMMANDS:
+        hint = did_you_mean(command, _COMMANDS)
+        raise UsageError(f"data: there is no command '{command}'.{hint} Commands: {', '.join(_COMMANDS)}.")
+    work, flags = _COMMANDS[command]
+    for name, value in given.items():
+        if value is not None and name not in flags:
+            raise UsageError(f"data {command} takes no --{name}. It takes {', '.join(f'--{flag}' for flag in flags)}.")
+    defaults = {name: value for name, value in _DEFAULTS.items() if given[name] is None}
+    with watched() as watchdog:
+        return work(arguments, {**given, **defaults}, watchdog)
+
+
+def _import_tensorflow(watchdog: Watchdog) -> None:
+    deadlines = Deadlines(watchdog)
+    deadlines.importing()
+    start(Runtime())
+    deadlines.none()
+
+
+def _expect_whole(watchdog: Watchdog, what: str) -> None:
+    """Begins with what may take long, though nothing counts its parts."""
+    watchdog.expect(what, _WHOLE_SECONDS)
+    progress.begin(what)
+
+
+def _expect_nothing(watchdog: Watchdog) -> None:
+    watchdog.expect_nothing()
+    progress.end()
+
+
+def _directory(command: str, arguments: Sequence[str]) -> Path:
+    if len(arguments) != 1:
+        raise UsageError(f"data {command}: name one directory to write to, not {len(arguments)}.")
+    directory = Path(arguments[0])
+    if directory.is_file():
+        raise UsageError(f"data {command}: {directory} is a file: name a directory.")
+    return directory
+
+
+@contextmanager
+def _writing(command: str, directory: Path, what: str) -> Iterator[None]:
+    """Lets no other process write the same to a directory; turns errors of writing into a usage error."""
+    try:
+        with only_writer(directory, what):
+            yield
+    except OSError as error:
+        reason = error.strerror or headline(error)
+        raise UsageError(f"data {command}: cannot write to {directory}: {reason}.") from error
+
+
+def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int]:
+    """Returns the number of images of each split that has any."""
+    train = train if given["train_images"] is None else given["train_images"]
+    counts = {name: n for name, n in (("train", train), ("validation", given["validation_images"])) if n}
+    if not counts:
+        raise UsageError(f"data {command}: there is nothing to write; pass --train_images or --validation_images.")
+    return counts
+
+
+def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
+    directory = _directory("make-imagenet", arguments)
+    _import_tensorflow(watchdog)
+    from benchmarks.data.writing import fake_imagenet
+
+    per_shard = given["images_per_shard"] or _PHOTOS_PER_SHARD
+    parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
+    for part in parts:
+        existing = part.shards_in(directory)
+        if existing and not given["overwrite"]:
+            raise UsageError(
+                f"{directory} already holds {len(existing)} {part.name} shards ({existing[0].name}, ...): name another "
+                "directory, or pass --overwrite to replace them."
+            )
+    work = FileWork(watchdog.expect, watchdog.expect_nothing)
+    with _writing("make-imagenet", directory, "images"):
+        for part in parts:
+            fake_imagenet.write(
+                directory,
+                part,
+                seed=given["seed"],
+                on_shard=_say_written,
+                shorter_side=given["resize"],
+                decoded=bool(given["decoded"]),
+                work=work,
+            )
+    total = sum(part.images for part in parts)
+    say(f"{total} images in {sum(part.shards for part in parts)} shards. Use them with --data_dir={directory}")
+    return ExitStatus.OK
+
+
+def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
+    from benchmarks.data.writing import fake_small_images
+
+    command = f"make-{name}"
+    directory = _directory(command, arguments)
+    counts = _counts(command, given, 2000)
+    _require_empty(directory, given)
+    write: Callable[..., list[Path]] = partial(fake_small_images.write_mnist, compressed=bool(given["gzip"]))
+    if name == "cifar10":
+        write = partial(fake_small_images.write_cifar10, python=bool(given["python"]))
+    with _writing(command, directory, "images"):
+        for split, images in counts.items():
+            _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
+            files = write(directory, images, split=split, seed=given["seed"])
+            say(f"{', '.join(file.name for file in files)}: {images} {split} images")
+    model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
+    say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
+    return ExitStatus.OK
+
+
+def _make_digits(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
+    from benchmarks.data.writing import digits, fake_small_images
+
+    directory = _directory("make-digits", arguments)
+    _require_empty(directory, given)
+    _expect_whole(watchdog, f"Writing digits to {directory}")
+    parts = digits.load()
+    with _writing("make-digits", directory, "images"):
+        for split, (images, labels) in parts.items():
+            files = fake_small_images.write_idx(directory, images, labels, split=split, compressed=bool(given["gzip"]))
+            say(f"{', '.join(file.name for file in files)}: {len(images)} {split} images")
+    say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
+    return ExitStatus.OK
+
+
+def _require_empty(directory: Path, given: Mapping[str, Any]) -> None:
+    if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
+        raise UsageError(
+            f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
+        )
+
+
+def _refuse_num_classes(given: Mapping[str, Any]) -> None:
+    if given["num_classes"] is not None:
+        raise UsageError("--num_classes is about TFRecords: folders of photos have as many classes as folders.")
+
+
+def _say_written(path: Path, images: int) -> None:
+    say(f"{path}: {images} images, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
+    if len(arguments) != 2:
+        raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
+    source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
+    _import_tensorflow(watchdog)
+    from benchmarks.data.sources.imagenet_files import PhotoRecords
+    from benchmarks.data.writing import convert, originals
+    from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
+
+    split = given["data_split"]
+    _expect_whole(watchdog, f"Listing the photos of {source}")
+    found = originals.find_originals(source, split)
+    part = convert.divided(found, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
+    _expect_nothing(watchdog)
+    if not part.images:
+        raise DataError(f"{source} holds no photos.")
+    if not isinstance(found, PhotoRecords):
+        _refuse_num_classes(given)
+        say(found.description)
+    elif given["images_per_shard"]:
+        raise UsageError("data convert: TFRecords keep their shards: drop --images_per_shard.")
+    else:
+        say(found.describe())
+    with _writing("convert", directory, split):
+        result = convert.convert(
+            found,
+            directory,
+            split=part,
+            shorter_side=given["resize"],
+            decoded=bool(given["decoded"]),
+            seed=given["seed"],
+            num_classes=IMAGENET_CLASSES
+            if given["num_classes"] in (None, BACKGROUND_CLASSES)
+            else given["num_classes"],
+            on_shard=_say_written,
+            work=FileWork(watchdog.expect, watchdog.expect_nothing),
+        )
+    for sentence in result.left_out[:_SHOWN]:
+        warn(f"left out: {sentence}")
+    how = "all were decoded" if given["decoded"] else f"{result.encoded_anew} were encoded again"
+    say(
+        f"{result.written} photos in {part.shards} shards; {how}, {len(result.left_out)} left out. Use them with "
+        f"--data_dir={directory}"
+    )
+    return ExitStatus.DATA if result.left_out else ExitStatus.OK
+
+
+def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
+    if len(arguments) != 1:
+        raise UsageError(f"data check: name one directory to check, not {len(arguments)}.")
+    _import_tensorflow(watchdog)
+    from benchmarks.data.pipeline import host_pipeline
+    from benchmarks.data.sources import checks
+    from benchmarks.data.sources.class_folders import PhotoFolder
+    from benchmarks.data.sources.imagenet_files import PhotoRecords
+    from benchmarks.data.sources.small_images import Pixels
+    from models.model_spec import BACKGROUND_CLASSES
+
+    _expect_whole(watchdog, f"Finding the data set in {arguments[0]}")
+    source = host_pipeline.find_source(given["data_name"], arguments[0], given["data_split"])
+    description = source.describe()
+    _expect_nothing(watchdog)
+    say(description)
+    if not isinstance(source, PhotoRecords):
+        _refuse_num_classes(given)
+    if isinstance(source, Pixels):  # an incomplete data set has raised an error by now
+        say(f"{source.count()} records, all sound")
+        return ExitStatus.OK
+    records, kinds = 0, Counter[str]()
+    num_classes = given["num_classes"] or BACKGROUND_CLASSES
+    check = checks.decoding() if given["decode"] else nullcontext(checks.header_problem)
+    work = FileWork(watchdog.expect, watchdog.expect_nothing)
+    with (
+        progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
+        check as problem_of_photo,
+        closing(checks.defects(source, num_classes, problem_of_photo, work=work)) as each,
+    ):
+        for _, seen, found in each:
+            progress.advance(seen if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
+            records += seen
+            for defect in found:
+                kinds[defect.kind] += 1
+                if sum(kinds.values()) <= _SHOWN:
+                    say(f"{defect.kind:12} {defect}")
+    summary = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    result = f"{sum(kinds.values())} with a defect: {summary}" if kinds else "all sound"
+    say(f"{records} records in {len(source.files)} files, {result}")
+    return ExitStatus.DATA if kinds else ExitStatus.OK
+
+
+# What runs each command, and its flags.
+_COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog], ExitStatus], tuple[str, ...]]] = {
+    "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard", "resize", "decoded")),
+    "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
+    "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
+    "make-digits": (_make_digits, ("overwrite", "gzip")),
+    "convert": (_convert, ("data_split", "decoded", "images_per_shard", "num_classes", "resize", "seed")),
+    "check": (_check, ("data_name", "data_split", "decode", "num_classes")),
+}
+VERB = Verb(
+    "data",
+    "make, convert and check data sets",
+    DATA_FLAGS,
+    lambda given, command: run_data(given.words, given.values),
+    takes="words",
+    words="COMMAND DIR",
+    known_words=tuple(_COMMANDS),
+    examples=(
+        "data make-imagenet data/fake --train_images=512",
+        "data make-digits data/digits",
+        "data check data/fake",
+    ),
+)

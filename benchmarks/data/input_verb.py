@@ -1,0 +1,245 @@
+"""The verb `input`: the speed of each stage of the input, and the limiting stage. Imports TensorFlow late."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.config import config
+from benchmarks.config.config import Config
+from benchmarks.config.flag import Parsed
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
+from benchmarks.config.workload import Workload
+from benchmarks.console import say, warn
+from benchmarks.data.sources.data_sets import DATA_SETS, existing_directory
+from benchmarks.devices.start_tensorflow import start
+from benchmarks.errors import BenchError, ExitStatus, UsageError
+from benchmarks.machine import hardware
+from benchmarks.machine.provenance import Provenance, of_this_run
+from benchmarks.option import Flag, Groups, only
+from benchmarks.process.deadlines import Deadlines, recorded
+from benchmarks.process.signals import until_stopped
+from benchmarks.process.watchdog import watched
+from benchmarks.record_files import keep, open_store
+from models import specs
+from results.input_verdict import advice, costs, out_of_order
+from results.measurement import Derived, Measurement, derive
+from results.record import Kind, Record, Status
+
+if TYPE_CHECKING:
+    from benchmarks.data.pipeline.input_stages import Probe, Rates
+    from benchmarks.data.pipeline.tower_input import InputSpec
+
+_ROUNDS = 5
+_DEFAULT_SECONDS = 5.0
+
+
+def input_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, float]:
+    """Turns flag values (None: not given) into the run whose input is measured, and the seconds per stage.
+
+    Raises:
+        UsageError: no data set is given, or a value is invalid.
+    """
+    chosen = config.resolve(values, count_gpus, environ={})
+    if chosen.data.data_name not in DATA_SETS:
+        raise UsageError("input measures how images are read: pass --data_dir=DIR.")
+    return chosen, _DEFAULT_SECONDS if values["seconds"] is None else values["seconds"]
+
+
+def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
+    """Measures each stage, saves a record, and prints a table and the limiting stage.
+
+    Raises:
+        UsageError: devices are missing, or results cannot be written.
+        DataError: the data set cannot be read.
+    """
+    workload, data, output = chosen.workload, chosen.data, chosen.output
+    step_timeout_seconds, as_text = chosen.processes.step_timeout_seconds, output.output_format == "text"
+    assert data.data_dir is not None and data.input is not None, "a data set has a directory and options"
+    with watched() as watchdog:
+        deadlines = Deadlines(watchdog, step_timeout_seconds)
+        deadlines.opening("Opening the results directory")
+        store = open_store(output.output_dir)
+        deadlines.opening("Looking at this machine")
+        provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu, session_id=output.session_id)
+        deadlines.opening(f"Opening --data_dir={data.data_dir}")
+        existing_directory(data.data_name, data.data_dir)  # reported before the seconds of TensorFlow's import
+        deadlines.importing()
+        place, session_config = start(chosen.runtime)
+    from benchmarks.data.pipeline import host_pipeline, input_stages, run_input, shuffle_fullness
+
+    model, spec = specs.find_model(workload.model), _input_spec(workload, chosen.training.seed)
+    how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
+    data_set: str | None = None
+
+    def save(error: BenchError) -> None:
+        keep(store, _record(chosen, provenance, data_set=data_set, error=error))
+
+    with recorded(step_timeout_seconds, save) as deadlines:
+        deadlines.preparation(f"Reading --data_dir={data.data_dir}")
+        source = host_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
+        data_set = source.identify()
+        if as_text:
+            say(f"{DATA_SETS[data.data_name].title}: {source.describe()}")
+            cores = hardware.usable_cores()
+            say(f"{workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
+        pipeline = {"num_devices": chosen.devices.num_devices, "session_config": session_config, "deadlines": deadlines}
+        build_copy = functools.partial(run_input.build, model, spec, place.towers, data.input, source, **how)
+        with input_stages.probes(source, spec, data.input, build_copy=build_copy, **pipeline) as probes:
+            rates = _rates(probes, seconds / _ROUNDS, deadlines)
+            deadlines.preparation("Ending the input's pipelines")
+        buffer = shuffle_fullness.measure(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
+    measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
+    (record,), kept = keep(store, _record(chosen, provenance, measurement, data_set=data_set))
+    if not as_text:
+        say(record.to_json())
+    else:
+        _show(measurement, rates, data.advised)
+        if kept:
+            say(f"record: {store.jsonl_path} ({record.identity.run_id})")
+    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
+
+
+def _input_spec(workload: Workload, seed: int) -> InputSpec:
+    from benchmarks.data.pipeline.tower_input import InputSpec
+
+    model = specs.find_model(workload.model)
+    return InputSpec(
+        batch_per_device=workload.batch_per_device,
+        image_size=model.image_size,
+        channels=model.channels,
+        data_format=workload.data_format,
+        num_classes=workload.num_classes,
+        seed=seed,
+    )
+
+
+def _rates(probes: Sequence[Probe], seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
+    """Measures the stages, and again if one is clearly faster than one before it: then the machine's load changed."""
+    from benchmarks.data.pipeline import input_stages
+
+    rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines)
+    if odd := out_of_order(_stage_rounds(rates)):
+        warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
+        for name, more in input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines).items():
+            rates[name].rounds += more.rounds
+            rates[name].batch_seconds += more.batch_seconds
+    return rates
+
+
+def _stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:
+    """Returns the rates of each stage in each round; bare decode is no stage."""
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE
+
+    return {name: rate.rounds for name, rate in rates.items() if name != BARE_DECODE}
+
+
+def _measurement(
+    rates: Mapping[str, Rates], shuffle_buffer: Mapping[str, float], *, images_per_step: int
+) -> Measurement:
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY
+
+    bare = rates.get(BARE_DECODE)
+    return Measurement(
+        images_per_step=images_per_step,
+        step_seconds=rates[COPY].batch_seconds,
+        input_stages={name: rate.images_per_sec for name, rate in rates.items() if name != BARE_DECODE},
+        input_stage_rounds=_stage_rounds(rates),
+        shuffle_buffer=shuffle_buffer,
+        bare_decode_images_per_sec=bare.images_per_sec if bare else None,
+    )
+
+
+def _record(
+    chosen: Config,
+    provenance: Provenance,
+    measurement: Measurement | None = None,
+    *,
+    data_set: str | None = None,
+    error: BenchError | None = None,
+) -> Record:
+    """Returns the record of a measurement, or of its failure."""
+    model, read = specs.find_model(chosen.workload.model), {"data_set": data_set} if data_set else {}
+    return Record(
+        identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
+        config={**chosen.to_dict(), **read},
+        config_aside=chosen.aside_fields(),
+        environment=provenance.environment,
+        model={"title": model.title, "image_size": model.image_size},
+        placement={},
+        measurement=measurement or Measurement(images_per_step=chosen.batch_global),
+        derived=derive(measurement, chosen.devices.num_devices) if measurement else Derived(),
+        status=error.record_status if error else Status.OK,
+        reason=str(error) if error else "",
+        kind=Kind.INPUT,
+    )
+
+
+def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping[str, Any]) -> None:
+    """Prints a line per stage, the rate of batches over that of bare decode in each round, and the limiting stage.
+
+    A line shows images per second up to the stage with its interval, per core, and the stage's own cost.
+    """
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE
+    from benchmarks.data.pipeline.shuffle_fullness import in_words
+
+    stages, rounds = measurement.input_stages, measurement.input_stage_rounds
+    cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
+    header = ("images/s", "95 % interval", "per core", "adds, ms of a core", "share")
+    say("{:15} {:>9} {:>15} {:>9} {:>19} {:>6}".format("pipeline up to", *header))
+    found = costs(stages, rounds)
+    for cost in found:
+        adds, share = f"{1000 * cores * cost.seconds_per_image:.2f}", f"{cost.share:.0%}"
+        adds, share = (adds, share) if cost.is_clear else ("noise", "")
+        rate, interval = cost.images_per_sec.value, cost.images_per_sec.range("{:.0f}".format)
+        say(f"{cost.name:15} {rate:9.0f} {interval:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
+    if bare is not None:
+        say(f"{'bare decode':15} {bare:9.0f} {'':15} {bare / cores:9.0f}")
+        ratios = [one / other for one, other in zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)]
+        say(
+            f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
+            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
+        )
+    if not all(cost.is_clear for cost in found):
+        say("noise: the rounds do not separate this stage from the slowest before it (paired t test at 99 %).")
+    if odd := out_of_order(rounds):
+        say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: try a longer --seconds.")
+    say(advice(stages, options, rounds))
+    if measurement.shuffle_buffer:
+        say(in_words(measurement.shuffle_buffer))
+
+
+def _in_words(title: str, name: str, meaning: str) -> list[Flag]:
+    """Returns a flag of a run, with what it means here."""
+    return [dataclasses.replace(flag, help=meaning) for flag in only(RUN_FLAGS[title], name)]
+
+
+INPUT_FLAGS: Groups = {
+    "What is measured": (
+        Flag("seconds", float, "per stage", default=_DEFAULT_SECONDS, above=0),
+        *only(RUN_FLAGS["What is trained"], "model", "batch_size", "num_classes"),
+        *_in_words("Optimizer", "tf_random_seed", "seed of the order and the crops"),
+        *_in_words("Several processes", "step_timeout_seconds", "how long a batch may take"),
+    ),
+    **{title: RUN_FLAGS[title] for title in ("Data", "How images are read and prepared")},
+    "Devices": RUN_FLAGS["Devices"],
+    "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format", "session_id"),
+}
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    chosen, seconds = input_options(given.values, hardware.count_gpus)
+    return until_stopped(lambda: run_input(chosen, seconds, command), "Stopped before the end: there are no rates.")
+
+
+VERB = Verb(
+    "input",
+    "how fast is each stage of the input, and which one limits it?",
+    INPUT_FLAGS,
+    _resolve_and_run,
+    examples=("input --data_dir=data/fake",),
+)

@@ -1,0 +1,1 @@
+"""Pipelines from files to the batches of each tower."""

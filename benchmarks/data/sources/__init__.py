@@ -1,0 +1,1 @@
+"""Files of data sets: finding, checking and reading them."""

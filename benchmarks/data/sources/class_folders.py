@@ -1,0 +1,249 @@
+"""Finds photos in a folder of class folders: which folders are classes, and what is passed over. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.errors import DataError
+from models.model_spec import IMAGENET_CLASSES
+
+# The usual folder names of each split.
+FOLDERS_OF = {"train": ("train", "training"), "validation": ("validation", "val", "valid")}
+ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip")
+JPEG_ENDINGS = (".jpeg", ".jpg", ".jpe", ".jfif")
+# What systems and programs put beside folders of photos; hidden folders are no classes either.
+_NO_CLASSES = {
+    "__macosx",
+    "__pycache__",
+    "lost+found",
+    "@eadir",
+    "#recycle",
+    "@recycle",
+    "$recycle.bin",
+    "system volume information",
+}
+_NAMED = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoFolder:
+    """Photos as files in one folder per class.
+
+    A label is the position of the class in `classes`, which are those of the training images whatever the split is.
+    `passed_over` is what lies beside the photos, for a sentence.
+    """
+
+    directory: str
+    split: str
+    files: Sequence[Path]
+    labels: Sequence[int]
+    classes: Sequence[str]
+    passed_over: str = ""
+
+    @functools.cached_property
+    def known_safe(self) -> np.ndarray:
+        """By file, whether a pipeline of this process has looked at it and found it safe to read."""
+        return np.zeros(len(self.files), bool)
+
+    def count(self) -> int:
+        """Returns the number of photos."""
+        return len(self.files)
+
+    def identify(self) -> str:
+        """Returns what distinguishes this data set: the number of photos, and a checksum of their names."""
+        files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
+        return f"folder of class folders, {len(files)} photos, {digest(files)}"
+
+    def describe(self) -> str:
+        """Returns a description of one line: photos, classes, those without photos, and what is passed over."""
+        found = set(self.labels)
+        empty = [name for label, name in enumerate(self.classes) if label not in found]
+        without = f", of which {len(empty)} without any ({some(empty)})," if empty else ""
+        passed_over = f" ({self.passed_over} passed over)" if self.passed_over else ""
+        return (
+            f"folder of class folders, {len(self.files)} photos of {len(self.classes)} classes "
+            f"({some(self.classes)}){without} in {self.directory}{passed_over}"
+        )
+
+
+def digest(lines: Sequence[str]) -> str:
+    """Returns a short hash of lines, which may hold names that are not UTF-8."""
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
+
+
+def some(names: Sequence[str]) -> str:
+    """Returns the first names for a sentence; they may hold anything, of any length."""
+    shown = [ascii(name[:40])[1:-1] for name in names[:_NAMED]]
+    return ", ".join([*shown, "..."] if len(names) > _NAMED else shown)
+
+
+def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> PhotoFolder | None:
+    """Finds the photos of a split in the folder of that name or, of a root without splits, in the root.
+
+    Args:
+        root: holds `train` and `val`, or the class folders, or is itself a folder of that split.
+        split: "train" or "validation".
+        endings: of the names of photos, in lower case.
+
+    Returns:
+        None if there is no photo in a class folder.
+
+    Raises:
+        DataError: a folder cannot be read, or the classes are not known for certain.
+    """
+    try:
+        folder = _folder_of(root, split)
+        if folder is None:
+            return None
+        is_other = root.absolute().name.lower() in FOLDERS_OF["validation"] and _below(root.absolute().parent, "train")
+        classes = _class_names(folder) if split == "train" and not is_other else _trained_classes(root, folder)
+        return _photos(folder, split, classes, endings)
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+
+
+def _class_names(folder: Path) -> list[str]:
+    """Returns the class folders, sorted. Those without photos count: a class must not move the labels of others."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and _may_be_class(entry.name))
+
+
+def _may_be_class(name: str) -> bool:
+    return name[0] != "." and name.lower() not in _NO_CLASSES
+
+
+def _below(root: Path, split: str) -> Path | None:
+    """Returns the folder of a split in a root. A folder without folders may be a class that is called `train`."""
+    return next((root / name for name in FOLDERS_OF[split] if _class_names(root / name)), None)
+
+
+def _folder_of(root: Path, split: str) -> Path | None:
+    if folder := _below(root, split):
+        return folder
+    if any(_below(root, other) for other in FOLDERS_OF):
+        return None
+    return root if split == "train" or root.absolute().name.lower() in FOLDERS_OF[split] else None
+
+
+def _trained_classes(root: Path, folder: Path) -> list[str]:
+    """Returns the classes of the training images, which decide the labels of another split in `folder`."""
+    own = _class_names(folder)
+    train = _below(root, "train") or _below(root.absolute().parent, "train")
+    if train is None:
+        if len(own) == IMAGENET_CLASSES:
+            return own
+        raise DataError(
+            f"{folder} has {len(own)} class folders, and there is no folder train beside it. Labels are positions "
+            "among the classes of the training images, of which a validation set may lack some: name the folder that "
+            "holds both train and val."
+        )
+    classes = _class_names(train)
+    if own and not {*own} & {*classes}:
+        raise DataError(
+            f"{folder} has no folder of a class of {train}, only {some(own)}. {labels_needed('validation')}"
+        )
+    if unknown := sorted({*own} - {*classes}):
+        raise DataError(
+            f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}. Rename or remove them, "
+            "or make empty folders of these names for training, too."
+        )
+    return classes
+
+
+def _photos(folder: Path, split: str, classes: Sequence[str], endings: tuple[str, ...]) -> PhotoFolder | None:
+    files, labels, others = [], [], Counter[str]()
+    for label, name in enumerate(classes):
+        for entry in sorted(os.listdir(folder / name)) if (folder / name).is_dir() else ():
+            if entry[0] == ".":
+                continue
+            if entry.lower().endswith(endings):
+                files.append(folder / name / entry)
+                labels.append(label)
+            else:
+                others[_kind(folder / name / entry)] += 1
+    if not files:
+        return None
+    beside = [entry for entry in os.listdir(folder) if entry.lower().endswith(endings) and entry[0] != "."]
+    others.update(f"{_kind(folder / entry)} beside the class folders" for entry in beside)
+    no_classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not _may_be_class(entry.name))
+    return PhotoFolder(
+        directory=str(folder),
+        split=split,
+        files=files,
+        labels=labels,
+        classes=classes,
+        passed_over=_in_words(others, [name for name in no_classes if name[0] != "."]),
+    )
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "folders in class folders"
+    return ascii(path.suffix.lower()[:20])[1:-1] or "files without an ending"
+
+
+def _in_words(others: Mapping[str, int], folders: Sequence[str]) -> str:
+    counted = [f"{count} {kind}" for kind, count in sorted(others.items(), key=lambda item: (-item[1], item[0]))]
+    return ", ".join([*counted, *([f"the folders {some(folders)}"] if folders else [])])
+
+
+def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
+    """Returns what a root without class folders holds instead, and what to do, to end a sentence."""
+    names = sorted(name for name in os.listdir(root) if name[0] != ".")
+    if not names:
+        return (
+            "it is empty. Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or drop --data_dir for "
+            "synthetic images."
+        )
+    flat = [folder for folder in (root, *(root / name for name in FOLDERS_OF[split])) if _has_photo(folder, endings)]
+    if flat:
+        return f"the photos of {flat[0]} are in one folder. {labels_needed(split)}"
+    if (found := _folder_of(root, split)) and (others := _others_in(found, endings)):
+        return (
+            f"its class folders hold {_in_words(others, [])}, which are not read here. 'run_bench.py data convert' "
+            "takes JPEG, PNG, GIF, BMP, WebP and TIFF, with these endings."
+        )
+    for folder, _, files in os.walk(root):
+        if photo := next((name for name in files if name.lower().endswith(endings)), None):
+            return (
+                f"it holds photos in other places, such as {Path(folder) / photo}. Name the folder in which each class "
+                "has one folder, with its photos in it."
+            )
+    if archives := [name for name in names if name.lower().endswith(ARCHIVE_ENDINGS)]:
+        return (
+            f"it holds {some(archives)}: unpack compressed archives, and convert those of ImageNet with 'run_bench.py "
+            "data convert' (docs/howto/real-data.md)."
+        )
+    return f"it holds {some(names)}. Name the folder of the photos or shards, or drop --data_dir for synthetic images."
+
+
+def _others_in(folder: Path, endings: tuple[str, ...]) -> Counter[str]:
+    """Returns the kinds of files in class folders without photos and folders; none if there are such."""
+    entries = [entry for name in _class_names(folder) for entry in (folder / name).iterdir() if entry.name[0] != "."]
+    if any(entry.is_dir() or entry.name.lower().endswith(endings) for entry in entries):
+        return Counter()
+    return Counter(map(_kind, entries))
+
+
+def labels_needed(split: str) -> str:
+    """Returns what photos without labels need, and where ImageNet's are."""
+    if split == "train":
+        return "Move them into one folder per class, from which labels come."
+    return (
+        "ImageNet's validation photos have no labels in their names; ILSVRC2012_validation_ground_truth.txt in "
+        "ILSVRC2012_devkit_t12.tar.gz, from image-net.org, has them. Move each photo into the folder of its class "
+        "(docs/howto/real-data.md)."
+    )
+
+
+def _has_photo(folder: Path, endings: tuple[str, ...]) -> bool:
+    return folder.is_dir() and any(name.lower().endswith(endings) for name in os.listdir(folder))

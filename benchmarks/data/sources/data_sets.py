@@ -1,0 +1,82 @@
+"""The data sets. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from benchmarks.data.sources.storage import Address, place
+from benchmarks.errors import DataError, UsageError
+
+SYNTHETIC, SYNTHETIC_HOST = "synthetic", "synthetic_host"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """The published facts about a data set; the title is for reports.
+
+    Classes do not count a background. Mean and deviation are of each channel of the training images, in 0..255.
+    """
+
+    title: str
+    train_images: int
+    classes: int
+    mean: tuple[float, ...]
+    stddev: tuple[float, ...]
+
+
+# By their values of `--data_name`.
+DATA_SETS = {
+    "imagenet": DataSet(
+        title="ImageNet",
+        train_images=1_281_167,
+        classes=1000,
+        # torchvision's transforms give the same in 0..1.
+        mean=(123.675, 116.28, 103.53),
+        stddev=(58.395, 57.12, 57.375),
+    ),
+    "cifar10": DataSet(
+        title="CIFAR-10",
+        train_images=50_000,
+        classes=10,
+        # Usually given as 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616.
+        mean=(125.31, 122.95, 113.87),
+        stddev=(62.99, 62.09, 66.70),
+    ),
+    # Usually given as 0.1307 and 0.3081.
+    "mnist": DataSet(title="MNIST", train_images=60_000, classes=10, mean=(33.32,), stddev=(78.57,)),
+}
+
+
+def data_set_of(name: str) -> DataSet:
+    """Returns the facts of a model's data set; if it fits none, those of random images, as many as ImageNet's."""
+    random = DataSet(title="Random images", train_images=1_281_167, classes=1000, mean=(127.5,), stddev=(73.9,))
+    return DATA_SETS.get(name, random)
+
+
+def existing_directory(name: str, directory: str) -> Path:
+    """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`); an address is not looked at.
+
+    Raises:
+        DataError: it is no directory, or cannot be read.
+        UsageError: it is an address, and the data set has no TFRecords.
+    """
+    path = place(directory)
+    if isinstance(path, Address):
+        if name == "imagenet":
+            return path
+        raise UsageError(
+            f"--data_dir={directory}: of an address, only TFRecords are read, and {name} has none. Copy the files, or "
+            "mount the storage and name the directory."
+        )
+    try:
+        if path.is_dir():
+            return path
+        problem = "is a file" if path.exists() else "does not exist"
+    except OSError as error:
+        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
+    content = "train-00000-of-... in it" if name == "imagenet" else "the data set"
+    raise DataError(
+        f"--data_dir={directory} {problem}: name the directory with {content}, or make one with "
+        f"'run_bench.py data make-{name} DIR'."
+    )

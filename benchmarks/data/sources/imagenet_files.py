@@ -1,0 +1,329 @@
+"""Finds photos on disk: in TFRecords of three layouts, as JPEGs or as pixels, or JPEGs in a folder of class folders.
+
+The keys of the first record decide the layout of TFRecords, not the names of the files. Needs TensorFlow only for its
+protocol buffers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from benchmarks.console import warn
+from benchmarks.data.pipeline import decoded
+from benchmarks.data.sources import class_folders, tfrecord
+from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
+from benchmarks.data.sources.data_sets import existing_directory
+from benchmarks.data.sources.storage import Address, for_each, place
+from benchmarks.data.sources.tfrecord import Defect
+from benchmarks.errors import DataError
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
+
+BOX = "image/object/bbox/"
+# Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API.
+_KIND = r"(?:\.tfrecords?|\.tfrec|\.record)"
+_SHARD = re.compile(
+    rf"(?P<stem>(?:[^.].*[-._])?(?P<split>{'|'.join(sum(FOLDERS_OF.values(), ()))}))"
+    rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
+)
+_NUMBER = re.compile(r"(?<!\d)\d++(?=-of-)")
+# Of the photos that a run reads from folders.
+_ENDINGS = (*JPEG_ENDINGS, ".png")
+_RECORDS_DESCRIBED = 64
+# So many records of so many files tell whether labels are numbered from 0 or 1.
+_SAMPLE, _FILES_SAMPLED = 1024, 16
+_ANY_LABELS = range(2**31)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The keys of a photo and of its label in a tf.train.Example. Labels below `first_label` are background.
+
+    With `has_boxes`, a record may have boxes in `image/object/bbox/*`. With `sides`, the keys of height and width, the
+    photo is not a JPEG but its pixels, uint8, row by row.
+    """
+
+    title: str
+    encoded: str
+    label: str
+    first_label: int
+    has_boxes: bool
+    sides: tuple[str, ...] = ()
+
+
+INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
+TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
+DECODED = Layout("decoded TFRecords", "image/pixels", INCEPTION.label, 1, True, (decoded.HEIGHT, decoded.WIDTH))
+_LAYOUTS = (INCEPTION, TFDS, DECODED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoRecords:
+    """Photos in TFRecords: so many files `of_shards`; `compression` as TensorFlow calls it, or empty.
+
+    `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
+    """
+
+    directory: str
+    split: str
+    files: Sequence[Path]
+    layout: Layout
+    of_shards: int
+    training_files: Sequence[Path]
+    compression: tfrecord.Compression = ""
+
+    def count(self) -> int:
+        """Returns the number of photos; reads only the lengths of the records, once."""
+        return self._count
+
+    @functools.cached_property
+    def _count(self) -> int:
+        return sum(for_each(self.files, tfrecord.count))
+
+    def identify(self) -> str:
+        """Returns what distinguishes this data set: layout, and a checksum of names and sizes of its files."""
+        sizes = for_each(self.files, lambda file: file.stat().st_size)
+        files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
+        return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {digest(files)}"
+
+    def describe(self) -> str:
+        """Returns a description of one line: layout, shards, and the labels of the first records."""
+        labels = _first_labels(self.files[:1], self.layout, _RECORDS_DESCRIBED)
+        seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
+        part = "" if len(self.files) == self.of_shards else f" of {self.of_shards}"
+        compressed = f", {self.compression}" if self.compression else ""
+        return f"{self.layout.title}, {len(self.files)} {self.split} shards{part}{compressed} in {self.directory}{seen}"
+
+
+Photos = PhotoRecords | PhotoFolder
+
+
+def is_decoded(source: Photos) -> bool:
+    """Returns whether the photos are stored as pixels."""
+    return isinstance(source, PhotoRecords) and bool(source.layout.sides)
+
+
+def labels_of(source: Photos, num_classes: int) -> range:
+    """Returns the labels in the data that stand for classes 0, 1, ...; with 1001 classes, class 0 is the background.
+
+    Raises:
+        DataError: the folder has more classes.
+    """
+    background = int(num_classes == BACKGROUND_CLASSES)
+    if isinstance(source, PhotoRecords):
+        lowest = _first_label(source, num_classes) - background
+    elif len(source.classes) <= num_classes - background:
+        lowest = -background
+    else:
+        raise DataError(
+            f"{source.directory} holds {len(source.classes)} class folders, and the model tells "
+            f"{num_classes - background} classes apart: remove folders that are no classes, or pass "
+            f"--num_classes={len(source.classes) + (len(source.classes) == BACKGROUND_CLASSES)}."
+        )
+    return range(lowest, lowest + num_classes)
+
+
+def _first_label(source: PhotoRecords, num_classes: int) -> int:
+    """Returns the label of the first class of photos: that of the layout, unless training images of others tell."""
+    usual = source.layout.first_label
+    if not usual or num_classes in (IMAGENET_CLASSES, BACKGROUND_CLASSES):
+        return usual
+    files = source.training_files[:: -(-len(source.training_files) // _FILES_SAMPLED)]
+    seen = _first_labels(files, source.layout, -(-_SAMPLE // len(files)))
+    if 0 in seen:
+        return 0
+    if num_classes not in seen and len(seen) >= _SAMPLE:
+        warn(
+            f"Labels are taken to count from 1: of {len(seen)} training images of {source.directory}, none has label 0 "
+            f"or {num_classes}."
+        )
+    return usual
+
+
+def _first_labels(files: Sequence[Path], layout: Layout, records: int) -> list[int]:
+    """Returns the labels of so many first records of each file, without damaged ones."""
+    return [
+        features_of(record.payload)[layout.label].int64_list.value[0]
+        for file in files
+        for record in itertools.islice(tfrecord.walk(file), records)
+        if isinstance(record, tfrecord.FramedRecord) and not problem_of_example(record.payload, layout, _ANY_LABELS)
+    ]
+
+
+def find_imagenet(directory: str, split: str) -> Photos:
+    """Finds the photos of a directory.
+
+    Raises:
+        DataError: the directory is missing, holds no known data set, or only a part of one.
+    """
+    path = existing_directory("imagenet", directory)
+    if records := find_records(directory, split):
+        return records
+    if isinstance(path, Address):
+        raise DataError(
+            f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
+            f"imagenet2012-{split}.tfrecord-00000-of-00008. Of an address, only TFRecords are read: 'run_bench.py data "
+            "convert' makes them of photos."
+        )
+    found = class_folders.find_class_folders(path, split, _ENDINGS)
+    if found is None:
+        raise DataError(
+            f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
+            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of photos for each class"
+            f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; "
+            f"{class_folders.what_is_there(path, split, _ENDINGS)}"
+        )
+    return found
+
+
+def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
+    """Returns the shards of a split in a directory, sorted, by name."""
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except OSError as error:
+        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
+    found = {name: match for name in names if (match := _SHARD.fullmatch(name))}
+    return {name: match for name, match in found.items() if match["split"] in FOLDERS_OF[split]}
+
+
+def find_records(directory: str, split: str) -> PhotoRecords | None:
+    """Returns the TFRecords of a directory; None without any file that is named like one.
+
+    Raises:
+        DataError: they are not one complete data set of a known layout.
+    """
+    path = place(directory)
+    shards = _shards_in(path, split)
+    if not shards:
+        below = _split_below(path, split)
+        return find_records(str(below), split) if below else None
+    sets = sorted({match["stem"] + _NUMBER.sub("...", match["ending"]) for match in shards.values()})
+    if len(sets) > 1:
+        named = " and ".join(sets)
+        raise DataError(f"--data_dir={directory} mixes shards of {len(sets)} data sets ({named}): keep one.")
+    total = int(next(iter(shards.values()))["total"] or 1)
+    if len(shards) < total:
+        warn(
+            f"{directory} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "
+            "others, unless a part is wanted."
+        )
+    files = [path / name for name in shards]
+    compressions = set(for_each(files, _compression_of_shard))
+    if len(compressions) > 1:
+        raise DataError(f"--data_dir={directory}: some shards are compressed, and others are not: keep one kind.")
+    return PhotoRecords(
+        directory=directory,
+        split=split,
+        files=files,
+        layout=layout_of(files),
+        of_shards=total,
+        training_files=_training_files(path) or files,
+        compression=compressions.pop(),
+    )
+
+
+def _compression_of_shard(file: Path) -> tfrecord.Compression:
+    if not file.is_file():
+        raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
+    if file.stat().st_size == 0:
+        raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
+    return tfrecord.compression_of(file)
+
+
+def _training_files(directory: Path) -> list[Path]:
+    """Returns the shards of training images in a directory or, if it is of another split, in one beside it."""
+    beside = [directory.parent / name for name in FOLDERS_OF["train"]]
+    for folder in [directory, *(folder for folder in beside if folder.is_dir())]:
+        if shards := _shards_in(folder, "train"):
+            files = [folder / name for name in shards]
+            return list(itertools.compress(files, for_each(files, lambda file: file.is_file())))
+    return []
+
+
+def _split_below(directory: Path, split: str) -> Path | None:
+    """Returns the folder with the shards of a split in a folder of splits, or in the root of TFDS' data sets.
+
+    Raises:
+        DataError: there are several data sets.
+    """
+    for folder in [directory / name for name in FOLDERS_OF[split]]:
+        if folder.is_dir() and _shards_in(folder, split):
+            return folder
+    prepared = {path.parent for level in ("*", "*/*", "*/*/*") for path in directory.glob(f"{level}/dataset_info.json")}
+    found = [path for path in prepared if _shards_in(path, split)]
+    if len({path.parent for path in found}) > 1:
+        raise DataError(
+            f"--data_dir={directory} holds several data sets of TFDS ({', '.join(map(str, sorted(found)))}): name one."
+        )
+    return max(found, key=lambda path: [int(part) for part in re.findall("[0-9]+", path.name)], default=None)
+
+
+def layout_of(files: Sequence[Path]) -> Layout:
+    """Returns the layout of the first record that is not damaged."""
+    first_defect = None
+    for file, record in ((path, record) for path in files for record in tfrecord.walk(path)):
+        if isinstance(record, Defect):
+            first_defect = first_defect or record
+            continue
+        try:
+            keys = features_of(record.payload)
+        except DecodeError:
+            reason = "it is no tf.train.Example"
+        else:
+            for layout in _LAYOUTS:
+                if layout.encoded in keys and layout.label in keys:
+                    return layout
+            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in _LAYOUTS)
+            reason = f"it has neither {wanted}, only {_some_of(keys)}"
+        reason += "; convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
+        raise Defect(file, record.number, record.offset, "keys", reason).error()
+    assert first_defect is not None, "files that are not empty hold a record or a defect"
+    raise first_defect.error()
+
+
+def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
+    """Returns the features of a serialised tf.train.Example.
+
+    Raises:
+        DecodeError: the bytes are no tf.train.Example.
+    """
+    return tf.train.Example.FromString(payload).features.feature
+
+
+def _some_of(keys: Iterable[str]) -> str:
+    """Returns the first keys for a sentence; they may hold anything, of any length."""
+    return ", ".join(ascii(key[:40])[1:-1] for key in sorted(keys)[:5]) or "nothing"
+
+
+def encoded_of(payload: bytes, layout: Layout) -> bytes:
+    """Returns the JPEG, or the pixels, of a record without a problem."""
+    return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
+
+
+def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:
+    """Returns the kind of defect of a record's keys, label or pixels, and the reason; None for a sound record.
+
+    A JPEG is not looked at. Negative labels, as of images that have none, are no classes.
+    """
+    try:
+        feature = features_of(payload)
+    except DecodeError:
+        return "keys", "it is no tf.train.Example; make the file again"
+    for key in (layout.encoded, layout.label):
+        if key not in feature:
+            return "keys", f"it has no '{key}', only {_some_of(feature)}; make the file again"
+    label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
+    lowest, highest = max(0, labels.start), labels.stop - 1
+    if len(label) != 1 or not lowest <= label[0] <= highest:
+        what = f"its label is {list(label[:5])}, not one number of {lowest} to {highest}"
+        return "label", f"{what}; correct it, or pass --num_classes"
+    if len(encoded) != 1:
+        return "keys", f"it holds {len(encoded)} images instead of one; make it again"
+    return decoded.problem(feature, encoded[0]) if layout.sides else None

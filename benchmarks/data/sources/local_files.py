@@ -1,0 +1,200 @@
+"""Reads files that may hold anything, and writes files that are always whole. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import math
+import os
+import pickle
+import re
+import socket
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from benchmarks.data.sources.storage import open_file
+from benchmarks.errors import UsageError
+from benchmarks.machine import hardware
+from results import store
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+# Of one photo, or one record: a length that a file states must not decide how much memory is taken. Photos of ImageNet
+# have 110 KB on average, and those of a camera with 100 million pixels some 50 MB.
+MOST_PHOTO_BYTES = 64 * 2**20
+# Of one photo: 400 MB when decoded, on every core.
+MOST_PIXELS = 2**27
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# The same for a file of MNIST (47 MB) or CIFAR-10 (31 MB; its archive unpacked 184 MB), after decompression.
+MOST_SMALL_IMAGES_BYTES = 512 * 2**20
+# How long the work on a file may make no progress: a server of files that has gone is waited for without end.
+_SILENT_SECONDS = 600.0
+
+
+def read_file(path: Path, most_bytes: int = MOST_PHOTO_BYTES) -> bytes:
+    """Returns the content of a regular file.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or is larger.
+    """
+    with open_file(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {most_bytes}", str(path))
+        file.seek(0)
+        return file.read(size)
+
+
+def printable(path: Path) -> str:
+    """Returns a path as text; TensorFlow cannot report an error in whose message a byte is not UTF-8."""
+    return os.fsencode(str(path)).decode(errors="backslashreplace")
+
+
+def whole_member(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Returns a member of an archive that lies in it as one piece.
+
+    Raises:
+        tarfile.ReadError: it is sparse, or its size is negative, by which `tarfile` would go back.
+    """
+    if member.issparse() or member.size < 0:
+        raise tarfile.ReadError(f"{ascii(member.name)} is {'a sparse file' if member.issparse() else 'damaged'} in it")
+    return member
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file to write, which appears under its name when it is complete and on disk."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def only_writer(directory: Path, what: str) -> Iterator[None]:
+    """Makes a directory, and keeps other processes that write the same in it out.
+
+    Raises:
+        UsageError: another one is writing there.
+        OSError: the directory cannot be made or locked.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f".{what}.lock"
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(store.locked(path, within_seconds=0))
+        except TimeoutError:
+            holder = re.match(rb"process \d+ on [\w.-]+", read_file(path))
+            known = f" ({holder[0].decode()})" if holder else ""
+            raise UsageError(
+                f"Another process{known} is writing {what} to {directory}: wait until it has ended, or name another "
+                "directory."
+            ) from None
+        stack.callback(path.unlink, missing_ok=True)
+        file.truncate(0)  # a process that was killed has left its name
+        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        file.flush()
+        yield
+
+
+def load_arrays(data: bytes) -> Any:
+    """Unpickles NumPy arrays and plain containers, and calls nothing else.
+
+    Raises:
+        Exception: a pickle can fail in any way.
+    """
+    return _OnlyArrays(io.BytesIO(data), encoding="bytes").load()
+
+
+class _OnlyArrays(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns one of the few functions that an array needs."""
+        if re.fullmatch(r"numpy(\._?core\.multiarray)?", module) and name in ("_reconstruct", "ndarray", "dtype"):
+            return super().find_class(module, name)
+        if (module, name) == ("_codecs", "encode"):
+            return super().find_class(module, name)
+        if name == "bytes" and module in ("__builtin__", "builtins"):
+            return lambda: b""  # with a number, bytes would take that much memory
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+class FileWork:
+    """Work on files by threads: each reports its progress, and ends when all are to end.
+
+    Args:
+        expect: as `Watchdog.expect`: gets the file that has made no progress for longest, and its time limit.
+        expect_nothing: as `Watchdog.expect_nothing`.
+        give_up_at: when to end, by time.monotonic().
+    """
+
+    def __init__(
+        self,
+        expect: Callable[[str, float], None] = lambda what, seconds: None,
+        expect_nothing: Callable[[], None] = lambda: None,
+        give_up_at: float = math.inf,
+    ) -> None:
+        self._expect, self._expect_nothing, self._give_up_at = expect, expect_nothing, give_up_at
+        self._lock = threading.Lock()
+        self._latest: dict[int, tuple[Path, float]] = {}  # by thread, the longest without progress first
+        self._is_over = False
+
+    @contextlib.contextmanager
+    def on_all_cores(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[Iterator[_Result]]:
+        """Yields the results in order. When the block is left, the threads end at their next report."""
+        self._is_over = False
+
+        def reported(item: _Item) -> _Result:
+            try:
+                return work(item)
+            finally:  # else the file of a thread that failed would be expected to make progress
+                self._report(None)
+
+        with ThreadPoolExecutor(hardware.usable_cores()) as pool:
+            try:
+                yield pool.map(reported, items)
+            finally:
+                self._is_over = True
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def goes_on(self, file: Path) -> bool:
+        """Reports that this thread begins with a file, or makes progress; returns whether to continue."""
+        self._report((file, time.monotonic()))
+        return not self._is_over and not self.is_late()
+
+    def go_on(self, file: Path) -> None:
+        """Reports as `goes_on`, for work that leaves nothing if it is not finished.
+
+        Raises:
+            CancelledError: the work is to end.
+        """
+        if not self.goes_on(file):
+            raise CancelledError(f"{file} is left unfinished")
+
+    def is_late(self) -> bool:
+        """Returns whether it is time to give up."""
+        return time.monotonic() >= self._give_up_at
+
+    def _report(self, progress: tuple[Path, float] | None) -> None:
+        with self._lock:
+            before = next(iter(self._latest), None)
+            self._latest.pop(threading.get_ident(), None)
+            if progress:
+                self._latest[threading.get_ident()] = progress
+            if not self._latest:
+                self._expect_nothing()
+            elif before in (None, threading.get_ident()):  # else the one that has waited longest is the same
+                file, since = next(iter(self._latest.values()))
+                self._expect(f"The work on {file}", round(since + _SILENT_SECONDS - time.monotonic()))

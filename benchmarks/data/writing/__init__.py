@@ -1,0 +1,1 @@
+"""Writes data sets: generated ones, and conversions."""

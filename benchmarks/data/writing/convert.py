@@ -1,0 +1,252 @@
+"""Converts photos in a folder of class folders, in ImageNet's tar archives, or in TFRecords, to TFRecords.
+
+The new records hold JPEGs, in the Inception layout, or pixels. Photos of folders and archives are shuffled once, so
+that every shard holds all classes; TFRecords keep their shards and their order. Each shard appears only when it is
+complete. Finished shards are kept, so that an interrupted conversion can continue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.console import progress
+from benchmarks.data.sources import checks, class_folders, imagenet_files, tfrecord
+from benchmarks.data.sources.checks import BadJpegError, JpegHeader
+from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, PhotoRecords
+from benchmarks.data.sources.local_files import MOST_PHOTO_BYTES, FileWork, written_whole
+from benchmarks.data.writing import fake_imagenet, originals
+from benchmarks.data.writing.fake_imagenet import Split, photo_example
+from benchmarks.data.writing.originals import Listing, Original, Photo, RecordedPhoto
+from benchmarks.errors import DataError, UsageError
+from benchmarks.outside_text import parse_json
+from models.model_spec import IMAGENET_CLASSES
+from results import store
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_JPEG_QUALITY = 95  # of photos that are encoded again
+
+
+@dataclasses.dataclass
+class Conversion:
+    """The result: photos written, encoded again, and left out, each with the reason."""
+
+    written: int = 0
+    encoded_anew: int = 0
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+
+def divided(found: Listing | PhotoRecords, split: str, images_per_shard: int) -> Split:
+    """Returns the split to write; TFRecords keep their shards."""
+    if not isinstance(found, PhotoRecords):
+        return fake_imagenet.split(split, len(found.photos), images_per_shard)
+    images = sum(tfrecord.count(file, damaged_too=True) for file in found.files)
+    return Split(name=split, images=images, shards=len(found.files))
+
+
+def convert(
+    found: Listing | PhotoRecords,
+    directory: Path,
+    *,
+    split: Split,
+    shorter_side: int | None,
+    decoded: bool = False,
+    seed: int,
+    num_classes: int = IMAGENET_CLASSES,
+    on_shard: Callable[[Path, int], None],
+    work: FileWork | None = None,
+) -> Conversion:
+    """Writes shards on all cores, in an order that the seed determines, or that of the TFRecords.
+
+    Photos whose shorter side is above `shorter_side` pixels are made smaller; None keeps their size. With `decoded`,
+    they are stored as pixels. The labels of TFRecords must be of `num_classes`. `on_shard` is called with each finished
+    file and its number of photos.
+
+    Raises:
+        UsageError: the directory holds the shards of another conversion.
+        DataError: no photo of a shard can be used.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    work = work or FileWork()
+    plan = {
+        "photos": _digest(found),
+        "count": split.images,
+        "shards": split.shards,
+        "shorter_side": shorter_side,
+        "decoded": decoded,
+        "seed": seed,
+        "classes": class_folders.digest(found.classes) if isinstance(found, Listing) else None,
+    }
+    _check_plan(directory, split, plan)
+    paths, total = split.paths(directory), Conversion()
+    shares = list(_shares(found, split, seed, num_classes))
+    write = functools.partial(_write_shard, shorter_side, decoded, work)
+    # Without those of finished shards, which take no time.
+    missing = sum(1 for path in paths if not path.exists()) * split.images // split.shards
+    with (
+        progress.counted(f"Converting the photos to {directory}", missing),
+        work.on_all_cores(write, zip(paths, shares, strict=True)) as parts,
+    ):
+        for path, part in zip(paths, parts, strict=True):
+            if not part.written:
+                advice = "" if isinstance(found, PhotoRecords) else ": pass a larger --images_per_shard"
+                raise DataError(
+                    f"{path} would be empty, since no photo of it can be used{advice}. The first one: "
+                    f"{part.left_out[0]}."
+                )
+            total.written += part.written
+            total.encoded_anew += part.encoded_anew
+            total.left_out += part.left_out
+            on_shard(path, part.written)
+    return total
+
+
+def _digest(found: Listing | PhotoRecords) -> str:
+    if isinstance(found, PhotoRecords):
+        return found.identify()
+    photos = [f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found.photos]
+    return class_folders.digest(photos)
+
+
+def _shares(
+    found: Listing | PhotoRecords, split: Split, seed: int, num_classes: int
+) -> Iterator[Iterable[Photo] | Iterable[RecordedPhoto]]:
+    """Yields the photos of each shard; those of a record are read when they are drawn."""
+    if isinstance(found, PhotoRecords):
+        labels = imagenet_files.labels_of(found, num_classes)
+        for file in found.files:
+            yield map(functools.partial(RecordedPhoto, file, found.layout, labels), tfrecord.walk(file))
+        return
+    order = np.random.default_rng(seed).permutation(len(found.photos))
+    for numbers in np.array_split(order, split.shards):
+        yield [found.photos[int(number)] for number in numbers]
+
+
+def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
+    """Refuses to mix the shards of two conversions."""
+    for other in directory.glob(".*-conversion.json"):
+        if plan["classes"] and (_read_json(other) or {}).get("classes") not in (None, plan["classes"]):
+            raise UsageError(
+                f"{directory} holds {other.name[1:].partition('-')[0]} shards whose labels are of other classes: "
+                "convert both splits from one folder with train and val, or name another directory."
+            )
+    file = directory / f".{split.name}-conversion.json"
+    if not file.exists():
+        if split.shards_in(directory):
+            raise UsageError(f"{directory} already holds {split.name} shards: name another directory.")
+        store.replace(file, json.dumps(plan))
+    elif _read_json(file) != plan:
+        raise UsageError(
+            f"{directory} holds part of another conversion, of other photos or with other flags: continue that one "
+            "with its own photos and flags, or name another directory."
+        )
+
+
+def _read_json(file: Path) -> Any:
+    """Returns what an earlier conversion wrote; None if it is missing or damaged."""
+    try:
+        return parse_json(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _write_shard(
+    shorter_side: int | None,
+    decoded: bool,
+    work: FileWork,
+    share: tuple[Path, Iterable[Photo] | Iterable[RecordedPhoto]],
+) -> Conversion:
+    """Writes a shard and, beside it, the result, unless both exist."""
+    path, photos = share
+    notes = path.with_name(f".{path.name}.json")
+    if path.exists() and (known := _read_json(notes)):
+        return Conversion(**known)
+    result = Conversion()
+    with written_whole(path) as file:
+        for photo in photos:
+            work.go_on(photo.file)
+            progress.advance()
+            try:
+                original = photo.load()
+                payload, encoded_anew = _converted(original, shorter_side, decoded)
+            except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
+                reason = getattr(error, "strerror", None) or error
+                result.left_out.append(f"{photo}: {reason}")
+                continue
+            tfrecord.write(file, payload)
+            result.written += 1
+            result.encoded_anew += encoded_anew
+        store.replace(notes, json.dumps(dataclasses.asdict(result)))
+    return result
+
+
+def _converted(original: Original, shorter_side: int | None, decoded: bool) -> tuple[bytes, bool]:
+    """Returns the new record of a photo, and whether it holds a JPEG that was encoded again."""
+    if decoded:
+        image = _as_rgb(original.encoded, shorter_side)
+        stored, size, layout = image.tobytes(), (image.height, image.width), DECODED
+    else:
+        stored, layout = _as_rgb_jpeg(original.encoded, shorter_side), INCEPTION
+        size = checks.read_jpeg_header(stored)[:2]
+    payload = photo_example(
+        stored,
+        size,
+        original.label,
+        original.class_name,
+        original.name,
+        text=original.text,
+        boxes=original.boxes,
+        layout=layout,
+    )
+    if len(payload) > MOST_PHOTO_BYTES:
+        raise ValueError(f"its record has {len(payload)} bytes, above the limit of {MOST_PHOTO_BYTES}: pass --resize")
+    return payload, not decoded and stored is not original.encoded
+
+
+def _header_of(encoded: bytes) -> JpegHeader | None:
+    """Returns the header of a JPEG; None for another format."""
+    try:
+        return checks.read_jpeg_header(encoded)
+    except BadJpegError as error:
+        if error.kind not in ("png", "not_jpeg"):
+            raise
+    return None
+
+
+def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
+    """Returns a JPEG of RGB or grey that is not too large as it is; encodes any other photo again."""
+    header = _header_of(encoded)
+    if header and header.components in (1, 3):
+        if shorter_side is None or min(header.height, header.width) <= shorter_side:
+            return encoded
+    buffer = io.BytesIO()
+    _as_rgb(encoded, shorter_side).save(buffer, format="JPEG", quality=_JPEG_QUALITY)
+    return buffer.getvalue()
+
+
+def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
+    """Decodes a photo, and makes it smaller if its shorter side is above `shorter_side`."""
+    from PIL import Image
+
+    _header_of(encoded)  # rejects a JPEG that is cut off
+    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs, and warns
+    try:
+        image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
+        checks.check_size(image.height, image.width)
+        if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
+            image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
+        image = image.convert("RGB")
+    except BadJpegError:
+        raise
+    except Exception as error:  # a decoder may fail in any way
+        raise ValueError(f"its {len(encoded)} bytes cannot be decoded ({type(error).__name__})") from error
+    return fake_imagenet.smaller(image, shorter_side)

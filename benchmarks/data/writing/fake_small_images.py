@@ -1,0 +1,75 @@
+"""Writes fake MNIST and CIFAR-10 whose classes a linear model can separate, and real digits. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.data.sources.local_files import written_whole
+
+_CLASSES = 10
+# The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
+_SIGNAL, _NOISE = 60.0, 40.0
+_CIFAR_BATCHES = 5
+
+
+def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images [images, *shape], uint8, and labels, uint8. The classes are the same for every split of a seed."""
+    # Training crops and flips colour images, so their patterns are broad stripes, each of one colour.
+    stripes = (_CLASSES, 3, 4, 1) if len(shape) == 3 else (_CLASSES, *shape)
+    patterns = np.random.default_rng(seed).choice([-1.0, 1.0], size=stripes)
+    if len(shape) == 3:
+        patterns = np.broadcast_to(patterns.repeat(shape[1] // 4, axis=2), (_CLASSES, *shape))
+    generator = np.random.default_rng((seed, len(split)))
+    labels = generator.integers(0, _CLASSES, images).astype(np.uint8)
+    noise = generator.normal(size=(images, *shape))
+    pixels = 128 + _SIGNAL * patterns[labels] + _NOISE * noise
+    return np.clip(pixels, 0, 255).astype(np.uint8), labels
+
+
+def write_mnist(directory: Path, images: int, *, split: str, seed: int, compressed: bool) -> list[Path]:
+    """Writes the two idx files of a split of fake digits, and returns them."""
+    return write_idx(directory, *draw((28, 28), images, seed, split), split=split, compressed=compressed)
+
+
+def write_idx(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str, compressed: bool) -> list[Path]:
+    """Writes images [images, height, width] and labels, both uint8, as MNIST's two files of a split; returns these."""
+    stem = {"train": "train", "validation": "t10k"}[split]
+    contents = {
+        f"{stem}-images-idx3-ubyte": struct.pack(">4B3I", 0, 0, 8, 3, *pixels.shape) + pixels.tobytes(),
+        f"{stem}-labels-idx1-ubyte": struct.pack(">4BI", 0, 0, 8, 1, len(labels)) + labels.tobytes(),
+    }
+    if compressed:
+        contents = {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in contents.items()}
+    return _write(directory, contents)
+
+
+def write_cifar10(directory: Path, images: int, *, split: str, seed: int, python: bool) -> list[Path]:
+    """Writes the files of a split, five for training and one for validation, and returns them."""
+    pixels, labels = draw((3, 32, 32), images, seed, split)
+    names = [f"data_batch_{n}" for n in range(1, _CIFAR_BATCHES + 1)] if split == "train" else ["test_batch"]
+    contents = {}
+    for name, share in zip(names, np.array_split(np.arange(images), len(names)), strict=True):
+        flat, its_labels = pixels[share].reshape(len(share), 3 * 32 * 32), labels[share]
+        if python:
+            contents[name] = pickle.dumps({b"data": flat, b"labels": its_labels.tolist()}, protocol=2)
+        else:
+            contents[f"{name}.bin"] = np.concatenate([its_labels[:, np.newaxis], flat], axis=1).tobytes()
+    return _write(directory, contents)
+
+
+def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
+    """Writes complete files, and removes the same files in other forms, which would be read first."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in contents:
+        stem = name.split(".")[0]
+        for ending in ("", ".bin", ".gz"):
+            (directory / f"{stem}{ending}").unlink(missing_ok=True)
+    for name, data in contents.items():
+        with written_whole(directory / name) as file:
+            file.write(data)
+    return [directory / name for name in contents]

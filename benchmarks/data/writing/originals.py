@@ -1,0 +1,270 @@
+"""Finds photos before conversion: in a folder of class folders, in ImageNet's tar archives, or in TFRecords."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import io
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.data.sources import class_folders, imagenet_files
+from benchmarks.data.sources.class_folders import ARCHIVE_ENDINGS, some
+from benchmarks.data.sources.imagenet_files import BOX, INCEPTION, Layout, PhotoRecords
+from benchmarks.data.sources.local_files import MOST_PHOTO_BYTES, read_file, whole_member
+from benchmarks.data.sources.tfrecord import Defect, FramedRecord
+from benchmarks.errors import DataError
+from models.model_spec import IMAGENET_CLASSES
+from results.loading import open_file
+
+# What photos come in; Pillow would start programs for some others.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
+# Archives of whole splits, such as ILSVRC2012_img_train.tar and val.tar, not of a class such as test_tube.tar.
+_OF_SPLIT = re.compile(
+    r"(?:ilsvrc.{0,40}_)?(train|val|test)(?:ing|id|idation)?(?:[-_]?(?:images?|t\d))*+(?:[-_]?v\d.{0,40})?\.tar"
+)
+_IN_NAMES = {"train": "train", "validation": "val"}
+_COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
+# What a damaged archive raises.
+_UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Original:
+    """A photo before conversion, in any format, and what is known of it, as of `photo_example`."""
+
+    encoded: bytes
+    label: int
+    class_name: str
+    name: str
+    text: str = ""
+    boxes: Sequence[tuple[float, float, float, float]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Photo:
+    """Where a photo is: in a file of its own, or in a `member` (offset and length, bytes) of an archive.
+
+    The label counts from 1; the class has the name of its folder or archive.
+    """
+
+    file: Path
+    member: tuple[int, int] | None
+    name: str
+    label: int
+    class_name: str
+
+    def __str__(self) -> str:
+        """Returns class and name, for a sentence."""
+        return f"{ascii(self.class_name)[1:-1]}/{ascii(self.name)[1:-1]}"
+
+    def load(self) -> Original:
+        """Returns the photo.
+
+        Raises:
+            OSError: it cannot be read, or has more bytes than a photo has.
+        """
+        return Original(self._read(), self.label, self.class_name, self.name)
+
+    def _read(self) -> bytes:
+        if self.member is None:
+            return read_file(self.file)
+        offset, size = self.member
+        if size > MOST_PHOTO_BYTES:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {MOST_PHOTO_BYTES}")
+        with open_file(self.file) as archive:
+            archive.seek(offset)
+            return archive.read(size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """The photos of a source, and the names of its classes in the order of their labels; `description` is one line."""
+
+    photos: Sequence[Photo]
+    classes: Sequence[str]
+    description: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedPhoto:
+    """A photo in a record of a file, which may be damaged, or of a class that is not one of `labels`."""
+
+    file: Path
+    layout: Layout
+    labels: range
+    record: FramedRecord | Defect
+
+    def __str__(self) -> str:
+        """Returns file and record, for a sentence."""
+        return f"{self.file.name}, record {self.record.number}"
+
+    def load(self) -> Original:
+        """Returns the photo.
+
+        Raises:
+            ValueError: the record is damaged, or of no class.
+        """
+        if isinstance(self.record, Defect):
+            raise ValueError(self.record.reason)
+        payload, layout = self.record.payload, self.layout
+        if problem := imagenet_files.problem_of_example(payload, layout, self.labels):
+            raise ValueError(problem[1])
+        feature = imagenet_files.features_of(payload)
+
+        def text(key: str) -> str:
+            values: Sequence[bytes] = feature[key].bytes_list.value if key in feature else ()
+            return values[0].decode() if values else ""
+
+        keys = [BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax")]
+        corners = [feature[key].float_list.value if key in feature else () for key in keys]
+        return Original(
+            encoded=imagenet_files.encoded_of(payload, layout),
+            label=feature[layout.label].int64_list.value[0] - self.labels.start + INCEPTION.first_label,
+            class_name=text("image/class/synset"),
+            name=text("image/filename") or text("file_name"),
+            text=text("image/class/text"),
+            boxes=[(ymin, xmin, ymax, xmax) for ymin, xmin, ymax, xmax in zip(*corners, strict=True)],
+        )
+
+
+def find_originals(source: Path, split: str) -> Listing | PhotoRecords:
+    """Finds the photos to convert; `split` chooses the part of a source that holds several splits.
+
+    The source is a folder of class folders, a folder of one tar archive per class, ImageNet's archive of such archives,
+    or a folder of TFRecords.
+
+    Raises:
+        DataError: the source holds none of these, or TFRecords of pixels.
+    """
+    if not source.is_dir():
+        if source.exists():
+            return _in_archive_of_archives(source, split)
+        raise DataError(
+            f"{source} does not exist: name a folder of class folders or of TFRecords, or ImageNet's tar archives."
+        )
+    if records := imagenet_files.find_records(str(source), split):
+        if imagenet_files.is_decoded(records):
+            raise DataError(f"{source} holds pixels, not JPEGs: convert the photos that they were made of.")
+        return records
+    return _in_folder(source, split)
+
+
+def _in_folder(source: Path, split: str) -> Listing:
+    if folder := class_folders.find_class_folders(source, split, _endings()):
+        photos = [
+            Photo(file, None, file.name, label + 1, folder.classes[label])
+            for file, label in zip(folder.files, folder.labels, strict=True)
+        ]
+        return Listing(photos, folder.classes, folder.describe())
+    archives, others = _archives_of(source, split)
+    if not archives:
+        raise DataError(
+            f"{source} holds no folders of photos for each class, no tar archives and no TFRecords of {split} images; "
+            f"{class_folders.what_is_there(source, split, _endings())}"
+        )
+    if len(archives) == 1:
+        return _in_archive_of_archives(archives[0], split)
+    found: list[Photo] = []
+    for label, file in enumerate(archives, start=1):
+        with _readable(file, "uncompressed tar archive"), _opened(file) as archive:
+            found += _members(archive, file, 0, label, file.name.split(".")[0])
+        if found and found[-1].name.lower().endswith(ARCHIVE_ENDINGS):
+            raise DataError(
+                f"{file} holds archives, such as {found[-1].name}, and there are {len(archives) - 1} more beside it: "
+                "name the one to convert."
+            )
+    beside = f" ({', '.join(file.name for file in others)} of other splits passed over)" if others else ""
+    return _listing(found, [file.name.split(".")[0] for file in archives], f"{source}{beside}", split)
+
+
+def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str, split: str) -> Listing:
+    """Returns the photos of archives of classes.
+
+    Raises:
+        DataError: they are of another split than that which decides the classes, and may lack some.
+    """
+    if split != "train" and len(classes) != IMAGENET_CLASSES:
+        raise DataError(
+            f"{source} holds archives of {len(classes)} classes. Labels are positions among the classes of the "
+            "training images, of which a validation set may lack some: unpack both into folders, train and val, with a "
+            "folder for each class."
+        )
+    return Listing(photos, classes, f"{len(photos)} photos of {len(classes)} classes ({some(classes)}) in {source}")
+
+
+@functools.cache
+def _endings() -> tuple[str, ...]:
+    """Returns the endings of all formats that are converted."""
+    from PIL import Image
+
+    return tuple(ending for ending, name in Image.registered_extensions().items() if name in FORMATS)
+
+
+def _archives_of(source: Path, split: str) -> tuple[list[Path], list[Path]]:
+    """Returns the tar archive of a split in a folder, or those of classes; and the others."""
+    archives = [file for file in sorted(source.iterdir()) if file.name.lower().endswith(".tar") and file.name[0] != "."]
+    named = {file: _OF_SPLIT.fullmatch(file.name.lower()) for file in archives}
+    of_split = [file for file, match in named.items() if match and match[1] == _IN_NAMES[split]]
+    chosen = of_split or [file for file, match in named.items() if not match]
+    return chosen, [file for file in archives if file not in chosen]
+
+
+class _Archive(io.BufferedReader):
+    """An archive whose headers must not decide how much memory is taken."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Reads at most as many bytes as a photo may have."""
+        if size is None or not 0 <= size <= MOST_PHOTO_BYTES:
+            raise tarfile.ReadError(f"it has a header of {size} bytes")
+        return super().read(size)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[tarfile.TarFile]:
+    with _Archive(open_file(file).detach()) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
+        yield archive
+
+
+def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, class_name: str) -> Iterator[Photo]:
+    """Yields the photos of a class's archive, which starts at a byte of the file and is not compressed."""
+    for member in map(whole_member, archive):
+        if member.isfile():
+            place = (offset + member.offset_data, member.size)
+            yield Photo(file, place, Path(member.name).name, label, class_name)
+
+
+def _in_archive_of_archives(file: Path, split: str) -> Listing:
+    """Lists the photos of an archive that holds an archive for each class, without unpacking it."""
+    found: list[Photo] = []
+    with _readable(file, "tar archive of tar archives, one per class"), _opened(file) as outer:
+        files = [member for member in map(whole_member, outer) if member.isfile()]
+        members = sorted(files, key=lambda member: member.name)
+        if photo := next((one.name for one in members if one.name.lower().endswith(_endings())), None):
+            in_folders = len(Path(photo).parts) > 1
+            advice = "Unpack it, and name the folder that has one folder for each class."
+            raise DataError(
+                f"{file} holds photos, such as {photo}, and not one archive per class. "
+                f"{advice if in_folders else class_folders.labels_needed(split)}"
+            )
+        for label, member in enumerate(members, start=1):
+            with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
+                found += _members(inner, file, member.offset_data, label, Path(member.name).stem)
+    return _listing(found, [Path(member.name).stem for member in members], file, split)
+
+
+@contextlib.contextmanager
+def _readable(file: Path, what: str) -> Iterator[None]:
+    """Says of a damaged archive that it is none, and of a compressed one that it is that."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        if file.name.lower().endswith(_COMPRESSED) and file.is_file():
+            raise DataError(
+                f"{file} is compressed, so it cannot be read as a {what}: unpack it, and name what it holds."
+            ) from error
+        raise DataError(f"{file} is no {what} ({error}): unpack it first, or copy it again.") from error

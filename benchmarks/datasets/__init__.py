@@ -1,1 +1,0 @@
-"""The verb `data`: makes, converts, damages and checks data sets."""

@@ -1,0 +1,212 @@
+"""The verb `devices`: the processors, the GPUs and what connects them, and the software that uses them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
+from benchmarks.console import say
+from benchmarks.errors import ExitStatus
+from benchmarks.machine import gpu_support, gpu_topology, hardware
+from benchmarks.machine.gpu_support import Judgement
+from benchmarks.machine.gpu_topology import PATHS, GpuTopology
+from benchmarks.machine.provenance import describe_software
+from benchmarks.machine.suggested_manager import ACROSS_HOSTS, NOT_MEASURED, advice, rule_for
+from benchmarks.option import Flag, only
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Devices, Runtime
+from benchmarks.training.computing import other_onednn_mode
+from results.text import counted, table
+
+_GIB = 2**30
+
+
+def run_devices(values: Mapping[str, Any]) -> ExitStatus:
+    """Prints the inventory.
+
+    Raises:
+        BenchError: NVIDIA's driver hangs.
+    """
+    topology, host, software = gpu_topology.read_gpu_links(), hardware.describe_host(), describe_software()
+    build = _tensorflow_build(topology) if values["tensorflow"] is not False and software["tensorflow_version"] else {}
+    if values["output_format"] == "json":
+        say(json.dumps(as_json(topology, host, software, build)))
+    else:
+        say("\n".join(lines(topology, host, software, build)))
+    return ExitStatus.OK
+
+
+def _tensorflow_build(topology: GpuTopology) -> dict[str, Any]:
+    """Returns how TensorFlow was built, and what it finds here."""
+    tensorflow_setup.prepare(Runtime(devices=Devices(device="gpu" if topology.gpus else "cpu")))
+    tensorflow_setup.import_tensorflow()
+    import tensorflow as tf
+
+    info = tf.sysconfig.get_build_info()
+    return {
+        **{name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")},
+        "git_version": tf.version.GIT_VERSION,
+        "gpus_found": len(tf.config.list_physical_devices("GPU")),
+        # The mode that TensorFlow does not choose is known where its own choice is.
+        "onednn": {"on": "off", "off": "on", None: None}[other_onednn_mode(os.environ)],
+    }
+
+
+def as_json(
+    topology: GpuTopology, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the inventory as a JSON object. What is unknown is null; sizes are in bytes."""
+    rule = rule_for(topology)
+    return {
+        "host": dict(host),
+        "gpus": [dataclasses.asdict(gpu) for gpu in topology.gpus],
+        "connections": [
+            {"between": list(pair), **dataclasses.asdict(found)} for pair, found in topology.connections.items()
+        ],
+        "driver_version": topology.driver_version,
+        "driver_cuda_version": topology.cuda_version,
+        "limits": [dataclasses.asdict(found) for found in _limits(topology, software)],
+        "software": {**software, "operating_system": platform.platform()},
+        "tensorflow_build": dict(build),
+        "suggestion": {"flags": list(rule.flags), "where": rule.where, "source": rule.source, "is": NOT_MEASURED},
+    }
+
+
+def lines(
+    topology: GpuTopology, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
+) -> list[str]:
+    """Returns the inventory as text."""
+    facts = {
+        "CPU": host["cpu_model"],
+        "cores": _cores(host),
+        "instructions": "unknown" if host["extensions"] is None else ", ".join(host["extensions"]) or "no vectors",
+        "memory": _memory(host),
+        "NVIDIA driver": _driver(topology),
+        "libraries": _libraries(software),
+        "TensorFlow": _tensorflow(topology, software, build),
+        "Python": f"{software['python_version']}, {platform.platform()}",
+    }
+    measure = f" --num_gpus={len(topology.gpus)}" if topology.gpus else " --device=cpu"
+    return [
+        *table([(f"{name}:", value) for name, value in facts.items()]),
+        *(["", *_gpu_table(topology)] if topology.gpus else []),
+        *(["", *_matrix(topology)] if topology.connections else []),
+        "",
+        *(found.sentence for found in _limits(topology, software)),
+        advice(topology),
+        f"Measure it: run_bench.py recommend --model=resnet50{measure}",
+        ACROSS_HOSTS,
+    ]
+
+
+def _limits(topology: GpuTopology, software: Mapping[str, Any]) -> list[Judgement]:
+    capabilities = {gpu.name: gpu.compute_capability for gpu in topology.gpus}
+    of_each = (
+        gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision=precision)
+        for precision in ("tf32", "bf16")
+    )
+    return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda found: not found.is_fatal)
+
+
+def _cores(host: Mapping[str, Any]) -> str:
+    named = (("cores", "core"), ("sockets", "socket"), ("numa_nodes", "NUMA node"))
+    parts = ", ".join(counted(host[name], word) for name, word in named if host[name])
+    limit = host["container_cores"]
+    return (
+        f"{host['threads_usable']} of {counted(host['threads'], 'thread')} usable"
+        + (f" ({parts})" if parts else "")
+        + (f"; the container has the time of {limit:g}" if limit is not None else "")
+    )
+
+
+def _memory(host: Mapping[str, Any]) -> str:
+    limit = host["container_memory_bytes"]
+    return f"{host['memory_bytes'] / _GIB:.1f} GiB" + (f"; the container has {limit / _GIB:.1f} GiB" if limit else "")
+
+
+def _driver(topology: GpuTopology) -> str:
+    if topology.driver_version is None:
+        return "no NVIDIA driver"
+    newest = f", CUDA up to {topology.cuda_version}" if topology.cuda_version else ""
+    hidden = "" if topology.gpus else "; no GPU that this process may see (CUDA_VISIBLE_DEVICES)"
+    return f"{topology.driver_version}{newest}{hidden}"
+
+
+def _libraries(software: Mapping[str, Any]) -> str:
+    named = {"CUDA": "cuda_version", "cuDNN": "cudnn_version", "NCCL": "nccl_version"}
+    found = [f"{name} {software[field]}" for name, field in named.items() if software[field]]
+    return ", ".join(found) or f"no Python packages of {', '.join(named)}"
+
+
+def _tensorflow(topology: GpuTopology, software: Mapping[str, Any], build: Mapping[str, Any]) -> str:
+    version = software["tensorflow_version"]
+    if not build:
+        return version or "not installed"
+    cuda = "without CUDA"
+    if build["is_cuda_build"]:
+        cuda = f"with CUDA {build['cuda_version'] or '?'} and cuDNN {build['cudnn_version'] or '?'}"
+    found = f", finds {build['gpus_found']} of {counted(len(topology.gpus), 'GPU')}" if topology.gpus else ""
+    return f"{version}, built {cuda}{found}; oneDNN {build['onednn'] or 'as it chooses'}"
+
+
+def _gpu_table(topology: GpuTopology) -> Iterator[str]:
+    def shown(value: Any) -> str:
+        return "?" if value is None else {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+    rows = [("GPU", "name", "memory", "UUID", "compute", "PCIe", "ECC", "MIG", "NUMA")]
+    rows += [
+        (
+            str(gpu.index),
+            gpu.name,
+            f"{gpu.memory_bytes / _GIB:.1f} GiB",
+            (gpu.uuid or "?")[:12],
+            shown(gpu.compute_capability),
+            f"{shown(gpu.pcie_generation)} x{shown(gpu.pcie_width)}",
+            shown(gpu.has_ecc),
+            shown(gpu.is_divided),
+            shown(gpu.numa_node),
+        )
+        for gpu in topology.gpus
+    ]
+    yield from table(rows)
+
+
+def _matrix(topology: GpuTopology) -> Iterator[str]:
+    names = [f"GPU{gpu.index}" for gpu in topology.gpus]
+    rows = [[name, *cells] for name, cells in zip(names, topology.matrix(), strict=True)]
+    yield from table([["", *names], *rows])
+    seen = {cell for row in topology.matrix() for cell in row}
+    meanings = {name: meaning for name, meaning in PATHS.values() if name in seen}
+    if any(cell.startswith("NV") for cell in seen):
+        meanings = {"NVn": "n NVLinks", **meanings}
+    for name, meaning in meanings.items():
+        yield f"{name}: {meaning}"
+    if not topology.has_peer_access:
+        yield "Some GPUs have no access to each other's memory."
+
+
+VERB = Verb(
+    "devices",
+    "what is in this machine: CPU, GPUs and their connections",
+    {
+        "The inventory": (
+            Flag(
+                "tensorflow",
+                bool,
+                "import TensorFlow, to report its build and the GPUs that it finds; --notensorflow is faster",
+                default=True,
+            ),
+            *only(RUN_FLAGS["Output"], "output_format"),
+        )
+    },
+    lambda given, command: run_devices(given.values),
+    details="It also names the variable manager that the connections between GPUs suggest.",
+    examples=("devices", "devices --output_format=json"),
+)

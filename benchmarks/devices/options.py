@@ -1,0 +1,251 @@
+"""Which devices compute, and how TensorFlow uses them. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.errors import UsageError
+from benchmarks.machine import gpu_support, hardware
+from benchmarks.machine.provenance import describe_software
+from benchmarks.option import Flag, filled, flags_of
+from benchmarks.outside_text import whole_number
+from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices
+from results.text import counted
+
+_MOST_DEVICES = 1024
+
+
+DEVICE_FLAGS = (
+    Flag(
+        "device",
+        str,
+        "what computes; auto: GPUs if there are any, else the CPU; gpu fails without a GPU",
+        ("auto", "cpu", "gpu"),
+        default="auto; with --num_gpus or --gpus, gpu",
+    ),
+    Flag("num_gpus", int, "devices, one tower each; with --device=cpu, logical CPU devices", default=1, at_least=1),
+    Flag("gpus", str, "which GPUs may be used, such as 0,2", default="all that are visible"),
+    Flag(
+        "virtual_gpus",
+        int,
+        "split each GPU into this many; auto: as many as --num_gpus needs",
+        ("auto",),
+        default=1,
+        at_least=1,
+        at_most=64,
+    ),
+    *flags_of(Devices),
+)
+
+
+def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
+    """Returns the kind and number of devices, and how GPUs are split; what else there is to decide has its default.
+
+    `--num_gpus` without `--device` fails rather than fall back to a CPU.
+
+    Args:
+        given: flag values by name; None is not given.
+        count_gpus: counts the GPUs of this machine; called only if that matters.
+
+    Raises:
+        UsageError: there are too few GPUs.
+    """
+    wanted = 1 if given["num_gpus"] is None else given["num_gpus"]
+    if wanted > _MOST_DEVICES:
+        raise UsageError(f"--num_gpus={wanted}: one process drives at most {_MOST_DEVICES:,} devices.")
+    on_cpu = Devices(device="cpu", num_devices=wanted)
+    if given["device"] == "cpu":
+        return on_cpu
+    visible = _visible_gpus(given["gpus"])
+    existing = count_gpus()
+    demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
+    if not existing and not demanded:
+        return on_cpu
+    there_are = f"this machine has {counted(existing, 'NVIDIA GPU')} that this process may see."
+    if visible and max(visible) >= existing:
+        raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
+    usable = len(visible) if visible else existing
+    split = _split(given["virtual_gpus"], wanted, usable)
+    if wanted > usable * split:
+        asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
+        limit = f"--gpus={given['gpus']} names {usable}." if visible else there_are
+        if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
+            limit += " Of GPUs that are divided (MIG), CUDA shows a process one instance."
+        raise UsageError(
+            f"{asked} asks for {counted(wanted, 'GPU')}; {limit} Ask for fewer, split them with --virtual_gpus, or "
+            f"use --device=cpu for {counted(wanted, 'logical CPU device')}."
+        )
+    return Devices(device="gpu", num_devices=wanted, virtual_gpus=split, visible_gpus=visible)
+
+
+def decide(
+    chosen: Devices,
+    given: Mapping[str, Any],
+    cluster: Cluster | None,
+    environ: Mapping[str, str],
+    *,
+    from_host: bool,
+) -> tuple[Devices, tuple[str, ...]]:
+    """Returns the devices of a run, and a sentence if workers share GPUs.
+
+    An input pipeline keeps TensorFlow's threads busy, so GPUs have their own to launch kernels, unless the user's
+    variable decides; and it makes tensors in memory that is not pinned by itself.
+
+    Args:
+        chosen: as `choose` returns them.
+        given: flag values by name; None is not given.
+        cluster: the tasks; None for a single process.
+        environ: the environment variables.
+        from_host: images come from the host.
+
+    Raises:
+        UsageError: threads are counted that do not exist, or workers would take more memory than there is.
+    """
+    own = {name: getattr(chosen, name) for name in ("device", "num_devices", "virtual_gpus", "visible_gpus")}
+    devices = filled(Devices, given, **own)
+    if not devices.on_gpu:
+        return devices, ()
+    mode = devices.gpu_thread_mode
+    if mode is None and given["data_dir"] is not None:
+        mode = os.environ.get("TF_GPU_THREAD_MODE", "gpu_private").lower()  # type: ignore[assignment]
+    if devices.per_gpu_thread_count and mode in (None, "global"):
+        raise UsageError(
+            f"--per_gpu_thread_count={devices.per_gpu_thread_count} counts threads of each GPU, and there are only "
+            "global ones: use --gpu_thread_mode=gpu_private or gpu_shared as well, or leave it out."
+        )
+    pinned = from_host if given["force_gpu_compatible"] is None else devices.force_gpu_compatible
+    devices = dataclasses.replace(devices, gpu_thread_mode=mode, force_gpu_compatible=pinned)
+    return _share_of_worker(devices, given, cluster, environ)
+
+
+def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, ...]:
+    """Returns sentences on what the chosen GPUs of this machine do badly; nothing where its driver shows none.
+
+    Args:
+        gpus: those that are used.
+        precision: of the arithmetic.
+        xla: whether XLA compiles, `jit` or `off`.
+
+    Raises:
+        UsageError: these GPUs, this driver or its libraries cannot do it.
+    """
+    order, override = (os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "NVIDIA_TF32_OVERRIDE"))
+    if order not in (None, "PCI_BUS_ID"):
+        raise UsageError(
+            f"CUDA_DEVICE_ORDER={order}: the driver, which names and measures GPUs, counts them by PCI_BUS_ID: unset "
+            "it, and choose GPUs with --gpus."
+        )
+    if (precision, override) == ("tf32", "0"):
+        raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
+    capabilities = {gpu.name: gpu.compute_capability for gpu in gpus.gpus}
+    found = gpu_support.judge(capabilities, gpus.cuda_version, describe_software(), precision=precision, xla=xla)
+    if found and found[0].is_fatal:
+        raise UsageError(found[0].sentence)
+    return tuple(one.sentence for one in found)
+
+
+def owns_gpus(
+    devices: Devices,
+    gpus: hardware.Inventory,
+    given: Mapping[str, Any],
+    cluster: Cluster | None,
+    environ: Mapping[str, str],
+) -> bool:
+    """Returns whether every tower has a whole GPU of its own, as NCCL needs it; `gpus` are those that are used."""
+    if not devices.on_gpu or devices.virtual_gpus > 1 or _shares_gpus(devices, given, cluster, environ):
+        return False
+    return not any(gpu.is_divided for gpu in gpus.gpus)
+
+
+def chosen_gpus(devices: Devices) -> hardware.Inventory:
+    """Returns the GPUs of this machine that are used, as far as its driver shows them."""
+    return hardware.gpu_inventory().only(devices.gpu_numbers) if devices.on_gpu else hardware.Inventory()
+
+
+def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    numbers = [whole_number(word) for word in text.split(",")]
+    given = tuple(number for number in numbers if number is not None)
+    if len(set(given)) < len(numbers):
+        raise UsageError(f"--gpus={text}: name different GPUs by their numbers, such as --gpus=0,2.")
+    return given
+
+
+def _split(parts: int | str | None, wanted: int, usable: int) -> int:
+    if parts == "auto":
+        return max(1, -(-wanted // max(1, usable)))
+    return int(parts or 1)
+
+
+def of_rank(
+    given: Mapping[str, Any], cluster: Cluster | None, count_gpus: Callable[[], int], environ: Mapping[str, str]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Returns flag values by which each worker that mpirun has started on a host has GPUs of its own, and a notice.
+
+    Other launchers do this themselves, and so may the user with --gpus or CUDA_VISIBLE_DEVICES.
+    """
+    alone = cluster is None or not cluster.own.has_towers or cluster.workers_on_this_host == 1
+    decided = given["gpus"] is not None or given["virtual_gpus"] is not None or "CUDA_VISIBLE_DEVICES" in environ
+    if cluster is None or alone or decided or given["cluster"] != "mpi" or given["device"] == "cpu" or not count_gpus():
+        return given, ()
+    each = given["num_gpus"] or 1
+    first = each * cluster.number_on_this_host
+    own = ",".join(map(str, range(first, first + each)))
+    return {**given, "gpus": own}, (f"--cluster=mpi: this worker has --gpus={own}, since others are on its host.",)
+
+
+def _share_of_worker(
+    devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
+) -> tuple[Devices, tuple[str, ...]]:
+    """Returns decisions on devices in which workers that share GPUs divide their memory, and a notice.
+
+    Raises:
+        UsageError: together they would take more than there is.
+    """
+    if cluster is None or not _shares_gpus(devices, given, cluster, environ) or devices.gpu_memory_limit_mib:
+        return devices, ()
+    workers, fraction = cluster.workers_on_this_host, devices.gpu_memory_fraction
+    each = round(SPLIT_FRACTION / workers, 3)
+    if fraction is None:
+        notice = f"{workers} workers share GPUs, so each takes at most {each:g} of their memory: --gpu_memory_frac."
+        return dataclasses.replace(devices, gpu_memory_fraction=each), (notice,)
+    if workers * fraction > 1:
+        raise UsageError(
+            f"--gpu_memory_frac={fraction:g}: {workers} workers share GPUs, and would take more than their memory. Use "
+            f"at most {each:g}, or leave it out."
+        )
+    return devices, ()
+
+
+def _shares_gpus(
+    devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
+) -> bool:
+    """Returns whether several workers of this host use the same GPUs.
+
+    They do unless each has its own: whole ones of `--local_cluster`, or those of --gpus or CUDA_VISIBLE_DEVICES.
+    """
+    if cluster is None or not devices.on_gpu or cluster.workers_on_this_host == 1:
+        return False
+    if not cluster.own.has_towers:
+        return False
+    if cluster.local:
+        return bool(devices.virtual_gpus > 1)
+    return given["gpus"] is None and "CUDA_VISIBLE_DEVICES" not in environ
+
+
+def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+    """Returns flag values in which the devices are decided: all GPUs, one split in two, or two logical CPU devices."""
+    if values["num_gpus"] is not None:
+        return dict(values)
+    usable = len(values["gpus"].split(",")) if values["gpus"] else gpus
+    if values["device"] == "cpu" or not (usable or values["device"] == "gpu"):
+        return {**values, "device": "cpu", "num_gpus": 2}
+    if usable == 1 and values["virtual_gpus"] is None:
+        return {**values, "num_gpus": 2, "virtual_gpus": 2}
+    split = 1 if values["virtual_gpus"] in (None, "auto") else int(values["virtual_gpus"])
+    return {**values, "num_gpus": max(1, usable * split)}

@@ -1,1 +1,0 @@
-"""Images on their way from disk to tower."""

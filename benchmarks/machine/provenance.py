@@ -1,0 +1,168 @@
+"""The environment of a run, for the record: versions, environment variables, load. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import hardware
+from benchmarks.machine.hardware import Inventory
+from results.record import Identity, identify
+
+# The variables that may move a number, by their exact names: a prefix such as TF_ or NVIDIA_ is also that of passwords
+# (Terraform's TF_VAR_..., NVIDIA_API_KEY), and records are published. A new name is one word here.
+RECORDED_VARIABLES = frozenset(
+    """
+    TF_ENABLE_ONEDNN_OPTS TF_DISABLE_MKL TF_ENABLE_MKL_NATIVE_FORMAT TF_ONEDNN_USE_SYSTEM_ALLOCATOR
+    TF_ONEDNN_ASSUME_FROZEN_WEIGHTS TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD TF_SET_ONEDNN_FPMATH_MODE
+    TF_XLA_FLAGS XLA_FLAGS XLA_PYTHON_CLIENT_PREALLOCATE
+    TF_NUM_INTEROP_THREADS TF_NUM_INTRAOP_THREADS TF_OVERRIDE_GLOBAL_THREADPOOL TF_JIT_PROFILING
+    TF_DETERMINISTIC_OPS TF_USE_LEGACY_KERAS KERAS_BACKEND TF_CONFIG
+    TF_CPP_MIN_LOG_LEVEL TF_CPP_MAX_VLOG_LEVEL TF_CPP_VMODULE TF_SYNC_ON_FINISH
+    TF_GPU_ALLOCATOR TF_GPU_THREAD_MODE TF_GPU_THREAD_COUNT TF_GPU_HOST_MEM_LIMIT_IN_MB TF_PER_DEVICE_MEMORY_LIMIT_MB
+    TF_FORCE_GPU_ALLOW_GROWTH TF_FORCE_UNIFIED_MEMORY TF_ENABLE_GPU_GARBAGE_COLLECTION TF_CPU_ALLOCATOR_USE_BFC
+    TF_CUDNN_DETERMINISTIC TF_CUDNN_USE_AUTOTUNE TF_CUDNN_USE_FRONTEND TF_CUDNN_USE_RUNTIME_FUSION
+    TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT
+    TF_CUDNN_WORKSPACE_LIMIT_IN_MB TF_CUDNN_RESET_RND_GEN_STATE TF_CUDNN_CTC_LOSS TF_AUTOTUNE_THRESHOLD
+    TF_CUBLAS_WORKSPACE_LIMIT_IN_MB TF_USE_CUBLASLT TF_ENABLE_WINOGRAD_NONFUSED TF_DISABLE_SEGMENT_REDUCTION_OP
+    TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32 TF_ENABLE_CUDNN_TENSOR_OP_MATH_FP32 TF_ENABLE_CUDNN_RNN_TENSOR_OP_MATH_FP32
+    NVIDIA_TF32_OVERRIDE NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES CUBLAS_WORKSPACE_CONFIG
+    CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+    CUDA_CACHE_DISABLE CUDA_CACHE_MAXSIZE CUDA_FORCE_PTX_JIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_AUTO_BOOST
+    NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS
+    NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_CROSS_NIC
+    NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_QPS_PER_CONNECTION NCCL_SOCKET_IFNAME
+    NCCL_SOCKET_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE NCCL_LAUNCH_MODE NCCL_DEBUG
+    OMP_NUM_THREADS OMP_DYNAMIC OMP_PROC_BIND OMP_PLACES OMP_SCHEDULE OMP_WAIT_POLICY OMP_MAX_ACTIVE_LEVELS
+    KMP_AFFINITY KMP_BLOCKTIME KMP_SETTINGS KMP_HW_SUBSET GOMP_CPU_AFFINITY OPENBLAS_NUM_THREADS
+    MKL_NUM_THREADS MKL_DYNAMIC MKL_ENABLE_INSTRUCTIONS MKL_DEBUG_CPU_TYPE ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA
+    ONEDNN_DEFAULT_FPMATH_MODE ONEDNN_PRIMITIVE_CACHE_CAPACITY ONEDNN_VERBOSE
+    MALLOC_ARENA_MAX MALLOC_MMAP_MAX_ MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_TRIM_THRESHOLD_ MALLOC_CONF
+    MALLOC_PERTURB_ GLIBC_TUNABLES LD_PRELOAD
+    """.split()
+)
+
+
+def describe_software() -> dict[str, Any]:
+    """Returns the versions that can move a number, as installed: TensorFlow need not have been imported."""
+    return {
+        "python_version": platform.python_version(),
+        "tensorflow_version": installed("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+        "keras_version": installed("keras", "keras-nightly"),
+        "numpy_version": installed("numpy"),
+        "cuda_version": installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
+        "cudnn_version": installed("nvidia-cudnn-cu12", "nvidia-cudnn"),
+        "nccl_version": installed("nvidia-nccl-cu12", "nvidia-nccl"),
+    }
+
+
+def installed(*names: str) -> str | None:
+    """Returns the version of the first of these packages that is installed."""
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
+
+
+def _describe_surroundings(inventory: Inventory) -> dict[str, Any]:
+    """Returns what may explain an odd number: TensorFlow's build, operating system, driver, environment variables."""
+    tensorflow = sys.modules.get("tensorflow")
+    build: dict[str, Any] = {}
+    if tensorflow is not None:
+        info = dict(tensorflow.sysconfig.get_build_info())
+        found = {name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")}
+        build = {"tensorflow_git_version": tensorflow.version.GIT_VERSION, "tensorflow_build": found}
+    return {
+        **build,
+        "operating_system": platform.platform(),
+        "gpu_driver_version": inventory.driver_version,
+        "variables": {name: os.environ[name] for name in sorted(RECORDED_VARIABLES & os.environ.keys())},
+    }
+
+
+def suite_commit() -> str | None:
+    """Returns the commit of this suite's checkout, with '+' if it has been changed; None if it is no checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        words = ("--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        lines = git(root, *words).splitlines()
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    facts = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# branch."))
+    commit = facts.get("branch.oid", "(initial)")
+    is_changed = any(not line.startswith("#") for line in lines)
+    return None if commit == "(initial)" else commit[:12] + "+" * is_changed
+
+
+def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
+    """Runs git in a directory, in a session that Ctrl-C does not reach, and returns its stripped stdout.
+
+    Raises:
+        OSError: git cannot be started.
+        subprocess.SubprocessError: it fails, or takes too long.
+    """
+    done = subprocess.run(
+        ["git", "-C", str(root), *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=True,
+        # A git hook sets some for its own repository; they would override the one that is named.
+        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return done.stdout.strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """Where a record comes from. Made before a run; read after it, when TensorFlow's build is known.
+
+    The commit is that of the start: these files were imported, and a long run may see another checkout.
+    """
+
+    command: Sequence[str]
+    inventory: hardware.Inventory
+    load_1min: float
+    session_id: str = ""
+    commit: str | None = None
+
+    def identity(self, config: Mapping[str, Any]) -> Identity:
+        """Returns the identity of a run; `config` holds only what can change the result."""
+        return identify(
+            command=self.command,
+            suite_commit=self.commit,
+            config=config,
+            hardware=hardware.describe_hardware(self.inventory),
+            software=describe_software(),
+            session_id=self.session_id,
+        )
+
+    @functools.cached_property
+    def environment(self) -> dict[str, Any]:
+        """Returns the description of machine and software."""
+        described = {**hardware.describe_hardware(self.inventory), **describe_software()}
+        return {**described, **_describe_surroundings(self.inventory), "load_1min_before": self.load_1min}
+
+    @property
+    def load_per_core(self) -> float:
+        """The machine's load before the run, per usable core."""
+        return self.load_1min / hardware.usable_cores()
+
+
+def of_this_run(command: Sequence[str], *, on_gpus: bool, session_id: str = "") -> Provenance:
+    """Looks at the machine before a run; at its GPUs only if the run is to use them."""
+    inventory = hardware.gpu_inventory() if on_gpus else hardware.Inventory()
+    return Provenance(command, inventory, os.getloadavg()[0], session_id, suite_commit())

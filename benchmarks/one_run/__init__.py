@@ -1,1 +1,0 @@
-"""One run: session, steps, record, display."""

@@ -1,1 +1,0 @@
-"""`ab`, `calibrate`, `compare`, `baseline`, `check`, `history`: is a build slower than another?"""

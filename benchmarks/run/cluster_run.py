@@ -1,0 +1,105 @@
+"""A run as one task of a cluster: joins it, then trains or serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from benchmarks.callbacks.options import Checkpoints, Evaluation, Summaries
+from benchmarks.cluster import cluster_spec
+from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.cluster.member import ClusterTeam, hello, joined
+from benchmarks.config.config import Config
+from benchmarks.console import say, warn
+from benchmarks.devices import device_plan
+from benchmarks.errors import BenchError
+from benchmarks.graph import run_graph
+from benchmarks.machine.hardware import usable_cores
+from benchmarks.measure.display import Display
+from benchmarks.measure.run_log import RunLog
+from benchmarks.process.private_network import OPEN_PORTS
+from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.process.watchdog import Watchdog
+from benchmarks.run import session
+
+# Settings of the GPUs that a worker finds on its host.
+_OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
+
+
+def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
+    """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
+    training = [task for task in cluster.tasks if cluster_spec.trains(cluster, task, config.variables.variable_update)]
+
+    def work(team: ClusterTeam) -> None:
+        log.started("cluster")
+        if len(training) > 1:
+            display.only_of(str(cluster.own), rate_too=log.asynchronous)
+        session.execute(config, log, display, team)
+
+    take_part(config, cluster, watchdog, work if cluster.own in training else None)
+
+
+def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callable[[ClusterTeam], None] | None) -> None:
+    """Joins the cluster, works or serves (without `work`), and ends together with all others.
+
+    Raises:
+        ClusterError: a task is missing, or was lost.
+        UsageError: tasks do not agree on what to run.
+    """
+    computes = cluster.own.has_towers
+    if cluster.own == cluster.leader and not cluster.local:
+        warn(f"The network is not private: {OPEN_PORTS}")
+    device_plan.require_gpus(config.runtime.devices)
+    device_plan.set_arithmetic(config.runtime)
+    # A parameter server works while the workers wait, so it may have all cores.
+    own_devices, description = device_plan.session_config(Devices()), "CPU"
+    if computes:
+        own = config.devices
+        own_devices = run_graph.session_config(own, config.runtime)
+        if not own.on_gpu and not own.num_intra_threads:
+            own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
+        description = device_plan.plan(own, shared_on=config.variables.shared_on).description
+    manager, limit_seconds = config.variables.variable_update, config.processes.start_timeout_seconds
+    with joined(cluster, manager, watchdog, own_devices, limit_seconds) as team:
+        try:
+            agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
+            if cluster.own.job != "ps":
+                fields = {**config.key_fields(), "num_batches": config.length.num_batches}
+                agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries)
+            messages = team.agree(hello(agreed, description), 60.0)
+            if config.output.output_format == "text":
+                for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
+                    say(line)
+            if work:
+                work(team)
+                team.end()
+            else:
+                team.serve()
+        except tf.errors.OpError as error:
+            raise team.explain(error) or error from error
+        except BenchError as error:
+            team.leave_message(error)
+            raise
+    if not work and config.output.output_format == "text":
+        say("The other tasks have ended, so this one ends too.")
+
+
+def _share_of_cores(cluster: Cluster) -> int:
+    """Returns how many threads an operation gets if workers share a host's cores; 0 leaves the choice to TensorFlow.
+
+    With all cores each, workers would wait for each other: on 2 cores two workers were 1.15 x as fast with one each. A
+    worker confined to its own cores does not need that.
+    """
+    sharing, cores = cluster.workers_on_this_host, usable_cores()
+    return max(1, cores // sharing) if sharing > 1 and cores == os.cpu_count() else 0
+
+
+def _must_agree(fields: Mapping[str, object], *callbacks: Checkpoints | Evaluation | Summaries) -> dict[str, object]:
+    """Returns the settings that all tasks that compute must share, which see GPUs of their own."""
+    shared = {name: value for name, value in fields.items() if name not in _OF_A_HOST}
+    for part in callbacks:
+        shared |= dataclasses.asdict(part)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in shared.items()}

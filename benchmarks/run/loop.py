@@ -1,0 +1,108 @@
+"""The loop of a run: the first step, the warm-up, the measured steps."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks.callbacks.callback import Agenda
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.graph.epochs import Plan
+from benchmarks.graph.stepper import Stepper
+from benchmarks.measure import interleaved_steps
+from benchmarks.measure.display import FIRST_STEP, Display
+from benchmarks.measure.run_log import RunLog, process_age_seconds
+from benchmarks.measure.telemetry import prepared_telemetry
+from benchmarks.measure.timing import Phase, Taken, run_phase
+from benchmarks.process.deadlines import PREPARATION_FACTOR
+
+
+def measure(
+    config: Config, plan: Plan, stepper: Stepper, log: RunLog, display: Display, team: Team, agenda: Agenda
+) -> None:
+    """Takes the first step, the warm-up and the measured steps; all workers start measuring together.
+
+    Between steps, what is on the agenda is done, which may also end the measurement.
+    """
+    length, processes = config.length, config.processes
+    interleaves = interleaved_steps.inherited() is not None and config.can_interleave
+    # Telemetry would include the time and energy of the run that this one is interleaved with.
+    observed = contextlib.nullcontext() if interleaves else prepared_telemetry(config.devices, config.place)
+    with observed as log.telemetry:
+        age = log.started("variables")
+        log.observe(startup_seconds=age)
+        until = math.inf
+        if length.time_limit_seconds is not None:
+            until = time.perf_counter() + length.time_limit_seconds - age
+        deadline = math.inf if processes.cluster else until  # workers agree on a number of steps instead
+
+        def take(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
+            limit = processes.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
+
+            def watched() -> Taken:
+                team.expect(f"A step ({name})", limit)
+                taken = stepper.take()
+                log.latest = phase
+                return dataclasses.replace(taken, ended_at=taken.ended_at - agenda.paused_seconds)
+
+            log.opened_at = time.perf_counter() - agenda.paused_seconds
+            display.phase(name, count)
+            run_phase(
+                watched,
+                count,
+                phase,
+                deadline=deadline,
+                steps_per_round=config.steps_per_round if phase is log.measured else 1,
+                after_step=[display.after_step, agenda.after_step, *after_step],
+                is_enough=lambda: agenda.is_enough,
+            )
+
+        take(FIRST_STEP, 1, log.first)
+        take("warm-up", plan.warmup - 1, log.warmup)
+        steps = plan.measured
+        if processes.cluster:
+            steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
+            stepper.forget()
+        interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
+        with interleaved as after_step, log.telemetry or contextlib.nullcontext():
+            take("measuring", steps, log.measured, *after_step)
+    team.expect_nothing()
+
+
+@contextlib.contextmanager
+def _interleaved(
+    is_possible: bool, step_timeout_seconds: float, steps: int, log: RunLog, team: Team
+) -> Iterator[list[Callable[[Phase], None]]]:
+    """Yields what to call after each measured step so that another run has its time slices."""
+    with interleaved_steps.taken(is_possible, step_timeout_seconds) as own:
+        if own is None:
+            yield []
+            return
+        team.expect_nothing()  # from here on this run also waits for the other, with deadlines of its own
+        # The shortest step, since the other run was starting up meanwhile.
+        shortest = min(log.warmup.step_seconds or log.first.step_seconds)
+        own.begin(steps, shortest, startup_seconds=process_age_seconds())
+        log.steps_per_slice = own.steps_per_slice
+
+        def after_step(phase: Phase) -> None:
+            team.expect_nothing()
+            own.after_step()
+
+        yield [after_step]
+        own.finish()
+
+
+def _agreed_steps(steps: int, until: float, log: RunLog, team: Team, steps_per_round: int) -> int:
+    """Waits for the other workers, and returns how many steps each takes.
+
+    With a time limit, these are as many whole rounds as all can afford, at least one.
+    """
+    seconds = statistics.median(log.warmup.step_seconds or log.first.step_seconds)
+    affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / seconds))
+    agreed = min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
+    return agreed if agreed == steps else max(1, agreed // steps_per_round) * steps_per_round

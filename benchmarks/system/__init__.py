@@ -1,1 +1,0 @@
-"""What the machine and the software are. Imports no TensorFlow."""

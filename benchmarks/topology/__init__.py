@@ -1,1 +1,0 @@
-"""Who is where: tasks and their addresses, towers, devices."""

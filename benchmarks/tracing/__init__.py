@@ -1,0 +1,1 @@
+"""Traces of steps: events, transfers, times of towers, profiles."""

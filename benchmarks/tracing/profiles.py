@@ -1,0 +1,99 @@
+"""Profiles of steps: TensorFlow's profiler, and a table of what the types of operations took."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from benchmarks.console import warn
+from benchmarks.tracing import step_trace
+from benchmarks.tracing.step_events import Work, by_type, events
+
+PRINTED = 10
+_NAME = "operations.csv"
+
+
+class ProfiledSteps:
+    """Takes steps with TensorFlow's profiler, then as many for the table of operations. An `Aside`.
+
+    TensorFlow cannot do both in a step: one tracer excludes another.
+
+    Args:
+        first, last: the steps with the profiler.
+        directory: of the profile, which TensorBoard's plugin finds, and of the table.
+        take: takes the step with a number, and traces it if it gets a `RunMetadata`.
+        show: prints lines.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        directory: Path,
+        take: Callable[[int, Sequence[tf.Tensor], tf.compat.v1.RunMetadata | None], object],
+        show: Callable[[Sequence[str]], object],
+    ) -> None:
+        self._first, self._last, self._directory = first, last, directory
+        self._take, self._show = take, show
+        self._profiles = False
+        self._traced: list[tf.compat.v1.RunMetadata] = []
+
+    def wants(self, step: int) -> bool:
+        """Returns whether it is profiled, or traced for the table."""
+        return self._first <= step <= 2 * self._last - self._first + 1
+
+    def take(self, step: int) -> None:
+        """Takes the step; the last one of them is followed by the files and the lines."""
+        if step <= self._last:
+            self._profile(step)
+            return
+        self._traced.append(tf.compat.v1.RunMetadata())
+        self._take(step, [], self._traced[-1])
+        if not self.wants(step + 1):
+            if any(map(step_trace.lacks_kernels, self._traced)):
+                warn(step_trace.NO_KERNELS)
+            work = by_type([events(metadata) for metadata in self._traced])
+            path = self._directory / _NAME
+            _write(path, work)
+            steps = f"{self._last + 1} to {step}" if step > self._last + 1 else f"{step}"
+            self._show([f"Operations of step {steps}:", *table(work[:PRINTED]), f"All {len(work)} types: {path}"])
+
+    def _profile(self, step: int) -> None:
+        if not self._profiles:  # an earlier run may have taken the first ones
+            tf.profiler.experimental.start(str(self._directory))
+            self._profiles = True
+        try:
+            self._take(step, [], None)
+        except BaseException:
+            tf.profiler.experimental.stop(save=False)
+            raise
+        if step == self._last:
+            tf.profiler.experimental.stop()
+
+
+def table(work: Sequence[Work]) -> list[str]:
+    """Returns the lines of a table."""
+    rows = [("ms/step", "share", "per step", "kind", "operation", "device")]
+    rows += [
+        (f"{w.ms_per_step:.3f}", f"{100 * w.share:.1f} %", f"{w.per_step:g}", w.kind, w.type, w.device) for w in work
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numbers = 3  # columns that are aligned on the right
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if column < numbers else f"{cell:{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _write(path: Path, work: Sequence[Work]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.DictWriter(file, [field.name for field in dataclasses.fields(Work)])
+        rows.writeheader()
+        rows.writerows(dataclasses.asdict(one) for one in work)

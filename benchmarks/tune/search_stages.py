@@ -1,0 +1,158 @@
+"""What `recommend` tries. Each stage varies a few flags, on top of the best of the stages before. No TensorFlow.
+
+First the settings of one device, then how devices exchange gradients, last the threads of all of it. The stages are not
+multiplied, since the full product would take days. On CPUs, where a run takes long, precision, layout with compilation,
+and convolutions as products are stages of their own, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from benchmarks.config.config import Config
+from benchmarks.config.workload import Workload
+from benchmarks.machine import hardware
+from benchmarks.sweep import grid
+from benchmarks.sweep.grid import Cell
+from benchmarks.training import computing
+from benchmarks.training.computing import AS_MATMUL, PRECISIONS, as_matmul_of
+from models import specs
+from variable_mgr.reductions.algorithms import ALGORITHMS
+
+Texts = Mapping[str, str]
+
+_BATCH_FACTORS = (1, 2, 4, 0.5)
+_REPACKINGS = ("0", "2", "8")  # NCCL's default is none of them
+# Other flags that set the same.
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "all_reduce_spec": ("use_nccl",),
+    "gradient_repacking": ("agg_small_grads_max_bytes",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A stage: its `choices` are flags that are added to the fixed and the chosen ones; the first is the default.
+
+    `on_one_device`: of several.
+    """
+
+    title: str
+    choices: list[Texts]
+    on_one_device: bool
+
+
+def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
+    """Returns the stages; a stage without alternatives has one choice.
+
+    `fixed` are the user's flags, which are not varied; `usual` is the configuration that they give.
+    """
+    workload, count, on_gpu = usual.workload, usual.devices.num_devices, usual.devices.on_gpu
+    forward_only = workload.forward_only
+    batches = dict.fromkeys(str(max(1, int(factor * workload.batch_per_device))) for factor in _BATCH_FACTORS)
+    repackings = _axis("gradient_repacking", _REPACKINGS if count > 1 and not forward_only else (), fixed)
+    as_products = any(getattr(usual.computing, flag) for flag in AS_MATMUL)
+    managers = _managers(count, usual.variables.shared_on, forward_only=forward_only)
+    on_one = {
+        **({} if on_gpu else {"kernels of the CPU": _kernels(fixed)}),
+        **_computing(fixed, workload, on_gpu=on_gpu, as_products=as_products, any_precision=any_precision),
+        "batch size": _axis("batch_size", batches, fixed),
+    }
+    on_all = {
+        "variable manager": _agreeing(managers, fixed),
+        "gradient repacking": [{}, *filter(None, repackings)],
+        **({} if on_gpu else {"threads of the CPU": _agreeing(_threads(count), fixed)}),
+    }
+    return [
+        *(Stage(title, choices, on_one_device=count > 1) for title, choices in on_one.items()),
+        *(Stage(title, choices, on_one_device=False) for title, choices in on_all.items()),
+    ]
+
+
+def cells(stage: Stage, fixed: Texts, chosen: Texts, count_gpus: Callable[[], int]) -> list[tuple[Texts, Cell]]:
+    """Returns the different choices of a stage, each with its cell; an impossible cell has the reason."""
+    alone = {"num_gpus": "1"} if stage.on_one_device else {}
+    merged = [{**fixed, **alone, **chosen, **choice} for choice in stage.choices]
+    found = grid.cells([{name: [value] for name, value in flags.items()} for flags in merged], count_gpus)
+    return [(choice, cell) for choice, cell in zip(stage.choices, found, strict=True) if not cell.same_as_before]
+
+
+def _is_fixed(name: str, fixed: Texts) -> bool:
+    return any(flag in fixed for flag in (name, *_ALIASES.get(name, ())))
+
+
+def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
+    """Returns the choices of one flag; only the empty one if the flag is fixed or has no values."""
+    return [{name: value} for value in values if not _is_fixed(name, fixed)] or [{}]
+
+
+def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
+    """Returns the choices that do not contradict the fixed flags, without these; the empty one if none is left."""
+    return [
+        {name: value for name, value in choice.items() if not _is_fixed(name, fixed)}
+        for choice in choices
+        if all(fixed.get(name, value) == value for name, value in choice.items())
+    ] or [{}]
+
+
+def _kernels(fixed: Texts) -> list[Texts]:
+    other = computing.other_onednn_mode(os.environ)
+    modes = () if _is_fixed("onednn", fixed) else [other] if other else ["on", "off"]
+    return [{}, *({"onednn": mode} for mode in modes)]
+
+
+def _computing(
+    fixed: Texts, workload: Workload, *, on_gpu: bool, as_products: bool, any_precision: bool
+) -> dict[str, list[Texts]]:
+    """Returns the choices of how a device computes, by the stage that tries them."""
+    layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != workload.data_format)
+    if as_products:
+        layouts = ["NHWC"]  # which products need
+    layout_and_xla = [_axis("data_format", layouts, fixed), _axis("xla", ("off", "jit"), fixed)]
+    precisions = _axis("precision", PRECISIONS if any_precision else (), fixed)
+    if on_gpu:
+        return {"layout, precision and compilation": _product(*layout_and_xla, precisions)}
+    flags = as_matmul_of(specs.find_model(workload.model), forward_only=workload.forward_only)
+    if "data_format" in fixed and workload.data_format == "NCHW":
+        flags = ()
+    products = _product(*(_axis(flag, ("false", "true"), fixed) for flag in flags))
+    return {
+        "precision": precisions,
+        "layout and compilation": _product(*layout_and_xla),
+        "convolutions as products": products,
+    }
+
+
+def _product(*axes: Iterable[Texts]) -> list[Texts]:
+    return [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
+
+
+def _managers(num_devices: int, shared_on: str, *, forward_only: bool) -> list[Texts]:
+    """Returns the managers that train the same model as one device with the whole batch would."""
+    if num_devices == 1:
+        return [{"variable_update": "parameter_server"}, {"variable_update": "replicated"}]
+    devices = sorted(("cpu", "gpu"), key=lambda device: device != shared_on)
+    shared = [{"variable_update": "parameter_server", "local_parameter_device": device} for device in devices]
+    if forward_only:
+        return [*shared, {"variable_update": "replicated"}]
+    return [
+        *shared,
+        # As a reduction of `replicated`, collective is the same as collective_all_reduce.
+        *({"variable_update": "replicated", "all_reduce_spec": spec} for spec in ALGORITHMS if spec != "collective"),
+        {"variable_update": "collective_all_reduce"},
+        {"variable_update": "collective_all_reduce", "all_reduce_spec": "collective"},  # another one on GPUs
+    ]
+
+
+def _threads(num_devices: int) -> list[Texts]:
+    """Returns numbers of threads within an operation, or of operations at once.
+
+    TensorFlow gives both all cores. Fewer may be faster if devices compute at the same time, or threads share a core.
+    """
+    cores = hardware.usable_cores()
+    within = sorted({max(1, cores // num_devices), max(1, cores // 2), 1} - {cores}, reverse=True)
+    at_once = [{"num_inter_threads": str(num_devices)}] if num_devices != cores else []
+    return [{}, *({"num_intra_threads": str(threads)} for threads in within), *at_once]

@@ -1,0 +1,65 @@
+"""What is counted and done between steps, and that its time is not measured."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.callbacks import callback
+from benchmarks.callbacks.callback import Agenda
+from benchmarks.cluster.member import Alone
+from benchmarks.measure.timing import Phase
+
+
+class Every:
+    """Is due, and takes a step, after every so many steps."""
+
+    name = "a note"
+
+    def __init__(self, every: int) -> None:
+        self._every, self.done, self.taken = every, [], []  # type: int, list[int], list[int]
+
+    def is_due(self, steps: int, *, last: bool) -> bool:
+        return steps % self._every == 0 and not last
+
+    def do(self, steps: int) -> bool:
+        self.done.append(steps)
+        return steps == 6
+
+    def wants(self, step: int) -> bool:
+        return step % self._every == 0
+
+    def take(self, step: int) -> None:
+        self.taken.append(step)
+
+
+def test_asides_count_as_steps_and_what_is_due_follows_them() -> None:
+    note = Every(3)
+    plan = Agenda(Alone(), steps=1, interludes=[note], asides=[note])
+    for _ in range(2):  # the steps 2 and 4
+        plan.after_step(Phase())
+    assert plan.steps == 4
+    assert note.taken == note.done == [3]
+    assert not plan.is_enough
+    plan.after_step(Phase())
+    assert note.taken == note.done == [3, 6]
+    assert plan.is_enough
+
+
+def test_a_training_of_epochs_ends_with_its_last_step_asides_included() -> None:
+    note = Every(2)
+    plan = Agenda(Alone(), asides=[note], ends_at=3)
+    plan.after_step(Phase())
+    assert (plan.steps, plan.is_enough) == (2, False)
+    plan.after_step(Phase())
+    assert (plan.steps, plan.is_enough, note.taken) == (3, True, [2])
+
+
+def test_the_time_of_pauses_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=10.0)
+    monkeypatch.setattr(callback.time, "perf_counter", lambda: next(clock))
+    plan = Agenda(Alone())
+    for _ in range(3):
+        plan.after_step(Phase())
+    assert plan.paused_seconds == 30.0

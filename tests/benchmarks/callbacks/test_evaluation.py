@@ -1,0 +1,151 @@
+"""Every image counts once, whatever the number of towers; evaluations are due when the flags say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.callbacks import options
+from benchmarks.callbacks.evaluation import Evaluation, Evaluator, due_steps
+from benchmarks.data.options import InputOptions, of_validation
+from benchmarks.data.pipeline import host_pipeline, run_input
+from benchmarks.data.sources.bad_records import Skipping
+from benchmarks.data.sources.data_sets import DATA_SETS
+from benchmarks.data.sources.small_images import Pixels
+from benchmarks.data.writing import fake_imagenet
+from benchmarks.devices import device_plan
+from benchmarks.errors import DataError
+from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training.objectives import in_top
+from models import building, specs
+from tests.support import damage
+from tests.support.images import spec, take
+
+RANDOM = np.random.default_rng(5)
+OPTIONS = of_validation(InputOptions(distortions=True))
+BATCH = 4
+
+
+def digits(count: int) -> Pixels:
+    images = RANDOM.integers(0, 256, (count, 28, 28, 1)).astype(np.uint8)
+    labels = RANDOM.integers(0, 10, count)
+    return Pixels(layout="random", directory="", split="validation", images=images, labels=labels)
+
+
+def by_numpy(pixels: Pixels, weights: list[np.ndarray]) -> dict[str, Any]:
+    """Returns the result of a perceptron."""
+    kernel, bias, top_kernel, top_bias = weights
+    mean, deviation = DATA_SETS["mnist"].mean, DATA_SETS["mnist"].stddev
+    x = ((pixels.images - np.array(mean)) / np.array(deviation)).reshape(len(pixels.images), -1)
+    logits = np.maximum(x @ kernel + bias, 0) @ top_kernel + top_bias
+    order = np.argsort(-logits, axis=1)
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(x)), pixels.labels]
+    return {
+        "images": len(x),
+        "top_1_accuracy": np.mean(order[:, 0] == pixels.labels),
+        "top_5_accuracy": np.mean([label in best for label, best in zip(pixels.labels, order[:, :5], strict=True)]),
+        "loss": pytest.approx(losses.mean(), rel=1e-5),
+    }
+
+
+@pytest.mark.parametrize("images", [23, 24, 3])
+@pytest.mark.parametrize("towers", [1, 2, 3])
+def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: int) -> None:
+    pixels, names = digits(images), [f"/cpu:{tower}" for tower in range(towers)]
+    weights = [RANDOM.normal(0, 0.05, shape).astype(np.float32) for shape in ((784, 100), (100,), (100, 10), (10,))]
+    with tf.Graph().as_default():
+        mlp = specs.find_model("mlp")
+        model = building.build(mlp, data_format="NHWC", num_classes=10, seed=1)
+        variables = {
+            variable.name: [tf.Variable(part) for part in np.split(value, 2, axis=-1)]
+            for variable, value in zip(model.variables, weights, strict=True)
+        }
+        read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
+        given = run_input.build_validation(mlp, read, names, OPTIONS, pixels)
+        evaluator = Evaluator(model, variables, names, given, 10)
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            expected = by_numpy(pixels, weights)
+            assert evaluator.evaluate(session) == expected
+            next(evaluator.steps(session))
+            assert evaluator.evaluate(session) == expected  # a pass begins anew
+
+
+def test_a_logit_that_is_no_number_is_no_correct_answer() -> None:
+    nan, inf = np.nan, np.inf
+    logits = tf.constant([[nan, nan, nan], [0.0, nan, 1.0], [2.0, 2.0, 1.0], [inf, inf, inf], [inf, 2.0, 1.0]])
+    labels = tf.constant([0, 2, 1, 0, 1], tf.int64)
+    assert in_top(logits, labels, 1).numpy().tolist() == [False, False, True, False, False]
+    assert in_top(logits, labels, 2).numpy().tolist() == [False, True, True, False, True]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("photos")
+    part = fake_imagenet.split("validation", 11, 4)
+    fake_imagenet.write(directory, part, seed=3, on_shard=lambda path, images: None)
+    return directory
+
+
+def read_once(directory: Path, batches: int, skipping: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
+    source = host_pipeline.find_source("imagenet", str(directory), "validation")
+    skips = Skipping(source.files) if skipping else None  # type: ignore[union-attr]
+    second = spec(worker=1, workers=2)  # reads all images nevertheless
+    return take(lambda: host_pipeline.one_pass(source, second, OPTIONS, skips), batches)
+
+
+def test_photos_come_once_in_their_order_and_are_followed_by_nothing(photos: Path) -> None:
+    first, second = read_once(photos, 5), read_once(photos, 5)
+    labels = np.concatenate([labels for _, labels in first])
+    assert (labels[:11] >= 0).all() and (labels[11:] == host_pipeline.NO_LABEL).all()
+    assert {images.shape for images, _ in first} == {(4, 32, 32, 3)}
+    for (images, its_labels), (again, same_labels) in zip(first, second, strict=True):
+        np.testing.assert_array_equal(images, again)
+        np.testing.assert_array_equal(its_labels, same_labels)
+    assert len({image.tobytes() for images, _ in first[:3] for image in images}) == 12  # the last one is black
+
+
+def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
+    for file in photos.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    damage.corrupt(sorted(tmp_path.glob("validation-*"))[1], "not_jpeg")
+    labels = np.concatenate([labels for _, labels in read_once(tmp_path, 4, skipping=True)])
+    assert (labels[:10] >= 0).all() and (labels[10:] == host_pipeline.NO_LABEL).all()
+    with tf.Graph().as_default():
+        trivial, names = specs.find_model("trivial"), ["/cpu:0"]
+        model = building.build(trivial, data_format="NHWC", num_classes=1001, seed=1)
+        source = host_pipeline.find_source("imagenet", str(tmp_path), "validation")
+        size = spec(image_size=trivial.image_size)
+        given = run_input.build_validation(trivial, size, names, OPTIONS, source)
+        weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
+        evaluator = Evaluator(model, weights, names, given, 1001)
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            with pytest.raises(DataError, match="validation-00001-of-00003"):
+                evaluator.evaluate(session)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "due"),
+    [
+        ({"eval_every_steps": 4}, {4, 8, 12}),
+        ({"eval_at_steps": (1, 3), "eval_every_steps": 5}, {1, 3, 5, 10}),
+        ({"eval_every_epochs": 1.0}, {3, 5, 8, 10}),
+        ({"eval_every_epochs": 0.1}, set(range(1, 13))),
+        ({"eval_at_epochs": (0.4, 2.0)}, {1, 5}),
+        ({}, set()),
+    ],
+)
+def test_an_evaluation_follows_the_step_that_completes_the_epochs(wanted: dict[str, Any], due: set[int]) -> None:
+    is_due = due_steps(options.Evaluation(**wanted), lambda steps: steps * 20 / 50)
+    assert {steps for steps in range(1, 13) if is_due(steps)} == due
+
+
+def test_the_weights_after_the_last_step_are_evaluated_once() -> None:
+    evaluation = Evaluation(lambda steps: steps == 4, dict, lambda *_: None)
+    assert evaluation.is_due(4, last=False) and not evaluation.is_due(4, last=True)
+    assert not evaluation.is_due(5, last=False) and evaluation.is_due(5, last=True)

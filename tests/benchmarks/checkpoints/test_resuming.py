@@ -1,0 +1,170 @@
+"""Runs that continue a training from its checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.checkpoints import checkpoint_files, resuming
+from benchmarks.data.sources.local_files import only_writer
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
+from tests.support.rotation import rotating
+
+SMALL = ("--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=1")
+Run = Callable[..., Finished]
+Records = Callable[[], list[dict[str, Any]]]
+
+
+def losses(record: dict[str, Any]) -> list[float]:
+    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
+
+
+@pytest.mark.slow
+@rotating(
+    "flags",
+    [
+        ("--num_gpus=2", "--staged_vars", "--optimizer=adam"),
+        ("--num_gpus=2", "--variable_update=replicated", "--variable_consistency=relaxed", "--optimizer=momentum"),
+    ],
+    first=1,
+)
+def test_a_second_run_continues_bit_for_bit(run_bench: Run, records: Records, tmp_path: Path, flags: Any) -> None:
+    data = str(tmp_path / "data")
+    assert run_bench("data", "make-mnist", data, "--train_images=40").status == 0
+    always = (*SMALL, *flags, f"--data_dir={data}")
+    assert run_bench(*always, "--num_batches=7").status == 0
+    first = run_bench(*always, "--num_batches=3", "--train_dir=ck")
+    assert (first.status, "training begins" in first.stdout) == (0, True), first
+    second = run_bench(*always, "--num_batches=3", "--train_dir=ck")
+    assert (second.status, "continuing after step 4" in second.stdout) == (0, True), second
+    at_once, before, after = records()
+    assert losses(before) + losses(after) == losses(at_once)
+    assert [record["measurement"]["steps_before"] for record in (at_once, before, after)] == [0, 0, 4]
+    facts = checkpoint_files.read_checkpoint(tmp_path / "ck").facts
+    assert (facts["steps"], facts["images"], facts["ends_at_step"], facts["model"]) == (8, 64, 8, "mlp")
+
+
+@pytest.mark.slow
+def test_epochs_are_those_of_the_whole_training(run_bench: Run, records: Records, tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    assert run_bench("data", "make-mnist", data, "--train_images=40").status == 0
+    always = (*SMALL, f"--data_dir={data}", "--train_dir=ck", "--save_model_steps=4", "--max_ckpts_to_keep=2")
+    for epochs in (1, 2):
+        assert run_bench(*always, f"--num_epochs={epochs}").status == 0
+    assert [len(losses(record)) for record in records()] == [10, 10]
+    assert checkpoint_files.read_checkpoint(tmp_path / "ck").steps == 20
+    again = run_bench(*always, "--num_epochs=2")
+    assert again.status == 2
+    assert "has a training of 20 steps, which are as many epochs. Pass more epochs" in again.stderr
+
+
+def test_what_does_not_fit_is_refused_in_words(run_bench: Run, tmp_path: Path) -> None:
+    assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 0
+    for flags, status, message in (
+        (("--model=lenet",), 2, "its checkpoint is of --model=mlp, and this run has --model=lenet"),
+        (("--optimizer=adam",), 2, "its checkpoint is of --optimizer=sgd, and this run has --optimizer=adam"),
+        (("--forward_only", "--train_dir=other"), 5, "There is no checkpoint other"),
+    ):
+        train_dir = [] if any(flag.startswith("--train_dir") for flag in flags) else ["--train_dir=ck"]
+        finished = run_bench(*SMALL, "--num_batches=1", *train_dir, *flags)
+        assert (finished.status, message in finished.stderr) == (status, True), finished
+    (tmp_path / "ck" / "model.ckpt-2.index").write_bytes(b"")
+    assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 5
+
+
+def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
+    run_bench: Run, records: Records, tmp_path: Path
+) -> None:
+    assert run_bench(*SMALL, "--num_batches=3", "--train_dir=ck", "--save_model_steps=2").status == 0
+    os.truncate(tmp_path / "ck" / "model.ckpt-4.data-00000-of-00001", 9)
+    for flags in (("--forward_only",), ()):
+        finished = run_bench(*SMALL, "--num_batches=1", "--train_dir=ck", *flags)
+        assert finished.status == 0, finished
+        assert "model.ckpt-4 is damaged" in finished.stderr and "model.ckpt-2 is used instead" in finished.stderr
+    assert records()[-1]["measurement"]["steps_before"] == 2
+    os.truncate(tmp_path / "ck" / "model.ckpt-2.index", 0)
+    named = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck/model.ckpt-2")
+    assert (named.status, "model.ckpt-2 is damaged" in named.stderr) == (5, True), named
+
+
+def test_a_second_training_in_a_directory_is_refused_while_the_first_runs(run_bench: Run, tmp_path: Path) -> None:
+    flags = (*SMALL, "--num_batches=1", "--train_dir=ck")
+    assert run_bench(*flags).status == 0
+    with only_writer(tmp_path / "ck", "checkpoints"):
+        second = run_bench(*flags)
+        assert second.status == 2
+        assert f"Another process (process {os.getpid()} on " in second.stderr
+        assert "is writing checkpoints to ck: wait" in second.stderr
+        assert run_bench(*flags, "--forward_only").status == 0
+    (tmp_path / "ck" / ".checkpoints.lock").write_text("process 1 on a-host")  # of a process that was killed
+    assert run_bench(*flags).status == 0
+    assert not (tmp_path / "ck" / ".checkpoints.lock").exists()
+
+
+def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
+    run_bench: Run, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(checkpoint_files, "_move", fill_the_disk)
+    finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck")
+    (record,) = records()
+    assert (finished.status, record["status"]) == (4, "ok")
+    assert "could not be saved: No space left on device" in record["reason"]
+    assert record["derived"]["images_per_sec"] > 0
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
+    run_bench: Run, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming.shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
+    finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck")
+    assert finished.status == 2 and "images/sec" not in finished.stdout
+    assert "--train_dir=ck has 0.1 MB of free space, and a checkpoint of this training needs" in finished.stderr
+
+
+def test_inference_and_new_trainings_get_trained_weights(run_bench: Run, records: Records) -> None:
+    assert run_bench(*SMALL, "--num_batches=3", "--train_dir=ck", "--optimizer=momentum").status == 0
+    assert run_bench(*SMALL, "--num_batches=2", "--train_dir=ck", "--forward_only").status == 0
+    assert run_bench(*SMALL, "--num_batches=2", "--initial_weights=ck/model.ckpt-4", "--optimizer=adam").status == 0
+    trained, inferred, begun = map(losses, records())
+    assert inferred[0] == pytest.approx(begun[0], rel=1e-6)
+    assert begun[0] < trained[0]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_after_kill_9_the_losses_continue_bit_for_bit(run_process: Run, records: Records, tmp_path: Path) -> None:
+    always = (*SMALL, "--num_gpus=2", "--variable_update=replicated", "--optimizer=momentum", "--deterministic")
+    killed = subprocess.Popen(
+        [*RUN_BENCH, *always, "--num_batches=100000", "--train_dir=ck", "--save_model_steps=5"],
+        cwd=tmp_path,
+        env=USER_ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    for _ in range(600):
+        if (tmp_path / "ck" / "model.ckpt-10.index").exists():
+            break
+        time.sleep(0.1)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    finished = run_process(*always, "--num_batches=4", "--train_dir=ck")
+    assert finished.status == 0, finished
+    record = json.loads((tmp_path / "out" / "results.jsonl").read_text().splitlines()[-1])
+    begun = record["measurement"]["steps_before"]
+    assert begun >= 5  # the process may die before the directory names its last checkpoint
+    assert run_process(*always, f"--num_batches={begun + 5}").status == 0
+    at_once = json.loads((tmp_path / "out" / "results.jsonl").read_text().splitlines()[-1])
+    assert losses(record) == losses(at_once)[begun : begun + 5]

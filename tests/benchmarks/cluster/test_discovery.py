@@ -1,0 +1,545 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from benchmarks.cluster import discovery, slurm
+from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.errors import UsageError
+
+FLAGS = (
+    "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
+    "server_port", "local_cluster", "hosts", "ssh", "variable_update",
+)  # fmt: skip
+TWO_WORKERS = {"cluster": {"worker": ["h1:1", "h2:1"]}, "task": {"type": "worker", "index": 1}}
+WITH_CHIEF = {"cluster": {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w0:1", "w1:1"]}}
+
+
+def resolve(environ: dict[str, str] | None = None, **flags: Any) -> tuple[Cluster | None, tuple[str, ...]]:
+    assert set(flags) <= set(FLAGS)
+    return discovery.resolve_cluster({**dict.fromkeys(FLAGS), **flags}, environ or {})
+
+
+def made(environ: dict[str, str] | None = None, **flags: Any) -> Cluster:
+    cluster, notices = resolve(environ, **flags)
+    assert cluster is not None
+    assert notices == ()
+    return cluster
+
+
+def tf_config(content: Any, **task: Any) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({**content, **({"task": task} if task else {})})}
+
+
+def srun(rank: int, nodes: str, tasks: str, count: int) -> dict[str, str]:
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(count),
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_STEP_TASKS_PER_NODE": tasks,
+    }
+
+
+def without(variables: dict[str, str], name: str) -> dict[str, str]:
+    return {other: value for other, value in variables.items() if other != name}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"task": {"index": ' + "9" * 5000 + "}}", '{"task": {"index": "' + "9" * 400 + '"}}'],
+    ids=["deep", "long number", "large index"],
+)
+def test_a_variable_that_python_cannot_read_is_a_sentence(text: str) -> None:
+    with pytest.raises(UsageError, match="TF_CONFIG"):
+        resolve({"TF_CONFIG": text})
+
+
+# Explicit flags.
+
+
+def test_nothing_given_is_one_process() -> None:
+    assert resolve() == (None, ())
+    assert resolve(job_name="", worker_hosts="", task_index=0) == (None, ())
+
+
+@pytest.mark.parametrize("aside", [{}, {"job_name": "worker", "worker_hosts": "a:1"}, {"local_cluster": "worker:2"}])
+@pytest.mark.parametrize("hosts", ["-V", "a,-oProxyCommand=x", "a b", "a;id", "me@a", "::1", "a,", "a:22"])
+def test_what_is_no_host_is_refused_whatever_else_is_given(hosts: str, aside: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^--hosts={re.escape(hosts)}: '.*' is no host: "):
+        resolve(hosts=hosts, ssh=True, variable_update="collective_all_reduce", **aside)
+
+
+def test_hosts_for_ssh() -> None:
+    flags = {"hosts": "a.org, 10.0.0.2,[::1]", "ssh": True, "variable_update": "collective_all_reduce"}
+    assert made(**flags).workers == ("a.org:50001", "10.0.0.2:50001", "[::1]:50001")
+    assert made(**flags, server_port=65534).workers[0] == "a.org:65535"
+    with pytest.raises(UsageError, match="^--server_port=65535: workers have the next port, so give at most 65534"):
+        made(**flags, server_port=65535)
+    with pytest.raises(UsageError, match="name each host once"):
+        made(**{**flags, "hosts": "a,A"})
+
+
+def test_hosts_by_flags() -> None:
+    cluster = made(job_name="ps", task_index=1, ps_hosts="a:1,b:1", worker_hosts="a:2, b:2", controller_host="c:1")
+    assert cluster == Cluster(
+        ps=("a:1", "b:1"), workers=("a:2", "b:2"), controller="c:1", own=Task("ps", 1), local=False
+    )
+
+
+def test_hosts_by_one_text() -> None:
+    one = made(job_name="worker", task_index=1, cluster_spec="ps|a:1;b:1,worker|a:2;b:2,controller|c:1")
+    assert one == made(
+        job_name="worker", task_index=1, ps_hosts="a:1,b:1", worker_hosts="a:2,b:2", controller_host="c:1"
+    )
+    twice = made(job_name="worker", task_index=0, cluster_spec="worker|a:1;b:1", worker_hosts="a:1,b:1")
+    assert twice.workers == ("a:1", "b:1")
+
+
+@pytest.mark.parametrize("job", ["ps", "worker", "controller"])
+def test_the_only_task_of_its_job_needs_no_index(job: str) -> None:
+    cluster = made(job_name=job, ps_hosts="a:1", worker_hosts="a:2", controller_host="a:3")
+    assert cluster.own == Task(job, 0)
+
+
+def test_a_worker_alone_is_a_cluster_if_it_is_named() -> None:
+    assert made(job_name="worker", worker_hosts="a:1").num_workers == 1
+
+
+def test_a_cluster_that_one_command_started_is_local() -> None:
+    hosts = {"job_name": "worker", "task_index": 0, "worker_hosts": "127.0.0.1:1,127.0.0.2:1"}
+    assert made(**hosts, local_cluster="worker:2").local
+    assert made(**hosts, local_cluster="worker:2").num_hosts == 1
+    assert not made(**hosts).local
+
+
+@pytest.mark.parametrize(
+    "address", ["[::1]:2222", "[fe80::1%eth0]:1", "h-1.example.org:65535", "10.0.0.1:1", "h_1:1", "h1.:1"]
+)
+def test_addresses(address: str) -> None:
+    assert made(job_name="worker", worker_hosts=address).address == address
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("h1", "worker 0: 'h1' is no address. Write host:port"),
+        ("h1:", "is no address"),
+        (":2222", "is no address"),
+        ("h1:port", "is no address"),
+        ("grpc://h1:2222", "is no address"),
+        ("::1:2222", "An IPv6 address stands in brackets"),
+        ("[::1]", "is no address"),
+        ("[h1]:2222", "has no IPv6 address in its brackets"),
+        ("-h1:2222", "is no address: a host name has letters"),
+        ("h 1:2222", "is no address: a host name has letters"),
+        ("h$(id):2222", "is no address: a host name has letters"),
+        ("me@h1:2222", "is no address: a host name has letters"),
+        ("h1\n:2222", "is no address: a host name has letters"),
+        ("h1..org:2222", "is no address: a host name has letters"),
+        (f"{'h' * 254}:2222", "is no address: a host name has letters"),
+        ("10.0.0.256:2222", "it is no IP address (Octet 256"),
+        ("10.0.0:2222", "it is no IP address (Expected 4 octets"),
+        ("[::1::]:2222", "it is no IP address"),
+        ("[::1%-a b]:2222", "has no IPv6 address in its brackets"),
+        ("h1:0", "has port 0; a port is a number from 1 to 65535"),
+        ("h1:65536", "has port 65536"),
+        ("h2:1,,h1:1", "has an empty entry"),
+        ("h2:1,", "has an empty entry"),
+        (",", "has an empty entry"),
+    ],
+)
+def test_what_is_no_address_is_refused(address: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"^--worker_hosts.*{re.escape(words)}"):
+        resolve(job_name="worker", task_index=0, worker_hosts=address)
+    spec = "worker|" + address.replace(",", ";")
+    with pytest.raises(UsageError, match=f"^--cluster_spec.*{re.escape(words)}"):
+        resolve(job_name="worker", task_index=0, cluster_spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"job_name": "worker"}, "--job_name=worker chooses a task .* there is none: name it with --worker_hosts"),
+        ({"task_index": 2}, "--task_index=2 chooses a task"),
+        ({"job_name": "ps", "local_cluster": "ps:1,worker:1"}, "--job_name=ps chooses a task"),
+        ({"task_index": 0, "local_cluster": "worker:2"}, "--task_index=0: --local_cluster and --hosts start all tasks"),
+        ({"task_index": -1}, "--task_index=-1: tasks are numbered from 0"),
+        ({"worker_hosts": "a:1", "ps_hosts": "a:2"}, r"\(--ps_hosts, --worker_hosts\).*add --job_name"),
+        ({"cluster_spec": "worker|a:1"}, r"\(--cluster_spec\).*add --job_name"),
+        ({"job_name": "worker", "ps_hosts": "a:1"}, "no worker: .*--worker_hosts"),
+        ({"job_name": "controller", "controller_host": "a:1"}, "no worker: .*--worker_hosts"),
+        ({"job_name": "ps", "cluster_spec": "ps|a:1"}, "no worker: .*--cluster_spec"),
+        ({"job_name": "ps", "worker_hosts": "a:1"}, "--job_name=ps, and the cluster has no ps: .*--ps_hosts"),
+        ({"job_name": "ps", "cluster_spec": "worker|a:1"}, "has no ps: .*--cluster_spec"),
+        ({"job_name": "controller", "worker_hosts": "a:1"}, "has no controller: .*--controller_host"),
+        ({"job_name": "worker", "worker_hosts": "a:1,b:1"}, "--job_name=worker without --task_index: .*0 to 1"),
+        ({"job_name": "worker", "task_index": 2, "worker_hosts": "a:1,b:1"}, "--task_index=2: there are worker 0 to 1"),
+        ({"job_name": "worker", "task_index": 1, "worker_hosts": "a:1"}, "--task_index=1: there is only worker 0"),
+        ({"job_name": "worker", "worker_hosts": "a:1", "controller_host": "b:1,c:1"}, "--controller_host has 2 addr"),
+        ({"job_name": "worker", "cluster_spec": "worker|a:1,controller|b:1;c:1"}, "--cluster_spec has 2 addresses"),
+        ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --ps_hosts"),
+        ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
+        ({"num_ps": -1, "cluster": "slurm"}, "--num_ps=-1"),
+        ({"server_port": 0}, "--server_port=0: a port is a number from 1"),
+        ({"server_port": 65536}, "--server_port=65536"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(**flags)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("wroker|a:1", "has the job 'wroker', and a run knows only ps, worker, controller. Did you mean 'worker'"),
+        ("local|a:1", "has the job 'local', and a run knows only .* servers for sessions of your own with `server`"),
+        ("2w|a:1", "'2w' is no name of a job"),
+        ("worker", "cannot be read at 'worker'. Write it as ps|"),
+        ("worker|a:1,b:1", "cannot be read at 'b:1'. .*semicolon between addresses"),
+        ("worker|a:1,worker|b:1", "has worker twice"),
+        ("worker|a:1;", "has an empty entry"),
+        ("ps|,worker|a:1", "has an empty entry"),
+    ],
+)
+def test_a_cluster_spec_that_cannot_be_read(spec: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"^--cluster_spec.*{words.replace('|', '[|]')}"):
+        resolve(job_name="worker", task_index=0, cluster_spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"worker_hosts": "c:1"}, "--cluster_spec has b:1 for worker, and --worker_hosts has c:1: drop one"),
+        ({"ps_hosts": "a:1,c:1"}, "--cluster_spec has a:1 for ps, and --ps_hosts has a:1, c:1"),
+        ({"controller_host": "c:1"}, "--cluster_spec has nothing for controller, and --controller_host has c:1"),
+    ],
+)
+def test_two_different_lists_of_hosts_are_refused(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(job_name="worker", cluster_spec="ps|a:1,worker|b:1", **flags)
+
+
+def test_an_address_belongs_to_one_task() -> None:
+    with pytest.raises(UsageError, match="^--worker_hosts: worker 0 and worker 2 have the same address A:1"):
+        resolve(job_name="worker", task_index=0, worker_hosts="a:1,b:1,A:1")
+    with pytest.raises(UsageError, match="^--ps_hosts, --worker_hosts: ps 0 and worker 1 have the same address b:1"):
+        resolve(job_name="worker", task_index=0, ps_hosts="b:1", worker_hosts="a:1,b:1")
+
+
+# TF_CONFIG.
+
+
+def test_tf_config_names_the_cluster() -> None:
+    cluster = made(tf_config(TWO_WORKERS))
+    assert (cluster.workers, cluster.own) == (("h1:1", "h2:1"), Task("worker", 1))
+    assert made(tf_config(TWO_WORKERS), local_cluster="worker:2").local
+
+
+@pytest.mark.parametrize(
+    ("task", "own"),
+    [
+        ({"type": "chief", "index": 0}, Task("worker", 0)),
+        ({"type": "chief"}, Task("worker", 0)),
+        ({"type": "worker", "index": 0}, Task("worker", 1)),
+        ({"type": "worker", "index": "1"}, Task("worker", 2)),
+        ({"type": "ps", "index": 0}, Task("ps", 0)),
+        ({"type": "ps"}, Task("ps", 0)),
+    ],
+)
+def test_a_chief_is_worker_0(task: dict[str, Any], own: Task) -> None:
+    cluster = made(tf_config(WITH_CHIEF, **task))
+    assert (cluster.ps, cluster.workers, cluster.own) == (("p:1",), ("c:1", "w0:1", "w1:1"), own)
+
+
+def test_a_master_is_a_chief_and_an_evaluator_is_not_of_the_cluster() -> None:
+    content = {"cluster": {"master": ["m:1"], "worker": ["w:1"], "evaluator": ["e:1"]}}
+    cluster = made(tf_config(content, type="master", index=0))
+    assert (cluster.workers, cluster.own) == (("m:1", "w:1"), Task("worker", 0))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"cluster": {}},
+        {"cluster": None},
+        {"cluster": {"worker": []}},
+        {"task": {"type": "worker", "index": 0}},
+        {"cluster": {"chief": ["h1:1"]}, "task": {"type": "chief", "index": 0}},
+        {"cluster": {"worker": ["h1:1"]}},
+        {"environment": "cloud", "cluster": {"worker": ["h1:1"]}},
+    ],
+)
+def test_a_tf_config_of_one_task_is_one_process(content: Any) -> None:
+    assert resolve(tf_config(content)) == (None, ())
+    assert resolve({"TF_CONFIG": ""}) == (None, ())
+
+
+def test_a_description_that_is_not_read_is_refused_if_it_names_several_tasks() -> None:
+    spec = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, "task": {"type": "workerpool1"}}'
+    with pytest.raises(UsageError, match="CLUSTER_SPEC names 2 tasks, and only TF_CONFIG is read"):
+        resolve({"CLUSTER_SPEC": spec})
+    assert resolve({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"]}}'})[0] is None
+
+
+@pytest.mark.parametrize("key", ["cluster", "sparseCluster"])
+def test_addresses_of_a_tf_config_may_be_by_index(key: str) -> None:
+    cluster = made(tf_config({key: {"worker": {"1": "h2:1", "0": "h1:1"}}}, type="worker", index=1))
+    assert (cluster.workers, cluster.own) == (("h1:1", "h2:1"), Task("worker", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "TF_CONFIG is no JSON .*unset it, or set it to {"),
+        ("[1]", "cannot be understood"),
+        ('{"cluster": ["h1:1"]}', "cannot be understood"),
+        ('{"cluster": {"worker": "h1:1"}}', "cannot be understood"),
+        ('{"cluster": {"worker": [1]}}', "cannot be understood"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', "cannot be understood"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"]}}', "cannot be understood"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0.5}}', "cannot be understood"),
+        ('{"cluster": {"wroker": ["a:1"]}}', "there is no job 'wroker'. Did you mean 'worker'"),
+        ('{"cluster": {"chief": ["a:1", "b:1"]}}', "TF_CONFIG has 2 chiefs"),
+        ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', "TF_CONFIG has 2 chiefs"),
+        ('{"cluster": {"ps": ["a:1"]}}', "no worker: .*TF_CONFIG"),
+        ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}', "same address a:1"),
+        ('{"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}', "TF_CONFIG, worker 1: 'b'"),
+        ('{"clusters": {"worker": ["a:1", "b:1"]}}', "TF_CONFIG has 'clusters', which is not understood"),
+        ('{"task": {"type": "worker", "index": 1}}', "makes this process worker 1 and names no cluster"),
+        ('{"task": {"type": "ps"}}', "makes this process ps 0 and names no cluster"),
+        ('{"sparseCluster": {"worker": {"1": "b:1"}, "ps": ["p:1"]}}', "names worker 1, and not worker 0"),
+        ('{"sparseCluster": {"worker": {"0": "b:1"}}, "task": {"type": "worker"}}', "names worker 0, and no other"),
+        ("[]", "cannot be understood"),
+        ("0", "cannot be understood"),
+    ],
+)
+def test_a_tf_config_that_cannot_be_used(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve({"TF_CONFIG": text})
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({}, "type '' for this process's task: set it to one of chief, ps, worker"),
+        ({"type": "master"}, "type 'master'"),
+        ({"type": "evaluator", "index": 0}, "TF_CONFIG makes this process an evaluator"),
+        ({"type": "worker"}, "TF_CONFIG, type worker without index: there are worker 0 to 1"),
+        ({"type": "worker", "index": 2}, "TF_CONFIG, type worker index=2: there are worker 0 to 1"),
+        ({"type": "worker", "index": -1}, "index=-1"),
+        ({"type": "chief", "index": 1}, "index=1: there is only chief 0"),
+    ],
+)
+def test_a_task_that_tf_config_does_not_have(task: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(tf_config(WITH_CHIEF, **task))
+
+
+def test_flags_may_repeat_which_task_tf_config_says() -> None:
+    assert made(tf_config(TWO_WORKERS), job_name="worker", task_index=1) == made(tf_config(TWO_WORKERS))
+    with pytest.raises(UsageError, match="--job_name=ps, and TF_CONFIG makes this process worker 1"):
+        resolve(tf_config(TWO_WORKERS), job_name="ps")
+    with pytest.raises(UsageError, match="--task_index=0, and TF_CONFIG makes this process worker 1"):
+        resolve(tf_config(TWO_WORKERS), task_index=0)
+
+
+# Which source wins.
+
+
+def test_flags_win_over_tf_config_and_say_so_if_hosts_differ() -> None:
+    flags = {"job_name": "worker", "task_index": 0, "worker_hosts": "h1:1,h3:1"}
+    cluster, notices = resolve(tf_config(TWO_WORKERS), **flags)
+    assert cluster is not None and cluster.workers == ("h1:1", "h3:1")
+    (notice,) = notices
+    assert "TF_CONFIG is ignored" in notice and "worker = h1:1, h2:1" in notice
+    same = {**flags, "worker_hosts": "h1:1,h2:1"}
+    assert made(tf_config(TWO_WORKERS), **same).own == Task("worker", 0)
+    assert made(tf_config({}), **flags).num_workers == 2
+    with pytest.raises(UsageError, match="add --job_name"):
+        resolve(tf_config(TWO_WORKERS), worker_hosts="h1:1,h2:1")
+
+
+def test_a_broken_tf_config_is_no_error_where_flags_win() -> None:
+    cluster, (notice,) = resolve({"TF_CONFIG": "{"}, job_name="worker", worker_hosts="a:1")
+    assert cluster is not None
+    assert "TF_CONFIG is ignored" in notice and "no JSON" in notice
+
+
+def test_slurm_is_asked_last() -> None:
+    environ = {**tf_config(TWO_WORKERS), **srun(0, "n[1-2]", "1(x2)", 2)}
+    cluster, (notice,) = resolve(environ, cluster="slurm")
+    assert cluster is not None and cluster.workers == ("h1:1", "h2:1")
+    assert "--cluster=slurm is ignored, since TF_CONFIG" in notice
+    cluster, (notice,) = resolve(srun(0, "n[1-2]", "1(x2)", 2), cluster="slurm", job_name="worker", worker_hosts="a:1")
+    assert cluster is not None and cluster.workers == ("a:1",)
+    assert "--cluster=slurm is ignored, since flags" in notice
+    assert made({**tf_config({}), **srun(0, "n[1-2]", "1(x2)", 2)}, cluster="slurm").num_workers == 2
+
+
+# Slurm.
+
+
+@pytest.mark.parametrize(
+    ("tasks", "num_ps", "ps", "workers"),
+    [
+        ("2(x2)", 0, (), ("a:50000", "a:50001", "b:50000", "b:50001")),
+        ("2(x2)", 1, ("a:50001",), ("a:50000", "b:50000", "b:50001")),
+        ("2(x2)", 2, ("a:50001", "b:50001"), ("a:50000", "b:50000")),
+        ("2(x2)", 3, ("a:50001", "b:50001", "a:50000"), ("b:50000",)),
+        ("1,3", 3, ("a:50000", "b:50002", "b:50001"), ("b:50000",)),
+        ("3,1", 2, ("a:50002", "b:50000"), ("a:50000", "a:50001")),
+    ],
+)
+def test_ranks_become_tasks(tasks: str, num_ps: int, ps: tuple[str, ...], workers: tuple[str, ...]) -> None:
+    clusters = [made(srun(rank, "a,b", tasks, 4), cluster="slurm", num_ps=num_ps) for rank in range(4)]
+    assert {(cluster.ps, cluster.workers) for cluster in clusters} == {(ps, workers)}
+    assert {cluster.own for cluster in clusters} == set(clusters[0].tasks)
+    assert sorted(cluster.address for cluster in clusters) == [cluster.address for cluster in clusters]
+
+
+@for_all(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
+def test_every_rank_becomes_one_task(per_node: list[int], data: st.DataObject) -> None:
+    ranks = sum(per_node)
+    num_ps = data.draw(st.integers(0, ranks - 1))
+    tasks = ",".join(map(str, per_node))
+    read = [slurm.read_slurm(srun(rank, f"n[1-{len(per_node)}]", tasks, ranks), num_ps, 1) for rank in range(ranks)]
+    assert all(hosts == read[0][0] for hosts, _ in read)
+    assert len({own for _, own in read}) == ranks
+    assert len(read[0][0].get("ps", ())) == num_ps
+    assert len(set(sum(read[0][0].values(), ()))) == ranks
+
+
+def test_ports_begin_at_server_port() -> None:
+    assert made(srun(1, "a", "2", 2), cluster="slurm", server_port=7000).address == "a:7001"
+    with pytest.raises(UsageError, match="--server_port=65534: b has 3 tasks, .* 65536: give at most 65533"):
+        resolve(srun(1, "a,b", "1,3", 4), cluster="slurm", server_port=65534)
+
+
+def test_the_variables_of_the_job_do_where_there_are_none_of_the_step() -> None:
+    step = srun(1, "a,b", "1(x2)", 2)
+    job = {
+        "SLURM_PROCID": "1",
+        "SLURM_NTASKS": "2",
+        "SLURM_JOB_NODELIST": "a,b",
+        "SLURM_TASKS_PER_NODE": "1(x2)",
+    }
+    assert made(job, cluster="slurm") == made(step, cluster="slurm")
+    assert made({**job, **srun(0, "c", "2", 2)}, cluster="slurm").address == "c:50000"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("SLURM_PROCID", "SLURM_PROCID"),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS or SLURM_NTASKS"),
+        ("SLURM_STEP_NODELIST", "SLURM_STEP_NODELIST or SLURM_JOB_NODELIST"),
+        ("SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE or SLURM_TASKS_PER_NODE"),
+    ],
+)
+def test_a_variable_that_is_missing_is_named(name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"--cluster=slurm needs {words} in .*srun"):
+        resolve(without(srun(0, "a,b", "1(x2)", 2), name), cluster="slurm")
+
+
+def test_one_task_under_slurm_is_one_process() -> None:
+    assert resolve(srun(0, "a", "1", 1), cluster="slurm") == (None, ())
+    assert resolve(srun(0, "a", "1", 1), cluster="slurm", job_name="worker", task_index=0) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "words"),
+    [
+        ({}, {"num_ps": 4}, r"--num_ps=4 leaves no worker, since 4 task\(s\) were started"),
+        ({}, {"job_name": "ps"}, "--job_name=ps, and Slurm makes this process worker 1"),
+        ({}, {"task_index": 2}, "--task_index=2, and Slurm makes this process worker 1"),
+        ({"SLURM_PROCID": "4"}, {}, "contradict each other"),
+        ({"SLURM_STEP_NUM_TASKS": "5"}, {}, "contradict each other"),
+        ({"SLURM_STEP_NODELIST": "a"}, {}, "contradict each other"),
+        ({"SLURM_STEP_NUM_TASKS": "four"}, {}, "SLURM_STEP_NUM_TASKS or SLURM_NTASKS is 'four'"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(3)"}, {}, r"tasks per node '2\(3\)' cannot be read"),
+        ({"SLURM_STEP_NODELIST": "a,a"}, {}, "have the same address a:50000"),
+        ({"SLURM_NODEID": "1"}, {}, "SLURM_NODEID=1, and 0 was expected .*--distribution=block"),
+        ({"SLURM_NODEID": "0", "SLURM_LOCALID": "0"}, {}, "SLURM_LOCALID=0, and 1 was expected"),
+    ],
+)
+def test_what_slurm_cannot_mean(change: dict[str, str], flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve({**srun(1, "a,b", "2(x2)", 4), **change}, cluster="slurm", **flags)
+
+
+def test_a_place_that_is_as_expected_is_taken() -> None:
+    place = {"SLURM_NODEID": "1", "SLURM_LOCALID": "0"}
+    assert made({**srun(2, "a,b", "2(x2)", 4), **place}, cluster="slurm").own == Task("worker", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a", ["a"]),
+        ("node[01-03,7],gpu-a", ["node01", "node02", "node03", "node7", "gpu-a"]),
+        ("n[8-11]", ["n8", "n9", "n10", "n11"]),
+        ("n[098-101]x", ["n098x", "n099x", "n100x", "n101x"]),
+        ("r[1-2]n[1-2].org", ["r1n1.org", "r1n2.org", "r2n1.org", "r2n2.org"]),
+        ("[1,3]", ["1", "3"]),
+    ],
+)
+def test_node_lists(text: str, names: list[str]) -> None:
+    assert slurm.expand_nodes(text) == names
+
+
+@pytest.mark.parametrize("text", ["", "a,", "a[1-2", "a1-2]", "a[]", "a[3-1]", "a[x]", "a[1-2-3]", "a[1,]", "a[-1]"])
+def test_node_lists_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError, match="node list .* cannot be read"):
+        slurm.expand_nodes(text)
+
+
+@pytest.mark.parametrize("text", ["n[1-999999999]", "n[1-100001]", "n" + "[1-9]" * 30, "a,b,c[1-99999]"])
+def test_node_lists_are_bounded_before_they_are_expanded(text: str) -> None:
+    with pytest.raises(UsageError, match="names more than 100,000 nodes, and no cluster has so many"):
+        slurm.expand_nodes(text)
+
+
+@pytest.mark.parametrize("text", ["999999999", "1(x999999999)", "0(x99999),1(x2)", "50000,50001"])
+def test_tasks_per_node_are_bounded_before_they_are_expanded(text: str) -> None:
+    with pytest.raises(UsageError, match="are more than 100,000 nodes or tasks, and no cluster has so many"):
+        slurm.expand_tasks(text)
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=3)
+NAMES = st.text("abz-", min_size=1, max_size=3)
+
+
+def written(ranges: Sequence[tuple[int, int, int]]) -> tuple[str, list[str]]:
+    """Returns a bracket's text, and the numbers it stands for."""
+    texts, numbers = [], []
+    for low, more, width in ranges:
+        width = max(width, len(str(low)))
+        padded = [f"{number:0{width}d}" for number in range(low, low + more + 1)]
+        texts.append(f"{padded[0]}-{padded[-1]}" if more else padded[0])
+        numbers += padded
+    return f"[{','.join(texts)}]", numbers
+
+
+@for_all(st.lists(st.tuples(NAMES, RANGES, st.text("xy.", max_size=2)), min_size=1, max_size=4))
+def test_node_lists_stand_for_what_was_written(groups: list[tuple[str, list[tuple[int, int, int]], str]]) -> None:
+    texts, names = [], []
+    for prefix, ranges, suffix in groups:
+        bracket, numbers = written(ranges)
+        texts.append(f"{prefix}{bracket}{suffix}")
+        names += [f"{prefix}{number}{suffix}" for number in numbers]
+    assert slurm.expand_nodes(",".join(texts)) == names
+    assert slurm.expand_nodes(",".join(names)) == names
+
+
+@for_all(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 5)), min_size=1, max_size=5))
+def test_tasks_per_node(groups: list[tuple[int, int]]) -> None:
+    text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in groups)
+    assert slurm.expand_tasks(text) == [count for count, times in groups for _ in range(times)]

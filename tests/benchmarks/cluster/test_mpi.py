@@ -1,0 +1,197 @@
+"""Ranks of mpirun become tasks; the variables are those that Open MPI 4.1 and MPICH 4.0 set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.config import config, flag, run_flags
+from benchmarks.errors import UsageError
+from tests.benchmarks.cluster.test_discovery import resolve, srun
+
+
+def open_mpi(rank: int, size: int, local_size: int | None = None) -> dict[str, str]:
+    local_size = local_size or size
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": str(size),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank % local_size),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
+        "PMIX_RANK": str(rank),
+    }
+
+
+def hydra(rank: int, size: int, local_size: int | None = None) -> dict[str, str]:
+    local_size = local_size or size
+    local = {"MPI_LOCALRANKID": str(rank % local_size), "MPI_LOCALNRANKS": str(local_size)}
+    return {"PMI_RANK": str(rank), "PMI_SIZE": str(size), **local}
+
+
+def made(environ: dict[str, str], **flags: Any) -> Cluster:
+    cluster, notices = resolve(environ, cluster="mpi", **flags)
+    assert cluster is not None
+    assert notices == ()
+    return cluster
+
+
+@pytest.mark.parametrize("started", [open_mpi, hydra])
+def test_ranks_of_one_host_are_workers_there(started: Any) -> None:
+    for rank in range(3):
+        cluster = made(started(rank, 3), server_port=7000)
+        assert cluster.workers == ("127.0.0.1:7000", "127.0.0.1:7001", "127.0.0.1:7002")
+        assert cluster.own == Task("worker", rank)
+        assert cluster.number_on_this_host == rank
+
+
+def test_the_last_ranks_are_parameter_servers() -> None:
+    clusters = [made(open_mpi(rank, 3), num_ps=1) for rank in range(3)]
+    assert clusters[0].ps == ("127.0.0.1:50002",)
+    assert [cluster.own for cluster in clusters] == [Task("worker", 0), Task("worker", 1), Task("ps", 0)]
+
+
+def test_ranks_fill_the_hosts_in_order() -> None:
+    clusters = [made(open_mpi(rank, 4, 2), hosts="a,b") for rank in range(4)]
+    assert clusters[0].workers == ("a:50000", "a:50001", "b:50000", "b:50001")
+    assert [cluster.own.index for cluster in clusters] == [0, 1, 2, 3]
+    assert [cluster.number_on_this_host for cluster in clusters] == [0, 1, 0, 1]
+    servers = made(hydra(3, 4, 2), hosts="a,b", num_ps=2)
+    assert (servers.ps, servers.workers, servers.own) == (
+        ("a:50001", "b:50001"),
+        ("a:50000", "b:50000"),
+        Task("ps", 1),
+    )
+
+
+@pytest.mark.parametrize("environ", [open_mpi(3, 4, 2), hydra(3, 4, 2), {"PMIX_RANK": "3"}])
+def test_addresses_of_flags_go_to_ranks_workers_first(environ: dict[str, str]) -> None:
+    flags = {"worker_hosts": "a:1,b:1", "ps_hosts": "a:2,b:2"}
+    assert made(environ, **flags).own == Task("ps", 1)
+    assert made({**environ, **{name: "0" for name in environ if name.endswith("_RANK")}}, **flags).own.job == "worker"
+
+
+def test_a_job_by_flags_wins() -> None:
+    given = {"cluster": "mpi", "worker_hosts": "a:1,b:1", "job_name": "worker", "task_index": 1}
+    cluster, notices = resolve(open_mpi(0, 2), **given)
+    assert cluster and cluster.own == Task("worker", 1)
+    assert notices == ("--cluster=mpi is ignored, since flags name the hosts.",)
+
+
+@pytest.mark.parametrize("environ", [open_mpi(0, 1), hydra(0, 1), {}])
+def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
+    assert resolve(environ) == (None, ())
+    if "PMIX_RANK" not in environ and environ or "OMPI_COMM_WORLD_SIZE" in environ:
+        assert resolve(environ, cluster="mpi") == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "words"),
+    [
+        ({}, {}, r"^--cluster=mpi needs a rank in the environment \(OMPI_COMM_WORLD_RANK, .*\): start"),
+        ({}, {"worker_hosts": "a:1"}, "^--cluster=mpi needs a rank"),
+        ({"PMIX_RANK": "0"}, {}, "PMIX_RANK is set, but not the number of ranks: under srun use --cluster=slurm"),
+        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, {}, "^PMI_RANK is 'x' and should be a number"),
+        (open_mpi(2, 2), {}, "^--cluster=mpi: OMPI_COMM_WORLD_RANK is 2 of 2: start every task with mpirun"),
+        (open_mpi(0, 4, 2), {}, "^--cluster=mpi: 2 of 4 ranks are on this host, .* add --hosts=host_0,host_1"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, {}, "^--cluster=mpi: not all of 4 ranks"),
+        (open_mpi(0, 4, 2), {"hosts": "a,b,c"}, "4 ranks cannot be divided evenly over 3 hosts"),
+        (open_mpi(0, 2, 1), {"hosts": "a,b,c"}, "2 ranks cannot be divided evenly over 3 hosts"),
+        (open_mpi(1, 4, 1), {"hosts": "a,b"}, "number 1 of 2 if ranks filled the hosts in order: .* -H a:2,b:2"),
+        (open_mpi(0, 2, 2), {"worker_hosts": "a:1,b:1,c:1"}, "name 3 tasks, and this is rank 0 of 2: start as many"),
+        ({"PMIX_RANK": "3"}, {"worker_hosts": "a:1"}, "name 1 tasks, and this is rank 3 of an unknown number"),
+        (open_mpi(1, 2), {"job_name": "ps"}, "--job_name=ps, and mpirun makes this process worker 1: leave"),
+        (open_mpi(1, 2), {"worker_hosts": "a:1,b:1", "task_index": 0}, "--task_index=0, and mpirun makes this"),
+        (open_mpi(1, 2), {"num_ps": 2}, r"--num_ps=2 leaves no worker, since 2 task\(s\) were started"),
+        (open_mpi(1, 2), {"server_port": 65535}, "--server_port=65535: 127.0.0.1 has 2 tasks"),
+    ],
+)
+def test_what_cannot_be_is_refused(environ: dict[str, str], flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(environ, cluster="mpi", **flags)
+
+
+def of(prefix: str, rank: int, size: int, of_size: str = "SIZE") -> dict[str, str]:
+    """The variables of other launchers, in the forms of their own manuals."""
+    return {f"{prefix}RANK": str(rank), f"{prefix}{of_size}": str(size)}
+
+
+LAUNCHED = [
+    open_mpi(1, 4),
+    hydra(1, 4),
+    of("MV2_COMM_WORLD_", 1, 4),
+    of("HOROVOD_", 1, 4),
+    of("JSM_NAMESPACE_", 1, 4),
+    of("", 1, 4, "WORLD_SIZE"),
+    {"PALS_RANKID": "1", "PMI_SIZE": "4", "PMI_RANK": "1"},
+    {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"},
+]
+
+
+@pytest.mark.parametrize("environ", LAUNCHED, ids=lambda environ: next(iter(environ)))
+def test_ranks_that_would_each_run_alone_are_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="rank 1 of 4 .*: add --cluster=mpi .* or remove the variable"):
+        resolve(environ)
+    assert resolve(environ, local_cluster="worker:2", variable_update="collective_all_reduce")[0], "it starts its own"
+
+
+def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
+    with pytest.raises(UsageError, match=r"rank 3 of an unknown number \(PMIX_RANK\)"):
+        resolve({"PMIX_RANK": "3"})
+    with pytest.raises(UsageError, match=r"rank 0 of an unknown number \(PMIX_RANK\)"):
+        resolve({"PMIX_RANK": "0"})
+    assert resolve({"RANK": "captain"}) == (None, ()), "without WORLD_SIZE, it may mean anything"
+    assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
+
+
+@pytest.mark.parametrize("own", [hydra(0, 4), of("", 0, 4, "WORLD_SIZE"), open_mpi(0, 4)])
+def test_rank_0_of_mpirun_in_a_batch_script_of_slurm_is_not_slurms(own: dict[str, str]) -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "4"}
+    with pytest.raises(UsageError, match="rank 0 of 4 .*: add --cluster=mpi"):
+        resolve({**batch, **own})
+    with pytest.raises(UsageError, match="--cluster=slurm: another launcher has started this process, as rank 0"):
+        resolve({**batch, **own}, cluster="slurm")
+    assert resolve(batch) == (None, ()), "the script itself"
+
+
+def test_ranks_of_pals_are_not_taken_for_hydras() -> None:
+    pals = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "1", "PMI_SIZE": "4"}
+    cluster, _ = resolve(pals, cluster="mpi")
+    assert cluster and cluster.own == Task("worker", 1)
+
+
+@pytest.mark.parametrize("own", [{}, hydra(1, 2), {"PMIX_RANK": "1"}, of("", 1, 2, "WORLD_SIZE")])
+def test_ranks_of_srun_are_told_to_use_slurm(own: dict[str, str]) -> None:
+    environ = {**srun(1, "n[1-2]", "1(x2)", 2), **own}
+    with pytest.raises(UsageError, match=r"rank 1 of 2 \(SLURM_PROCID\).*: add --cluster=slurm"):
+        resolve(environ)
+    cluster, _ = resolve(environ, cluster="slurm")
+    assert cluster and cluster.own == Task("worker", 1)
+
+
+@pytest.mark.parametrize("own", [open_mpi(0, 4, 2), open_mpi(1, 4, 2), hydra(1, 2), of("HOROVOD_", 0, 2)])
+def test_ranks_of_mpirun_in_a_job_of_slurm_count(own: dict[str, str]) -> None:
+    environ = {**srun(0, "n[1-2]", "1(x2)", 2), **own}
+    with pytest.raises(UsageError, match=": add --cluster=mpi for one run"):
+        resolve(environ)
+    with pytest.raises(UsageError, match="^--cluster=slurm: another launcher has started .* use --cluster=mpi"):
+        resolve(environ, cluster="slurm")
+
+
+def test_each_worker_of_a_host_has_gpus_of_its_own() -> None:
+    def chosen(rank: int, *words: str, gpus: int = 4, **environ: str) -> config.Config:
+        given = ["--cluster=mpi", "--variable_update=collective_all_reduce", *words]
+        values = flag.parse(given, run_flags.RUN_FLAGS).values
+        return config.resolve(values, lambda: gpus, {**open_mpi(rank, 2), **environ})
+
+    second = chosen(1, "--num_gpus=2")
+    assert second.devices.visible_gpus == (2, 3)
+    assert "--cluster=mpi: this worker has --gpus=2,3, since others are on its host." in second.notices
+    assert chosen(0, "--num_gpus=2").devices.visible_gpus == (0, 1)
+    assert chosen(1, "--gpus=3").devices.visible_gpus == (3,)
+    assert chosen(1, CUDA_VISIBLE_DEVICES="1").devices.visible_gpus is None
+    assert chosen(1, "--device=cpu").devices.visible_gpus is None
+    assert chosen(1, gpus=0).devices.device == "cpu"
+    assert chosen(1, "--hosts=a,b", **open_mpi(1, 2, 1)).devices.visible_gpus is None, "it is alone on its host"
+    with pytest.raises(UsageError, match="--gpus=2,3 names GPU 3; this machine has 3 NVIDIA GPUs"):
+        chosen(1, "--num_gpus=2", gpus=3)

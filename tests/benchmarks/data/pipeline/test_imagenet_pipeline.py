@@ -1,0 +1,115 @@
+"""What TensorFlow may read: each file is looked at once in a process, unless it has changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.data.options import InputOptions
+from benchmarks.data.pipeline import imagenet_pipeline, preprocessing
+from benchmarks.data.sources import imagenet_files, tfrecord
+from benchmarks.data.sources.imagenet_files import Photos
+from tests.support.images import take, take_batches, to_folder
+from tests.support.rotation import rotating
+
+_ONE_AHEAD = InputOptions(parallel_calls=1, prefetch_batches=0)
+
+
+def _names(source: Photos) -> set[bytes]:
+    """Returns the names of all files as TensorFlow gets them in an epoch."""
+
+    def dataset() -> tf.data.Dataset:
+        return imagenet_pipeline.checked(source, imagenet_pipeline.numbered_files(source))
+
+    return {name for _, name in take(dataset, len(source.files))}
+
+
+def test_a_photo_is_looked_at_once_and_a_fifo_never_passes(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    source = imagenet_files.find_imagenet(str(tmp_path), "train")
+    bad = source.files[17]
+    bad.unlink()
+    os.mkfifo(bad)
+    seen: list[bytes] = []
+    usual = imagenet_pipeline._is_safe
+    monkeypatch.setattr(
+        imagenet_pipeline, "_is_safe", lambda name, is_photo: seen.append(name) or usual(name, is_photo)
+    )
+    given = {os.fsencode(file) for file in source.files} - {os.fsencode(bad)} | {os.fsencode(bad / "unsafe")}
+    assert _names(source) == _names(source) == given
+    assert sorted(seen) == sorted([*map(os.fsencode, source.files), os.fsencode(bad)]), "only the FIFO twice"
+
+
+def test_the_lengths_of_a_shard_are_walked_again_only_if_it_has_changed(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = imagenet_files.find_imagenet(str(shutil.copytree(fake_imagenet, tmp_path / "data")), "train")
+    walked: list[Path] = []
+    usual = tfrecord.lengths_are_safe
+    monkeypatch.setattr(tfrecord, "lengths_are_safe", lambda path: walked.append(path) or usual(path))
+    assert _names(source) == _names(source) == {os.fsencode(file) for file in source.files}
+    assert sorted(walked) == sorted(source.files)
+    changed = source.files[1]
+    stated = struct.pack("<Q", 2**40)
+    with changed.open("r+b") as file:
+        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    os.utime(changed, (1, 1))
+    assert os.fsencode(changed / "unsafe") in _names(source)
+    assert walked[len(source.files) :] == [changed]
+
+
+def test_a_shard_that_is_a_fifo_is_not_opened(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = imagenet_files.find_imagenet(str(shutil.copytree(fake_imagenet, tmp_path / "data")), "train")
+    source.files[2].unlink()
+    os.mkfifo(source.files[2])
+    opened: list[Path] = []
+    usual = tfrecord.lengths_are_safe
+    monkeypatch.setattr(tfrecord, "lengths_are_safe", lambda path: opened.append(path) or usual(path))
+    assert os.fsencode(source.files[2] / "unsafe") in _names(source)
+    assert source.files[2] not in opened and len(opened) == 3
+
+
+def test_the_pipeline_is_traced_as_it_is_written(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as AutoGraph would rewrite it, which takes more than a second of a process."""
+    callers: list[str] = []
+    usual = preprocessing.augment
+
+    def augment(*arguments: Any) -> tf.Tensor:
+        callers.append(sys._getframe(1).f_code.co_filename)
+        return usual(*arguments)
+
+    monkeypatch.setattr(preprocessing, "augment", augment)
+    take_batches(fake_imagenet, 1)
+    assert callers == [imagenet_pipeline.__file__]
+
+
+@rotating("workers", [2, 5], first=1)
+def test_no_two_workers_decode_the_same_photo(
+    fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Four shards: two workers read two each, and five read all of them but decode their own records only."""
+    decoded: list[bytes] = []
+    usual = preprocessing.decode
+
+    def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
+        with tf.control_dependencies([tf.numpy_function(decoded.append, [encoded], [])]):
+            return usual(tf.identity(encoded), *others)
+
+    monkeypatch.setattr(preprocessing, "decode", decode)
+    for worker in range(workers):
+        before = len(decoded)
+        # Fewer than the worker's share, since photos are also decoded ahead, and those of the next epoch are others.
+        take_batches(fake_imagenet, 2, batch_per_device=1, worker=worker, workers=workers, options=_ONE_AHEAD)
+        assert len(decoded) - before < 40 // workers
+    assert len(set(decoded)) == len(decoded) >= 2 * workers

@@ -1,0 +1,237 @@
+"""The stages of the input: measured in turns, and what a step waits for."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import shutil
+import time
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.data.options import InputOptions
+from benchmarks.data.pipeline import host_pipeline, imagenet_pipeline, input_stages, shuffle_fullness
+from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, Probe, measure
+from benchmarks.data.pipeline.tower_input import InputSpec, TowerInput
+from benchmarks.devices import device_plan
+from benchmarks.errors import DataError
+from benchmarks.graph import run_graph
+from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training import objectives, training_step
+from models import building, specs
+from tests.support import damage
+from tests.support.images import measure_by_count
+from variable_mgr import factory
+from variable_mgr.modifiers import Modifiers
+
+
+def _config(*arguments: str) -> config.Config:
+    usual = ["--device=cpu", "--model=trivial", "--batch_size=4"]
+    return config.resolve(run_flags.unset(flag.parse([*usual, *arguments], run_flags.RUN_FLAGS).values), lambda: 0)
+
+
+class Values(TypedDict):
+    """The values of a configuration that the pipelines are built from."""
+
+    source: host_pipeline.Source
+    spec: InputSpec
+    options: InputOptions
+    num_devices: int
+    session_config: tf.compat.v1.ConfigProto
+
+
+def _values(chosen: config.Config) -> Values:
+    assert chosen.data.input is not None and chosen.data.data_dir is not None
+    source = host_pipeline.find_source(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
+    return {
+        "source": source,
+        "spec": run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed),
+        "options": chosen.data.input,
+        "num_devices": chosen.devices.num_devices,
+        "session_config": device_plan.session_config(Devices(num_devices=chosen.devices.num_devices)),
+    }
+
+
+def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
+    now = [0.0]
+    taken: list[str] = []
+
+    def probe(name: str, seconds: float) -> Probe:
+        def take() -> None:
+            taken.append(name)
+            now[0] += seconds
+
+        return Probe(name, take, images=8, waiting=3)
+
+    rates = measure(
+        [probe("fast", 0.25), probe("slow", 0.5)],
+        rounds=2,
+        seconds=1.0,
+        clock=lambda: now[0],
+    )
+    assert [name for name, _ in itertools.groupby(taken)] == ["fast", "slow"] * 2
+    assert rates["fast"].images_per_sec == 32 and rates["slow"].images_per_sec == 16
+    assert (taken.count("fast"), taken.count("slow")) == (2 * (4 + 4), 2 * (4 + 2))
+    assert rates["slow"].rounds == [16, 16] and rates["fast"].rounds == [32, 32]
+
+
+def test_each_probe_has_deadlines_of_its_own() -> None:
+    class Noted(Deadlines):
+        def preparation(self, what: str) -> None:
+            expected.append(f"{what}: start")
+
+        def step(self, what: str, *, repeated_seconds: float = 0.0) -> None:
+            expected.append(f"{what}: {repeated_seconds:g} s more than a step")
+
+        def none(self) -> None:
+            expected.append("nothing")
+
+    expected: list[str] = []
+    probes = [Probe(name, lambda: None, images=8, waiting=3) for name in ("read", "decode")]
+    measure(probes, rounds=1, seconds=5.0, clock=itertools.count().__next__, deadlines=Noted())
+    assert expected == [
+        "The input up to 'read': start",
+        "The input up to 'read': 5 s more than a step",
+        "The input up to 'decode': start",
+        "The input up to 'decode': 5 s more than a step",
+        "nothing",
+    ]
+
+
+def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
+    chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
+    towers = device_plan.plan(Devices(num_devices=2), shared_on="cpu").towers
+    values = _values(chosen)
+    build = functools.partial(run_graph.build_input, chosen.workload, chosen.data, values["spec"], towers)
+    with input_stages.probes(**values, build_copy=build) as probes:
+        assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
+        rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
+    assert {rate.images_per_sec for name, rate in rates.items() if name != COPY} == {4}, "a batch at each tick"
+    assert rates[COPY].images_per_sec == 8, "a batch for each of two towers"
+
+
+def test_the_stages_are_measured_after_a_run(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_by_count(monkeypatch)
+    chosen = _config(f"--data_dir={fake_imagenet}")
+    assert input_stages.measure_after_run(**_values(chosen)) == dict.fromkeys(imagenet_pipeline.STAGES, 4)
+
+
+@pytest.fixture
+def with_bad_record(fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set with a bad record; what is measured reads more images than it has."""
+    measure_by_count(monkeypatch, batches=11)
+    bad = Path(shutil.copytree(fake_imagenet, tmp_path / "bad"))
+    damage.corrupt(bad / "train-00001-of-00004", "crc")
+    return bad
+
+
+@pytest.mark.slow
+def test_bad_records_do_not_end_the_measurement_where_they_may_be_left_out(with_bad_record: Path) -> None:
+    chosen = _config(f"--data_dir={with_bad_record}", "--on_bad_record=skip")
+    with input_stages.probes(**_values(chosen)) as probes:
+        assert len(input_stages.measure(probes)) == 6
+
+
+@pytest.mark.slow
+def test_a_bad_record_ends_the_measurement_and_is_named(with_bad_record: Path) -> None:
+    failing = _config(f"--data_dir={with_bad_record}")
+    with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(**_values(failing)) as probes:
+        input_stages.measure(probes)
+    assert input_stages.measure_after_run(**_values(failing)) == {}, "the run before it was valid"
+
+
+@pytest.mark.parametrize("arrives_in_seconds", [1000.0, -1000.0])
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: float) -> None:
+    """A staged batch is waited for from the end of computing on, another one from when it was asked for."""
+    plan = device_plan.plan(Devices(), shared_on="cpu")
+    asked = time.time()
+    arrived = asked + arrives_in_seconds
+    computed: list[float] = []
+
+    def compute(images: np.ndarray) -> np.ndarray:
+        time.sleep(0.1)  # what does not wait for it is done by then
+        computed.append(time.time())
+        return images
+
+    with tf.Graph().as_default():
+        images = tf.numpy_function(compute, [tf.zeros([4, 28, 28, 1])], tf.float32)
+        tower = TowerInput(
+            tf.ensure_shape(images, [4, 28, 28, 1]),
+            tf.fill([4], tf.constant(3, tf.int64)),
+            tf.no_op() if pipelined else None,
+            asked=tf.constant(asked, tf.float64),
+            arrived=tf.constant(arrived, tf.float64),
+        )
+        step = training_step.build_inference_step(
+            building.build(specs.find_model("mlp"), data_format="NHWC", num_classes=10, seed=1),
+            [tower],
+            plan,
+            manager=factory.make("independent", plan.place, shared_devices=plan.shared, modifiers=Modifiers()),
+            objective=objectives.Objective(loss=objectives.cross_entropy),
+        )
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+            step.initialize(session)
+            loop = step.loops[0]
+            everything = tf.compat.v1.RunMetadata()
+            waited, _ = session.run(
+                [loop.observed["input_wait_seconds"], loop.operation],
+                options=tf.compat.v1.RunOptions(output_partition_graphs=True),
+                run_metadata=everything,
+            )
+    ran = {node.op for partition in everything.partition_graphs for node in partition.node}
+    assert not pipelined or "Square" in ran, "what the end of computing is waited for by must not be optimised away"
+    if arrives_in_seconds < 0:
+        assert waited == 0
+    elif pipelined:
+        assert computed[-1] <= arrived - waited <= time.time(), "it waits from the end of computing on"
+    else:
+        assert waited == pytest.approx(arrives_in_seconds, abs=1e-6)
+
+
+def test_accuracy_is_the_share_of_right_answers() -> None:
+    logits = np.eye(8, dtype=np.float32)[[0, 1, 2, 3]] + 0.1 * np.arange(8, dtype=np.float32)
+    labels = [0, 1, 7, 0]  # two right; 7 comes second; of the last, 0 comes last
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        objective = objectives.Objective(loss=objectives.cross_entropy, with_accuracy=True)
+        score = objective.score(tf.constant(logits), tf.constant(labels, tf.int64))
+        found = session.run(dict(score.observed))
+    assert found == {"top_1_accuracies": 0.5, "top_5_accuracies": 0.75}
+
+
+def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) -> None:
+    chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=4")
+    found = shuffle_fullness.measure(**_values(chosen), seconds=3, clock=itertools.count().__next__)
+    assert found["capacity"] == 4 and found["fill_seconds"] == 1
+    assert 2 <= found["at_start"] <= 4, "refilled between draws"
+    assert 0 <= found["least"] <= found["at_end"] <= 4 and 0 <= found["share_half_full"] <= 1
+
+
+def test_a_buffer_larger_than_an_epoch_never_fills(fake_imagenet: Path) -> None:
+    chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=1000")
+    found = shuffle_fullness.measure(**_values(chosen), seconds=1, clock=itertools.count().__next__)
+    assert found["at_start"] < 100 and found["share_half_full"] == 0
+    assert "It never fills" in shuffle_fullness.in_words(found)
+
+
+def test_the_buffer_of_the_epoch_that_is_drawn_from_counts() -> None:
+    """Those of the next epochs are filled ahead; one that is over is empty."""
+    samples = shuffle_fullness._Samples(8)
+    for held in ([8, 8, 8], [1, 8, 8], [0, 7, 8, 8], [0, 0, 0, 9]):
+        samples.add(np.array(held + [0] * (64 - len(held))))
+    assert samples.held == [8, 1, 7, 8]
+
+
+def test_sentences_on_the_shuffle_buffer() -> None:
+    found = {"capacity": 256, "fill_seconds": 1.5, "at_start": 256, "at_end": 255, "least": 255, "share_half_full": 1.0}
+    assert shuffle_fullness.in_words(found) == (
+        "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, 255 at least. It "
+        "was at least half full in 100% of the samples."
+    )
+    assert shuffle_fullness.in_words({**found, "least": 3}).endswith("It empties at the end of each epoch.")

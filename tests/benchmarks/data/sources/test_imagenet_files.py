@@ -1,0 +1,477 @@
+"""Photos on disk: what is found, what is missing, and how they reach the towers."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import gzip
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from benchmarks.data.options import InputOptions
+from benchmarks.data.pipeline import preprocessing
+from benchmarks.data.sources import checks, imagenet_files, tfrecord
+from benchmarks.errors import DataError
+from tests.support.images import labels_of, read_towers, take_batches, to_folder, to_tfds
+from tests.support.rotation import rotating
+
+
+def test_the_data_set_starts_again(fake_imagenet: Path) -> None:
+    steps = read_towers(fake_imagenet, towers=1, steps=25)
+    labels = [int(label) for ((_, labels),) in steps for label in labels]
+    every = labels_of(fake_imagenet)
+    assert sorted(labels[:40]) == sorted(labels[40:80]) == every, "two epochs, and a half"
+    assert len(labels) == 100 and not collections.Counter(labels[80:]) - collections.Counter(every)
+
+
+def test_equal_seeds_read_equal_images_and_others_do_not(fake_imagenet: Path) -> None:
+    first, again, other = (read_towers(fake_imagenet, 2, 3, seed=seed) for seed in (1, 1, 2))
+    for one, two in zip(first, again, strict=True):
+        for (images, labels), (same_images, same_labels) in zip(one, two, strict=True):
+            np.testing.assert_array_equal(images, same_images)
+            np.testing.assert_array_equal(labels, same_labels)
+    assert (first[0][0][0] != other[0][0][0]).any()
+
+
+@pytest.fixture(scope="module")
+def plain(fake_imagenet: Path) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """An epoch as two towers see it, neither staged nor asynchronous."""
+    return read_towers(fake_imagenet, 2, 5)
+
+
+def test_towers_share_one_epoch_without_overlap(
+    fake_imagenet: Path, plain: list[list[tuple[np.ndarray, np.ndarray]]]
+) -> None:
+    seen = sorted(int(label) for step in plain for _, labels in step for label in labels)
+    assert seen == labels_of(fake_imagenet)
+    assert len({image.tobytes() for step in plain for images, _ in step for image in images}) == 40
+
+
+@pytest.mark.parametrize(("in_turn", "pipelined"), [(True, True), (False, True), (False, False)])
+def test_no_image_is_lost_or_seen_twice_on_the_way(
+    fake_imagenet: Path, plain: list[list[tuple[np.ndarray, np.ndarray]]], in_turn: bool, pipelined: bool
+) -> None:
+    """Staging moves what a step sees neither forth nor back, whether or not the towers step together."""
+    other = read_towers(fake_imagenet, 2, 5, in_turn=in_turn, pipelined=pipelined)
+    if in_turn:
+        for one, two in zip(plain, other, strict=True):
+            for (images, labels), (same_images, same_labels) in zip(one, two, strict=True):
+                np.testing.assert_array_equal(images, same_images)
+                np.testing.assert_array_equal(labels, same_labels)
+    seen = sorted(int(label) for step in other for _, labels in step for label in labels)
+    assert seen == labels_of(fake_imagenet)
+
+
+def test_layout_and_classes_are_as_asked(fake_imagenet: Path) -> None:
+    ((nhwc, labels),) = read_towers(fake_imagenet, 1, 1)[0]
+    ((nchw, fewer),) = read_towers(fake_imagenet, 1, 1, data_format="NCHW", num_classes=1000)[0]
+    np.testing.assert_array_equal(nchw.transpose(0, 2, 3, 1), nhwc)
+    np.testing.assert_array_equal(fewer, labels - 1)
+
+
+def test_images_are_counted(fake_imagenet: Path) -> None:
+    assert imagenet_files.find_imagenet(str(fake_imagenet), "train").count() == 40
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def _replace_by_file(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.write_text("")
+
+
+def _empty(directory: Path) -> None:
+    for file in directory.iterdir():
+        file.unlink()
+
+
+def _rename(directory: Path) -> None:
+    for file in directory.iterdir():
+        file.rename(file.with_name(f"{file.name}.copy"))
+
+
+def _mix(directory: Path) -> None:
+    shutil.copy(directory / "train-00000-of-00004", directory / "train-00000-of-00008")
+
+
+def _empty_one(directory: Path) -> None:
+    (directory / "train-00003-of-00004").write_bytes(b"")
+
+
+def _break_link(directory: Path) -> None:
+    (directory / "train-00001-of-00004").unlink()
+    (directory / "train-00001-of-00004").symlink_to(directory / "gone")
+
+
+def _other_layout(directory: Path) -> None:
+    feature = {"picture": tf.train.Feature(), "word": tf.train.Feature()}
+    example = tf.train.Example(features=tf.train.Features(feature=feature))
+    with tf.io.TFRecordWriter(str(directory / "train-00000-of-00004")) as writer:
+        writer.write(example.SerializeToString())
+
+
+def _no_example(directory: Path) -> None:
+    with tf.io.TFRecordWriter(str(directory / "train-00000-of-00004")) as writer:
+        writer.write(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_remove, "does not exist: .*make-imagenet"),
+        (_replace_by_file, "is a file"),
+        (_empty, "it is empty\\. .*make-imagenet"),
+        (_rename, "no file is named like train-00000-of-00008 or .*; it holds train-00000-of-00004.copy"),
+        (_mix, "mixes shards of 2 data sets"),
+        (_empty_one, "train-00003-of-00004 is empty"),
+        (_break_link, "train-00001-of-00004 is a broken link"),
+        (_other_layout, "record 0 at byte 0: it has neither 'image/encoded' and .* only picture, word; convert"),
+        (_no_example, "record 0 at byte 0: it is no tf.train.Example"),
+    ],
+)
+def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path], None], words: str) -> None:
+    damage(copied)
+    with pytest.raises(DataError, match=words):
+        imagenet_files.find_imagenet(str(copied), "train")
+
+
+def test_both_layouts_of_records_are_told_by_their_content(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_tfds(fake_imagenet, tmp_path / "tfds")
+    inception, tfds = (
+        imagenet_files.find_imagenet(str(where), "train") for where in (fake_imagenet, tmp_path / "tfds")
+    )
+    assert inception.describe().startswith("Inception TFRecords, 4 train shards in")
+    assert tfds.describe().startswith("TFDS TFRecords, 4 train shards in")
+    for num_classes in (1000, 1001):
+        one, other = (take_batches(where, 3, num_classes=num_classes) for where in (fake_imagenet, tmp_path / "tfds"))
+        for (_, labels), (_, same_labels) in zip(one, other, strict=True):
+            np.testing.assert_array_equal(labels, same_labels)
+
+
+def test_tfds_names_may_hold_records_of_inception(fake_imagenet: Path, tmp_path: Path) -> None:
+    for number, file in enumerate(sorted(fake_imagenet.iterdir())):
+        shutil.copy(file, tmp_path / f"imagenet2012-train.tfrecord-{number:05d}-of-00004")
+    assert imagenet_files.find_imagenet(str(tmp_path), "train").layout is imagenet_files.INCEPTION
+
+
+def test_a_part_of_the_shards_is_read_with_a_notice(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copied / "train-00002-of-00004").unlink()
+    found = imagenet_files.find_imagenet(str(copied), "train")
+    assert "holds 3 of 4 train shards, and only their photos are read" in capsys.readouterr().err
+    assert found.count() < 40 and "3 train shards of 4 in" in found.describe()
+
+
+def _named(form: str) -> Callable[[Path], None]:
+    def rename(directory: Path) -> None:
+        for number, file in enumerate(sorted(directory.iterdir())):
+            target = directory / form.format(f"{number:05d}-of-00004")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(target)
+
+    return rename
+
+
+def _in_one_file(name: str) -> Callable[[Path], None]:
+    def join(directory: Path) -> None:
+        parts = sorted(directory.iterdir())
+        content = b"".join(part.read_bytes() for part in parts)
+        for part in parts:
+            part.unlink()
+        (directory / name).write_bytes(content)
+
+    return join
+
+
+def _of_tfds(directory: Path) -> None:
+    _named("imagenet2012/5.1.0/imagenet2012-train.tfrecord-{}")(directory)
+    (directory / "imagenet2012" / "5.1.0" / "dataset_info.json").write_text("{}")
+
+
+def _compressed(compress: Callable[[bytes], bytes], ending: str) -> Callable[[Path], None]:
+    def rewrite(directory: Path) -> None:
+        for file in sorted(directory.iterdir()):
+            file.write_bytes(compress(file.read_bytes()))
+            file.rename(file.with_name(file.name + ending))
+
+    return rewrite
+
+
+def _in_two_streams(data: bytes) -> bytes:
+    return gzip.compress(data[:1000]) + gzip.compress(data[1000:])
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        _named("train-{}.tfrecord"),
+        _named("flowers_train_{}.tfrecord"),
+        _named("coco_train.record-{}"),
+        _named("train/train-{}"),
+        _named("train-{}.tfrec"),
+        _in_one_file("train.tfrecords"),
+        _in_one_file("flowers_train.tfrecord"),
+        _of_tfds,
+        _compressed(gzip.compress, ".gz"),
+        _compressed(_in_two_streams, ""),
+        _compressed(zlib.compress, ""),
+    ],
+)
+def test_usual_names_places_and_compressions_of_shards(
+    fake_imagenet: Path, copied: Path, arrange: Callable[[Path], None]
+) -> None:
+    arrange(copied)
+    (copied / "._train-00000-of-00004").write_bytes(b"as macOS leaves them")
+    seen = take_batches(copied, 10)
+    assert len({image.tobytes() for images, _ in seen for image in images}) == 40
+    assert sorted(int(label) for _, labels in seen for label in labels) == labels_of(fake_imagenet)
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    assert source.count() == 40
+    assert [defect for *_, found in checks.defects(source, 1000, checks.header_problem) for defect in found] == []
+
+
+def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
+    file = copied / "train-00000-of-00004"
+    file.write_bytes(gzip.compress(file.read_bytes())[:-2000])
+    for other in sorted(copied.iterdir())[1:]:
+        other.write_bytes(gzip.compress(other.read_bytes()))
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    bad = [str(defect) for *_, found in checks.defects(source, 1000, checks.header_problem) for defect in found]
+    assert len(bad) == 1 and str(file) in bad[0]
+
+
+def test_shards_of_both_kinds_are_refused(copied: Path) -> None:
+    file = copied / "train-00000-of-00004"
+    file.write_bytes(gzip.compress(file.read_bytes()))
+    with pytest.raises(DataError, match="some shards are compressed, and others are not"):
+        imagenet_files.find_imagenet(str(copied), "train")
+
+
+def test_several_data_sets_of_tfds_are_refused(copied: Path) -> None:
+    _of_tfds(copied)
+    shutil.copytree(copied / "imagenet2012", copied / "imagenette")
+    with pytest.raises(DataError, match="holds several data sets of TFDS .*imagenet2012.*imagenette.*: name one"):
+        imagenet_files.find_imagenet(str(copied), "train")
+
+
+def _relabelled(directory: Path, target: Path, split: str, new_label: Callable[[int], int]) -> list[int]:
+    """Writes the records in one shard, with other labels, which it returns."""
+    target.mkdir(exist_ok=True)
+    labels = []
+    with tf.io.TFRecordWriter(str(target / f"{split}-00000-of-00001")) as writer:
+        for number, record in enumerate(r for f in sorted(directory.iterdir()) for r in tfrecord.records(f)):
+            example = tf.train.Example.FromString(record.payload)
+            labels.append(new_label(number))
+            example.features.feature["image/class/label"].int64_list.value[:] = labels[-1:]
+            writer.write(example.SerializeToString())
+    return labels
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_training_images_tell_whether_classes_are_numbered_from_0_or_1(
+    fake_imagenet: Path, tmp_path: Path, first: int
+) -> None:
+    _relabelled(fake_imagenet, tmp_path, "train", lambda number: first + number % 5)
+    labels = _relabelled(fake_imagenet, tmp_path, "validation", lambda number: first + 1 + number % 3)
+    training, validation = (imagenet_files.find_imagenet(str(tmp_path), split) for split in ("train", "validation"))
+    assert imagenet_files.labels_of(training, 5) == imagenet_files.labels_of(validation, 5) == range(first, first + 5)
+    assert imagenet_files.labels_of(training, 1001) == range(1001), "ImageNet's are known"
+    batches = take_batches(tmp_path, 10, options=InputOptions(split="validation"), num_classes=5)
+    seen = [int(label) for _, some in batches for label in some]
+    assert sorted(seen) == sorted(label - first for label in labels)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
+        take_batches(tmp_path, 20, num_classes=4)
+
+
+def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path / "train")
+    for directory in (tmp_path, tmp_path / "train"):
+        found = imagenet_files.find_imagenet(str(directory), "train")
+        assert found.count() == 40
+    classes = sorted({label for label in labels_of(fake_imagenet)})
+    assert list(found.classes) == [f"n{label:08d}" for label in classes]
+    seen = sorted(int(label) for _, labels in take_batches(tmp_path, 10, num_classes=1000) for label in labels)
+    assert seen == sorted(classes.index(label) for label in labels_of(fake_imagenet))
+
+
+def test_splits_are_kept_apart(fake_imagenet: Path) -> None:
+    with pytest.raises(DataError, match="no file is named like validation-00000-of-00008"):
+        imagenet_files.find_imagenet(str(fake_imagenet), "validation")
+
+
+@pytest.fixture(scope="module")
+def one_by_one(fake_imagenet: Path) -> list[bytes]:
+    """Every photo of an epoch, as a lone worker reads it."""
+    return sorted(images.tobytes() for images, _ in take_batches(fake_imagenet, 40, batch_per_device=1))
+
+
+@rotating("workers", [3, 2, 6], first=1)
+def test_workers_share_an_epoch_and_treat_each_photo_alike(
+    fake_imagenet: Path, one_by_one: list[bytes], workers: int
+) -> None:
+    """With more workers than files, records are dealt out instead of files."""
+    together = []
+    for worker in range(workers):
+        share = 40 // workers if workers > 4 or 4 % workers == 0 else {0: 20, 1: 10, 2: 10}[worker]
+        share += workers == 6 and worker < 4
+        batches = take_batches(fake_imagenet, share, batch_per_device=1, worker=worker, workers=workers)
+        together += [images.tobytes() for images, _ in batches]
+    assert sorted(together) == one_by_one
+
+
+def test_another_epoch_brings_the_same_photos_in_other_crops(fake_imagenet: Path) -> None:
+    batches = take_batches(fake_imagenet, 20)
+    first, second = batches[:10], batches[10:]
+    assert sorted(np.concatenate([labels for _, labels in first])) == sorted(
+        np.concatenate([labels for _, labels in second])
+    )
+    assert not {i.tobytes() for images, _ in first for i in images} & {
+        i.tobytes() for images, _ in second for i in images
+    }
+
+
+def test_an_empty_class_folder_moves_no_label(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    before = imagenet_files.find_imagenet(str(tmp_path), "train")
+    first = tmp_path / before.classes[0]
+    shutil.rmtree(first)
+    first.mkdir()
+    (tmp_path / ".thumbnails").mkdir()
+    (tmp_path / ".thumbnails" / "x.jpg").write_bytes(b"x")
+    after = imagenet_files.find_imagenet(str(tmp_path), "train")
+    labels = dict(zip(before.files, before.labels, strict=True))
+    assert list(after.labels) == [labels[file] for file in after.files]
+    assert f"of which 1 without any ({first.name})" in after.describe()
+
+
+def _class_folders(root: Path, photos: Mapping[str, int], photo: bytes) -> None:
+    """Makes class folders, or others, with so many photos each."""
+    for name, count in photos.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            (root / name / f"{number}.jpg").write_bytes(photo)
+
+
+@pytest.fixture
+def photo(fake_imagenet: Path) -> bytes:
+    record = next(iter(tfrecord.records(fake_imagenet / "train-00000-of-00004")))
+    return imagenet_files.encoded_of(record.payload, imagenet_files.INCEPTION)
+
+
+def test_labels_are_those_of_the_training_images_in_every_split(tmp_path: Path, photo: bytes) -> None:
+    beside = {"__MACOSX": 1, "lost+found": 0, "@eaDir": 1, ".hidden": 1}
+    _class_folders(tmp_path / "train", {"ants": 1, "bees": 2, "cats": 0, "dogs": 1, **beside}, photo)
+    _class_folders(tmp_path / "val", {"bees": 1, "dogs": 2, "@eaDir": 1}, photo)
+    training, validation = (imagenet_files.find_imagenet(str(tmp_path), split) for split in ("train", "validation"))
+    assert training.classes == validation.classes == ["ants", "bees", "cats", "dogs"]
+    assert (training.labels, validation.labels) == ([0, 1, 1, 3], [1, 3, 3])
+    for split in ("validation", "train"):
+        assert imagenet_files.find_imagenet(str(tmp_path / "val"), split).labels == [1, 3, 3], "train is beside it"
+    assert "of which 1 without any (cats)" in training.describe()
+    assert "(the folders @eaDir, __MACOSX, lost+found passed over)" in training.describe()
+
+
+def test_validation_of_unknown_classes_is_refused(tmp_path: Path, photo: bytes) -> None:
+    _class_folders(tmp_path / "train", {"ants": 1, "bees": 1}, photo)
+    _class_folders(tmp_path / "val", {"ants": 1, "wasps": 1}, photo)
+    with pytest.raises(DataError, match=r"val has 1 class folders that .*train has not: wasps"):
+        imagenet_files.find_imagenet(str(tmp_path), "validation")
+    shutil.rmtree(tmp_path / "val" / "ants")
+    with pytest.raises(DataError, match="val has no folder of a class of .*train, only wasps. ImageNet's validation"):
+        imagenet_files.find_imagenet(str(tmp_path), "validation")
+    (tmp_path / "val" / "ants").mkdir()
+    shutil.rmtree(tmp_path / "train")
+    with pytest.raises(DataError, match="val has 2 class folders, and there is no folder train beside it"):
+        imagenet_files.find_imagenet(str(tmp_path), "validation")
+
+
+def test_more_classes_than_the_model_has_are_refused(tmp_path: Path, photo: bytes) -> None:
+    _class_folders(tmp_path, {"ants": 1, "bees": 1, "cats": 1}, photo)
+    found = imagenet_files.find_imagenet(str(tmp_path), "train")
+    assert imagenet_files.labels_of(found, 3) == range(3)
+    with pytest.raises(
+        DataError, match="3 class folders, and the model tells 2 classes apart: remove folders that .*=3"
+    ):
+        imagenet_files.labels_of(found, 2)
+    many = dataclasses.replace(found, classes=[str(number) for number in range(1001)])
+    with pytest.raises(DataError, match="pass --num_classes=1002"):
+        imagenet_files.labels_of(many, 1001)
+    assert imagenet_files.labels_of(many, 1002) == range(1002)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_photos_of_formats_that_only_a_conversion_reads_are_named(tmp_path: Path, photo: bytes, split: str) -> None:
+    _class_folders(tmp_path / "train", {"ants": int(split != "train"), "bees": 0}, photo)
+    _class_folders(tmp_path / "val", {"ants": 0}, photo)
+    folder = {"train": "train", "validation": "val"}[split]
+    (tmp_path / folder / "ants" / "0.webp").write_bytes(photo)
+    with pytest.raises(DataError, match="its class folders hold 1 .webp, which are not read here. .*convert"):
+        imagenet_files.find_imagenet(str(tmp_path), split)
+
+
+def test_what_is_passed_over_is_counted_by_ending(tmp_path: Path, photo: bytes) -> None:
+    _class_folders(tmp_path, {"ants": 2, "ants/deeper": 1}, photo)
+    for name in ("ants/a.webp", "ants/b.WEBP", "ants/c.txt", "ants/README", "ants/.DS_Store", "stray.jpg"):
+        (tmp_path / name).write_bytes(photo)
+    described = imagenet_files.find_imagenet(str(tmp_path), "train").describe()
+    assert "2 photos of 1 classes" in described
+    wanted = (
+        "(2 .webp, 1 .jpg beside the class folders, 1 .txt, 1 files without an ending, 1 folders in class folders "
+        "passed over)"
+    )
+    assert wanted in described
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
+def test_a_png_is_read_as_pillow_reads_it(tmp_path: Path, mode: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 260, 3), np.uint8)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(pixels).convert(mode).save(tmp_path / "a" / "one.PNG")
+    options = InputOptions(crop="central", shuffle_records=0)
+    ((images, labels),) = take_batches(tmp_path, 1, options=options, batch_per_device=1, num_classes=2)
+    Image.open(tmp_path / "a" / "one.PNG").convert("RGB").save(tmp_path / "plain.png")
+    plain = tf.io.decode_png((tmp_path / "plain.png").read_bytes(), channels=3)
+    part = preprocessing.window(tf.shape(plain), tf.zeros([1, 0, 4]), tf.zeros([2], tf.int64), options)
+    top, left, height, width = part.numpy()
+    cropped = tf.image.resize(plain[top : top + height, left : left + width], images.shape[1:3]).numpy()
+    assert labels.tolist() == [0]
+    assert np.abs(images[0] - cropped).mean() < 1.0
+
+
+def test_training_photos_are_not_taken_for_validation(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    with pytest.raises(DataError, match="in a folder named validation or val"):
+        imagenet_files.find_imagenet(str(tmp_path), "validation")
+
+
+def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path / "folder")
+    to_tfds(fake_imagenet, tmp_path / "tfds")
+    shutil.copytree(fake_imagenet, tmp_path / "same")
+    there = [fake_imagenet, tmp_path / "folder", tmp_path / "tfds", tmp_path / "same"]
+    first, *others, same = [imagenet_files.find_imagenet(str(directory), "train").identify() for directory in there]
+    assert first == same and len({first, *others}) == 3
+    next((tmp_path / "folder").rglob("*.JPEG")).unlink()
+    assert imagenet_files.find_imagenet(str(tmp_path / "folder"), "train").identify() != others[0]
+
+
+def test_the_file_that_has_another_layout_is_named_behind_one_that_is_damaged(copied: Path) -> None:
+    first, second = (copied / f"train-0000{number}-of-00004" for number in (0, 1))
+    _no_example(copied)
+    (copied / "train-00000-of-00004").rename(second)
+    first.write_bytes(b"nothing that could be read")
+    with pytest.raises(DataError, match=f"{second}: record 0 at byte 0: it is no tf.train.Example"):
+        imagenet_files.find_imagenet(str(copied), "train")
+
+
+def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read: File name too long"):
+        imagenet_files.find_imagenet(str(tmp_path / ("x" * 300)), "train")

@@ -1,0 +1,127 @@
+"""Files that may hold anything, files that are written whole, and the threads that work on them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.data.sources import local_files
+from benchmarks.data.sources.local_files import FileWork
+from benchmarks.errors import UsageError
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "photo.jpg")
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+        local_files.read_file(tmp_path / "photo.jpg")
+
+
+def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345678")
+    (tmp_path / "link").symlink_to("file")
+    assert local_files.read_file(tmp_path / "link", 8) == b"12345678"
+    with pytest.raises(OSError, match="it has 8 bytes, and the limit is 7"):
+        local_files.read_file(tmp_path / "file", 7)
+
+
+def test_a_file_that_is_not_finished_does_not_appear(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), local_files.written_whole(tmp_path / "file") as file:
+        file.write(b"new")
+        raise KeyboardInterrupt
+    assert (tmp_path / "file").read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_is_on_disk_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    for name in ("fsync", "replace"):
+        usual = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, u=usual: (happened.append(n), u(*a)))
+    with local_files.written_whole(tmp_path / "file") as file:
+        file.write(b"new")
+    assert happened == ["fsync", "replace"]
+
+
+def test_the_second_writer_is_refused_and_the_third_is_not(tmp_path: Path) -> None:
+    with local_files.only_writer(tmp_path / "new", "train"):
+        with local_files.only_writer(tmp_path / "new", "validation"):
+            pass
+        with (
+            pytest.raises(
+                UsageError, match="Another process \\(process [0-9]+ on .*\\) is writing train to .*new: wait"
+            ),
+            local_files.only_writer(tmp_path / "new", "train"),
+        ):
+            pass
+    with local_files.only_writer(tmp_path / "new", "train"):
+        pass
+
+
+def test_results_are_in_order() -> None:
+    with FileWork().on_all_cores(lambda number: number * number, range(50)) as results:
+        assert list(results) == [number * number for number in range(50)]
+
+
+def test_threads_end_when_their_results_are_no_longer_wanted() -> None:
+    work, begun, ended = FileWork(), threading.Event(), []
+
+    def endless(number: int) -> None:
+        for turn in itertools.count():
+            begun.set()
+            if not work.goes_on(Path(f"{number}")):
+                ended.append((number, turn))
+                return
+            time.sleep(0.001)
+
+    with pytest.raises(KeyboardInterrupt), work.on_all_cores(endless, range(1000)):
+        begun.wait(60)
+        raise KeyboardInterrupt
+    assert len(ended) < 1000, "what had not begun is not begun any more"
+
+
+def test_work_ends_when_its_time_is_over() -> None:
+    late = FileWork(give_up_at=time.monotonic())
+    assert late.is_late() and not late.goes_on(Path("a"))
+    with pytest.raises(local_files.CancelledError):
+        late.go_on(Path("a"))
+    assert FileWork(give_up_at=time.monotonic() + 600).goes_on(Path("a"))
+
+
+def test_the_file_that_makes_no_progress_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected: list[object] = []
+    here = types.SimpleNamespace(now=0.0, thread=1)
+    monkeypatch.setattr(time, "monotonic", lambda: here.now)
+    monkeypatch.setattr(threading, "get_ident", lambda: here.thread)
+    work = FileWork(lambda what, seconds: expected.append((what, seconds)), lambda: expected.append(None))
+    work.goes_on(Path("stuck"))
+    assert expected == [("The work on stuck", 600)]
+    for here.now, here.thread in ((10.0, 2), (20.0, 2), (30.0, 3)):
+        work.goes_on(Path(f"of {here.thread}"))
+    assert len(expected) == 1, "the progress of others does not move its deadline"
+    here.now, here.thread = 100.0, 1
+    work.goes_on(Path("no longer stuck"))
+    assert expected[1:] == [("The work on of 2", 520)], "the next oldest, from its last progress"
+    for here.thread in (1, 2, 3):
+        work._report(None)
+    assert expected[2:] == [("The work on of 3", 530), None]
+
+
+def test_a_file_whose_work_failed_is_no_longer_expected() -> None:
+    expected: list[object] = []
+    work = FileWork(lambda what, seconds: expected.append(what), lambda: expected.append(None))
+
+    def fail(file: Path) -> None:
+        work.goes_on(file)
+        raise OSError("disk on fire")
+
+    with pytest.raises(OSError, match="disk on fire"), work.on_all_cores(fail, [Path("bad")]) as results:
+        list(results)
+    assert expected == ["The work on bad", None]

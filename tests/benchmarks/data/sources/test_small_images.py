@@ -1,0 +1,281 @@
+"""MNIST and CIFAR-10: every form in which they come, what is missing, and how their images reach a step."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.data.options import InputOptions
+from benchmarks.data.sources import small_images
+from benchmarks.data.sources.small_images import Pixels
+from benchmarks.data.writing import fake_small_images
+from benchmarks.errors import DataError
+from tests.support import damage
+from tests.support.images import spec, take
+
+Write = Callable[[Path], list[Path]]
+
+
+def _mnist(directory: Path, **changes: Any) -> list[Path]:
+    return fake_small_images.write_mnist(directory, 50, **{"split": "train", "seed": 1, "compressed": False} | changes)
+
+
+def _cifar10(directory: Path, **changes: Any) -> list[Path]:
+    return fake_small_images.write_cifar10(directory, 50, **{"split": "train", "seed": 1, "python": False} | changes)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_idx_files_are_read_as_their_makers_say(tmp_path: Path, compressed: bool) -> None:
+    _mnist(tmp_path, compressed=compressed)
+    found = small_images.find_small_images("mnist", str(tmp_path), "train")
+    expected, labels = fake_small_images.draw((28, 28), 50, 1, "train")
+    np.testing.assert_array_equal(found.images[..., 0], expected)
+    np.testing.assert_array_equal(found.labels, labels)
+    assert found.describe() == f"MNIST idx files, 50 train images in {tmp_path}, labels 0 to {labels.max()}"
+
+
+@pytest.mark.parametrize("place", ["MNIST/raw", "raw"])
+def test_idx_files_are_found_where_torchvision_keeps_them(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    _mnist(tmp_path / place, compressed=False)
+    assert small_images.find_small_images("mnist", str(tmp_path), "train").count() == 50
+
+
+def test_an_idx_file_by_hand(tmp_path: Path) -> None:
+    images = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 3) + bytes(range(12))
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+    (tmp_path / "t10k-labels.idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, 2) + b"\x07\x03")
+    found = small_images.find_small_images("mnist", str(tmp_path), "validation")
+    assert found.images[1, :, :, 0].tolist() == [[6, 7, 8], [9, 10, 11]]
+    assert found.labels.tolist() == [7, 3]
+
+
+@pytest.mark.parametrize("python", [False, True])
+@pytest.mark.parametrize("form", ["plain", "folder", "archive"])
+def test_cifar10_is_read_in_every_form(tmp_path: Path, python: bool, form: str) -> None:
+    folder = tmp_path / ("cifar-10-batches-py" if python else "cifar-10-batches-bin")
+    files = _cifar10(folder if form != "plain" else tmp_path, python=python)
+    if form == "archive":
+        with tarfile.open(tmp_path / "cifar-10-some.tar.gz", "w:gz") as archive:
+            archive.add(folder, folder.name)
+        for file in files:
+            file.unlink()
+    found = small_images.find_small_images("cifar10", str(tmp_path), "train")
+    planes, labels = fake_small_images.draw((3, 32, 32), 50, 1, "train")
+    np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(found.labels, labels)
+
+
+def _without(name: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).unlink()
+
+
+def _with(name: str, data: bytes) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).write_bytes(data) and None
+
+
+class _Calling:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("a pickle has called this",))
+
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+@pytest.mark.parametrize(
+    ("write", "damage", "words"),
+    [
+        (_mnist, _without(LABELS), f"there is neither {LABELS} nor {LABELS}.gz; it holds {IMAGES}"),
+        (_mnist, _with(LABELS, b"nothing"), "is no idx file of unsigned bytes in 1 dimension"),
+        (_mnist, _with(LABELS, b"\x1f\x8b damaged"), "cannot be read"),
+        (
+            _mnist,
+            lambda d: damage.corrupt_small_images([d / IMAGES], "cut_file"),
+            r"should hold 39200 values .* but holds",
+        ),
+        (_mnist, lambda d: damage.corrupt_small_images([d / LABELS], "bad_label"), "label of train image 0 is 200"),
+        (_mnist, _with(LABELS, struct.pack(">4BI", 0, 0, 8, 1, 1) + b"\0"), "50 images, .* 1 labels: they must match"),
+        (_cifar10, _without("data_batch_3.bin"), r"data_batch_3.bin of CIFAR-10 \(binary\) is missing"),
+        (
+            _cifar10,
+            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "cut_file"),
+            "no whole number of records",
+        ),
+        (
+            _cifar10,
+            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "bad_label"),
+            "label of train image 0 is",
+        ),
+        (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "nor their archive; it holds nothing"),
+    ],
+)
+def test_what_is_not_whole_is_named(tmp_path: Path, write: Write, damage: Callable[[Path], Any], words: str) -> None:
+    write(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(DataError, match=words):
+        small_images.find_small_images(write.__name__.removeprefix("_"), str(tmp_path), "train")
+
+
+def test_a_pickle_may_not_call_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _cifar10(tmp_path, python=True)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": _Calling(), b"labels": [1]}))
+    with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*it asks for builtins.print"):
+        small_images.find_small_images("cifar10", str(tmp_path), "train")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_batch_must_have_a_label_for_each_image(tmp_path: Path) -> None:
+    _cifar10(tmp_path, python=True)
+    batch = {b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 2, 3]}
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps(batch))
+    with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*4 images and 3 labels"):
+        small_images.find_small_images("cifar10", str(tmp_path), "train")
+
+
+def test_compressed_data_that_are_damaged_are_named(tmp_path: Path) -> None:
+    file = _mnist(tmp_path, compressed=True)[0]
+    data = bytearray(file.read_bytes())
+    data[200:400] = bytes(200)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match="train-images-idx3-ubyte.gz cannot be read"):
+        small_images.find_small_images("mnist", str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("form", ["plain", "gzip", "archive"])
+def test_files_that_are_too_large_are_named_before_they_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(small_images, "MOST_SMALL_IMAGES_BYTES", 2**20)
+    much = bytes(2**21)
+    name, file = ("cifar10", "cifar-10-binary.tar.gz") if form == "archive" else ("mnist", IMAGES)
+    (tmp_path / file).write_bytes(much if form == "plain" else gzip.compress(much))
+    with pytest.raises(DataError, match=f"{file} .*the limit (is|of) 1048576"):
+        small_images.find_small_images(name, str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_fifo_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    file = {"mnist": IMAGES, "cifar10": "cifar-10-python.tar.gz"}[name]
+    os.mkfifo(tmp_path / file)
+    with pytest.raises(DataError, match=f"{file} cannot be read: it is not a regular file"):
+        small_images.find_small_images(name, str(tmp_path), "train")
+
+
+def test_an_archive_may_not_hold_links_to_itself_or_sparse_files(tmp_path: Path) -> None:
+    link, sparse = tarfile.TarInfo("data_batch_1.bin"), tarfile.TarInfo("data_batch_1.bin")
+    link.type, link.linkname, sparse.type = tarfile.SYMTYPE, "data_batch_1.bin", tarfile.GNUTYPE_SPARSE
+    for member, words in ((link, "neither data_batch_1.bin nor"), (sparse, "cannot be read: .* is a sparse file")):
+        with tarfile.open(tmp_path / "cifar-10-some.tar.gz", "w:gz") as archive:
+            archive.addfile(member)
+        with pytest.raises(DataError, match=words):
+            small_images.find_small_images("cifar10", str(tmp_path), "train")
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({b"data": [[0]] * 4, b"labels": [1] * 4}, "its data are no array of bytes"),
+        ({b"data": np.zeros((4, 3072), np.int64), b"labels": [1] * 4}, "its data are no array of bytes"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [[1] * 9]}, "TypeError"),
+    ],
+)
+def test_a_pickle_may_not_describe_more_than_it_holds(tmp_path: Path, batch: dict[bytes, Any], words: str) -> None:
+    _cifar10(tmp_path, python=True)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps(batch))
+    with pytest.raises(DataError, match=f"data_batch_2 is no batch of CIFAR-10 .*{words}"):
+        small_images.find_small_images("cifar10", str(tmp_path), "train")
+
+
+def test_an_array_without_its_bytes_is_no_batch(tmp_path: Path) -> None:
+    _cifar10(tmp_path, python=True)
+    empty = pickle.dumps({b"data": _Unfilled(), b"labels": []}, protocol=2)
+    (tmp_path / "data_batch_2").write_bytes(empty)
+    with pytest.raises(DataError, match="its data are no array of bytes"):
+        small_images.find_small_images("cifar10", str(tmp_path), "train")
+
+
+class _Unfilled:
+    """A gigabyte, as a pickle of some bytes states it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.ndarray, ((2**30 // 3072, 3072), "u1")
+
+
+@pytest.mark.parametrize("images", [3, 50])
+def test_another_form_replaces_the_one_that_is_there(tmp_path: Path, images: int) -> None:
+    fake_small_images.write_cifar10(tmp_path, 20, split="train", seed=1, python=False)
+    fake_small_images.write_cifar10(tmp_path, images, split="train", seed=2, python=True)
+    assert small_images.find_small_images("cifar10", str(tmp_path), "train").count() == images
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist: .*make-mnist DIR"):
+        small_images.find_small_images("mnist", str(tmp_path / "none"), "train")
+
+
+def _source(images: int, channels: int = 3) -> Pixels:
+    draw = np.random.default_rng(0)
+    return Pixels(
+        layout="",
+        directory="",
+        split="train",
+        images=draw.integers(0, 256, (images, 32, 32, channels), dtype=np.uint8),
+        labels=np.arange(images),
+    )
+
+
+def _epoch(source: Pixels, batch: int, count: int, *, crop: str = "central", worker: int = 0, workers: int = 1) -> Any:
+    options = InputOptions(crop=crop)  # type: ignore[arg-type]
+    wanted = spec(batch_per_device=batch, channels=source.images.shape[-1], worker=worker, workers=workers)
+    batches = take(lambda: small_images.batches(source, wanted, options), count)
+    return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+def test_an_epoch_holds_every_image_once_in_random_order() -> None:
+    source = _source(40)
+    images, labels = _epoch(source, 4, 20)
+    for half in (slice(0, 40), slice(40, 80)):
+        assert sorted(labels[half]) == list(range(40)) and list(labels[half]) != list(range(40))
+        np.testing.assert_array_equal(images[half], source.images[labels[half]])
+    assert list(labels[:40]) != list(labels[40:]), "another order in each epoch"
+
+
+def test_training_cuts_and_mirrors_equally_whoever_draws() -> None:
+    source = _source(60)
+    images, labels = _epoch(source, 1, 60, crop="distorted")
+    by_label = dict(zip(labels, images, strict=True))
+    for worker in (0, 1):
+        share, its_labels = _epoch(source, 3, 10, crop="distorted", worker=worker, workers=2)
+        for image, label in zip(share, its_labels, strict=True):
+            np.testing.assert_array_equal(image, by_label[label])
+    offsets = [_offset(by_label[label], source.images[label]) for label in range(60)]
+    assert None not in offsets
+    assert {mirrored for *_, mirrored in offsets} == {False, True}
+    assert len({offset[:2] for offset in offsets}) > 25, "81 places"
+
+
+def _offset(image: np.ndarray, original: np.ndarray) -> tuple[int, int, bool] | None:
+    """Returns where in the padded original an image was cut, and whether it was mirrored."""
+    padded = np.pad(original, ((4, 4), (4, 4), (0, 0)))
+    for mirrored in (False, True):
+        plain = image[:, ::-1] if mirrored else image
+        for top in range(9):
+            for left in range(9):
+                if (padded[top : top + 32, left : left + 32] == plain).all():
+                    return top, left, mirrored
+    return None
+
+
+def test_digits_are_left_as_they_are() -> None:
+    source = _source(20, channels=1)
+    images, labels = _epoch(source, 4, 5, crop="distorted")
+    np.testing.assert_array_equal(images, source.images[labels])

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from benchmarks.data.sources import local_files, tfrecord
+from benchmarks.errors import DataError
+
+
+@pytest.fixture
+def shard(fake_imagenet: Path, tmp_path: Path) -> Path:
+    """A shard of 10 records that a test may damage."""
+    return Path(shutil.copy(fake_imagenet / "train-00001-of-00004", tmp_path))
+
+
+def test_records_are_those_that_tensorflow_wrote(shard: Path) -> None:
+    import tensorflow as tf
+
+    mine = list(tfrecord.records(shard))
+    theirs = [record.numpy() for record in tf.data.TFRecordDataset(str(shard))]
+    assert [record.payload for record in mine] == theirs
+    assert [record.number for record in mine] == list(range(10))
+    assert mine[0].offset == 0
+    assert mine[1].offset == 16 + len(theirs[0])
+    assert tfrecord.count(shard) == 10
+
+
+def _third(shard: Path) -> tfrecord.FramedRecord:
+    return list(tfrecord.records(shard))[3]
+
+
+def _flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [(0, "checksum of its length"), (9, "checksum of its length"), (500, "checksum of its [0-9]+ ")],
+)
+def test_a_flipped_byte_is_found(shard: Path, inside: int, words: str) -> None:
+    damaged = _third(shard)
+    _flip(shard, damaged.offset + inside)
+    with pytest.raises(DataError, match=f"{shard}: record 3 at byte {damaged.offset}: .*{words}"):
+        list(tfrecord.records(shard))
+
+
+@pytest.mark.parametrize("keep", [4, 12, 100])
+def test_a_file_that_ends_too_early_is_found(shard: Path, keep: int) -> None:
+    damaged = _third(shard)
+    shard.write_bytes(shard.read_bytes()[: damaged.offset + keep])
+    with pytest.raises(DataError, match=f"record 3 at byte {damaged.offset}: the file ends within"):
+        list(tfrecord.records(shard))
+    with pytest.raises(DataError, match="the file ends within"):
+        tfrecord.count(shard)
+
+
+def _state_a_length(shard: Path, length: int, size: int | None = None) -> None:
+    """Replaces the header of the first record by one that is sound but for its length, in a file of some size."""
+    stated = struct.pack("<Q", length)
+    with shard.open("r+b") as file:
+        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+        if size is not None:
+            file.truncate(size)
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63 - 1, 2**40])
+def test_a_length_beyond_the_file_is_found_before_it_is_read(shard: Path, length: int) -> None:
+    _state_a_length(shard, length)
+    (defect,) = tfrecord.walk(shard)
+    assert isinstance(defect, tfrecord.Defect)
+    assert str(defect).startswith(f"{shard}: record 0 at byte 0: the file ends within its {length} bytes; ")
+    with pytest.raises(DataError, match="record 0 at byte 0"):
+        tfrecord.count(shard)
+    assert not tfrecord.lengths_are_safe(shard)
+
+
+def test_lengths_are_safe_up_to_the_limit_and_in_every_record(shard: Path) -> None:
+    assert tfrecord.lengths_are_safe(shard)
+    whole = shard.read_bytes()
+    for length, safe in ((local_files.MOST_PHOTO_BYTES, True), (local_files.MOST_PHOTO_BYTES + 1, False)):
+        shard.write_bytes(whole + struct.pack("<Q", length))
+        assert tfrecord.lengths_are_safe(shard) is safe
+
+
+def test_a_record_above_the_limit_is_left_out_and_the_next_is_read(shard: Path) -> None:
+    length = local_files.MOST_PHOTO_BYTES + 1
+    _state_a_length(shard, length, size=16 + length)
+    with shard.open("ab") as file:
+        tfrecord.write(file, b"the next one")
+    first, second = tfrecord.walk(shard)
+    assert isinstance(first, tfrecord.Defect) and first.kind == "size"
+    assert f"its length of {length} bytes is above the limit" in first.reason
+    assert second == tfrecord.FramedRecord(1, 16 + length, b"the next one")
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "shard")
+    with pytest.raises(DataError, match="shard cannot be read: it is not a regular file"):
+        list(tfrecord.walk(tmp_path / "shard"))

@@ -1,0 +1,356 @@
+"""Damaged data sets: what is found by a walk, what ends a run, and what is left out and counted."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.data.options import InputOptions
+from benchmarks.data.pipeline import imagenet_pipeline, preprocessing
+from benchmarks.data.sources import checks, imagenet_files, tfrecord
+from benchmarks.data.sources.bad_records import Skipping
+from benchmarks.data.sources.tfrecord import Defect
+from benchmarks.errors import DataError
+from tests.support import damage
+from tests.support.images import labels_of, rewrite, spec, take, take_batches, to_folder
+from tests.support.rotation import rotating
+
+DAMAGED = "train-00002-of-00004"
+SKIP = InputOptions(on_bad_record="skip")
+# What a walk calls it; None where it can be used all the same.
+FOUND_AS = {
+    "crc": "crc",
+    "truncated": "truncated",
+    "not_jpeg": "not_jpeg",
+    "zero_length": "zero_length",
+    "png": "png",
+    "cmyk": None,
+    "bad_label": "label",
+    "cut_file": "truncated",
+}
+
+
+def _defects(directory: Path, problem_of_jpeg: checks.JpegProblem = checks.header_problem) -> list[Defect]:
+    source = imagenet_files.find_imagenet(str(directory), "train")
+    return [d for _, _, found in checks.defects(source, 1001, problem_of_jpeg) for d in found]
+
+
+def _fail(directory: Path) -> tuple[Exception, DataError]:
+    """Reads until it fails, and returns TensorFlow's error and what is said of it."""
+    source = imagenet_files.find_imagenet(str(directory), "train")
+    sizes = checks.sizes_of(source)
+    with pytest.raises(tf.errors.OpError) as caught:
+        take_batches(directory, 30)
+    return caught.value, checks.explain_failure(source, 1001, caught.value, sizes)
+
+
+def test_every_kind_is_known() -> None:
+    assert set(FOUND_AS) == set(damage.KINDS)
+
+
+@pytest.mark.parametrize("kind", damage.KINDS)
+def test_a_damaged_record_is_found_by_a_walk(copied: Path, kind: str) -> None:
+    file = copied / DAMAGED
+    damaged = damage.corrupt(file, kind)
+    number, offset = damaged.number, damaged.offset
+    expected = [] if FOUND_AS[kind] is None else [(file, number, offset, FOUND_AS[kind])]
+    assert [(found.path, found.number, found.offset, found.kind) for found in _defects(copied)] == expected
+
+
+def test_four_colours_are_read(copied: Path) -> None:
+    damage.corrupt(copied / DAMAGED, "cmyk")
+    seen = sorted(int(label) for _, labels in take_batches(copied, 10) for label in labels)
+    assert seen == labels_of(copied)
+
+
+# Where reading fails: in TensorFlow's reader, at the label, in the decoder; the other kinds fail in the decoder, too.
+FAILING = ["crc", "cut_file", "bad_label", "truncated"]
+OTHERS = [kind for kind, found in FOUND_AS.items() if found is not None and kind not in FAILING]
+
+
+@rotating("kind", [*FAILING, *OTHERS], first=2)
+def test_a_damaged_record_ends_reading_is_named_and_can_be_left_out(copied: Path, kind: str) -> None:
+    file = copied / DAMAGED
+    damaged = damage.corrupt(file, kind)
+    number, offset = damaged.number, damaged.offset
+    _, explained = _fail(copied)
+    assert str(explained).startswith(f"{file}: record {number} at byte {offset}: ")
+    lost = 5 if kind == "cut_file" else 1  # nothing behind the cut is left
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    skipping = Skipping(source.files)
+    one = spec(batch_per_device=1)
+    batches = take(lambda: imagenet_pipeline.batches(source, one, SKIP, skipping), 2 * (40 - lost))
+    images = [images.tobytes() for images, _ in batches]
+    assert len(set(images)) == len(images), "two epochs, every sound record once in each"
+    # Each epoch counts it again, if it was reached; a batch of a third one may have been made ahead.
+    assert skipping.close() in (1, 2, 3)
+
+
+def test_skipping_reads_what_plain_reading_reads(fake_imagenet: Path) -> None:
+    plain = take_batches(fake_imagenet, 10, batch_per_device=1)
+    skipping = take_batches(fake_imagenet, 10, batch_per_device=1, options=SKIP, skipping=True)
+    for (images, labels), (same_images, same_labels) in zip(plain, skipping, strict=True):
+        np.testing.assert_array_equal(images, same_images)
+        np.testing.assert_array_equal(labels, same_labels)
+
+
+def test_a_data_set_of_nothing_but_bad_records_ends(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.data.sources.bad_records._HOPELESS", 200)
+    for file in sorted(copied.iterdir()):
+        for number in range(10):
+            rewrite(file, number, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, b"no"))
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    skipping = Skipping(source.files)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        take(lambda: imagenet_pipeline.batches(source, spec(), SKIP, skipping), 1)
+    assert "in a row none could be used" in str(skipping.failure)
+
+
+def test_a_folder_of_nothing_but_bad_photos_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.data.sources.bad_records._HOPELESS", 200)
+    (tmp_path / "class").mkdir()
+    for number in range(3):
+        (tmp_path / "class" / f"{number}.jpg").write_bytes(b"\xff\xd8 no photo")
+    skipping = Skipping()
+    source = imagenet_files.find_imagenet(str(tmp_path), "train")
+    with pytest.raises(tf.errors.OutOfRangeError):
+        take(lambda: imagenet_pipeline.batches(source, spec(), SKIP, skipping), 1)
+    with pytest.raises(DataError, match="none could be used"):
+        skipping.close()
+
+
+@pytest.mark.parametrize("kind", ["crc", "bad_label"])
+def test_damage_where_the_layout_is_looked_for_is_left_to_the_reader(copied: Path, kind: str) -> None:
+    """The only shard is damaged within the first records."""
+    for file in sorted(copied.iterdir())[1:]:
+        file.unlink()
+    only = copied / "train-00000-of-00004"
+    only.rename(copied / "train-00000-of-00001")
+    only = copied / "train-00000-of-00001"
+    damaged = damage.corrupt(only, kind)
+    number, offset = damaged.number, damaged.offset
+    assert "TFRecords, 1 train shards" in imagenet_files.find_imagenet(str(copied), "train").describe()
+    (defect,) = _defects(copied)
+    assert (defect.number, defect.offset) == (number, offset)
+    rewrite_first = only.read_bytes()
+    only.write_bytes(rewrite_first[:20] + b"\0" + rewrite_first[21:])  # the very first record, too
+    assert imagenet_files.find_imagenet(str(copied), "train").layout is imagenet_files.INCEPTION
+
+
+def test_a_shard_that_goes_away_while_reading_is_named_even_if_records_are_skipped(copied: Path) -> None:
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    skipping = Skipping(source.files)
+    (copied / DAMAGED).unlink()
+    with pytest.raises(tf.errors.OutOfRangeError):
+        take(lambda: imagenet_pipeline.batches(source, spec(), SKIP, skipping), 30)
+    assert f"{copied / DAMAGED} cannot be read: No such file" in str(skipping.failure)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda file: file.unlink(), "was removed during the run"),
+        (
+            lambda file: file.write_bytes(file.read_bytes() + b"half a header"),
+            r"changed from \d+ to \d+ bytes during the run",
+        ),
+    ],
+)
+def test_files_that_change_while_they_are_read_are_named(
+    copied: Path, change: Callable[[Path], None], words: str
+) -> None:
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    sizes = checks.sizes_of(source)
+    change(copied / DAMAGED)
+    with pytest.raises(tf.errors.OpError) as caught:
+        take(lambda: imagenet_pipeline.batches(source, spec(), InputOptions()), 30)
+    problem = checks.explain_failure(source, 1001, caught.value, sizes)
+    with pytest.raises(DataError, match=f"{copied / DAMAGED} {words}"):
+        raise problem
+
+
+def test_a_file_that_has_grown_by_whole_records_is_read(copied: Path) -> None:
+    file = copied / DAMAGED
+    first = next(tfrecord.records(file))
+    with file.open("ab") as opened:
+        tfrecord.write(opened, first.payload)
+    seen = [int(labels[0]) for _, labels in take_batches(copied, 41, batch_per_device=1)]
+    assert sorted(seen) == labels_of(copied) and len(seen) == 41
+
+
+@pytest.mark.parametrize("label", [5000, 0, -1])
+def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
+    rewrite(copied / DAMAGED, 6, lambda feature: feature["image/class/label"].int64_list.value.__setitem__(0, label))
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
+        take_batches(copied, 10, num_classes=1000)
+    problem = checks.explain_failure(source, 1000, ValueError("words"), checks.sizes_of(source))
+    assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
+    assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
+
+
+def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
+    def ruin(feature: dict) -> None:
+        encoded = feature["image/encoded"].bytes_list.value[0]
+        without_tables = encoded.replace(b"\xff\xdb", b"\xff\xfe")  # they become comments
+        feature["image/encoded"].bytes_list.value[0] = without_tables
+
+    rewrite(copied / DAMAGED, 6, ruin)
+    assert _defects(copied) == []
+    with checks.decoding() as problem_of_jpeg:
+        (defect,) = _defects(copied, problem_of_jpeg)
+    assert (defect.kind, defect.number) == ("pixels", 6)
+
+
+def test_damaged_photos_in_folders_are_named(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    bad = sorted(tmp_path.rglob("*.JPEG"))[17]
+    bad.write_bytes(b"")
+    (defect,) = _defects(tmp_path)
+    assert (defect.path, defect.kind) == (bad, "zero_length")
+    _, explained = _fail(tmp_path)
+    assert str(bad) in str(explained)
+    sound = take_batches(tmp_path, 39, batch_per_device=1, options=SKIP, skipping=True)
+    assert len({images.tobytes() for images, _ in sound}) == 39, "an epoch, without it"
+
+
+def test_the_search_for_the_record_ends(fake_imagenet: Path) -> None:
+    source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
+    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), -1.0)
+    assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
+
+
+def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
+    source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
+    problem = checks.explain_failure(source, 1001, ValueError("disk on fire\nmore"), checks.sizes_of(source))
+    assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
+
+
+def _jpeg() -> bytes:
+    return bytes(tf.io.encode_jpeg(np.zeros((30, 40, 3), np.uint8)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda data: data[:10], "truncated"),
+        (lambda data: data[:-2], "truncated"),
+        (lambda data: b"\xff\xd8\x00\x00" + data, "not_jpeg"),
+        (lambda data: data.replace(b"\xff\xc0", b"\xff\xda"), "not_jpeg"),
+        (lambda data: b"", "zero_length"),
+        (lambda data: b"BM" + data, "not_jpeg"),
+    ],
+)
+def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
+    with pytest.raises(checks.BadJpegError) as caught:
+        checks.read_jpeg_header(change(_jpeg()))
+    assert caught.value.kind == kind
+
+
+def test_headers_say_the_size() -> None:
+    assert checks.read_jpeg_header(_jpeg()) == checks.JpegHeader(30, 40, 3)
+    assert checks.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
+
+
+def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    shutil.move(copied / DAMAGED, copied / "away")
+    found = [d for _, _, ds in checks.defects(source, 1001, checks.header_problem) for d in ds]
+    assert [d.kind for d in found] == ["file"]
+
+
+def test_what_is_no_file_among_photos_is_a_defect_and_can_be_left_out(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    bad = sorted(tmp_path.rglob("*.JPEG"))[17]
+    bad.unlink()
+    os.mkfifo(bad)
+    (defect,) = _defects(tmp_path)
+    assert (defect.path, defect.kind) == (bad, "file") and "it is not a regular file" in defect.reason
+    raised, explained = _fail(tmp_path)
+    assert str(bad) in str(raised) and str(explained) == str(defect)
+    assert len(take_batches(tmp_path, 39, batch_per_device=1, options=SKIP, skipping=True)) == 39
+
+
+def test_a_photo_of_many_bytes_is_a_defect(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    bad = sorted(tmp_path.rglob("*.JPEG"))[17]
+    os.truncate(bad, 2**40)
+    _, explained = _fail(tmp_path)
+    assert str(explained).startswith(f"{bad}: ") and "it has 1099511627776 bytes, and the limit is" in str(explained)
+
+
+@pytest.mark.parametrize("length", [2**63 - 1, 2**40])
+def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, length: int) -> None:
+    """TensorFlow's own reader would crash."""
+    stated = struct.pack("<Q", length)
+    with (copied / DAMAGED).open("r+b") as file:
+        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    _, explained = _fail(copied)
+    assert str(explained).startswith(f"{copied / DAMAGED}: record 0 at byte 0: the file ends within its {length} bytes")
+    assert len(take_batches(copied, 30, batch_per_device=1, options=SKIP, skipping=True)) == 30
+
+
+def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(preprocessing, "MOST_PIXELS", 1000 * 1000)
+    large = bytes(tf.io.encode_jpeg(np.zeros((1001, 1000, 3), np.uint8)).numpy())
+    rewrite(copied / DAMAGED, 6, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, large))
+    raised, explained = _fail(copied)
+    assert "photo too large" in str(raised)
+    assert f"{copied / DAMAGED}: record 6 at byte " in str(explained)
+    assert "its image is of 1000x1001 pixels, above the limit of 1 million; make it smaller" in str(explained)
+
+
+@pytest.mark.slow
+def test_names_that_are_not_utf8_are_read_and_named(fake_imagenet: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "data\udcff"
+    to_folder(fake_imagenet, odd / "train")
+    photos = sorted(odd.rglob("*.JPEG"))
+    for photo in photos:
+        photo.rename(photo.with_name(f"caf\udce9{photo.name}"))
+    assert len(take_batches(odd, 40, batch_per_device=1)) == 40
+    bad = sorted(odd.rglob("*.JPEG"))[17]
+    bad.unlink()
+    os.mkfifo(bad)
+    assert str(bad) in str(_fail(odd)[1])
+    records = shutil.copytree(fake_imagenet, tmp_path / "records\udcff")
+    assert len(take_batches(records, 40, batch_per_device=1)) == 40
+
+
+def test_the_file_that_the_error_names_is_searched_first(copied: Path) -> None:
+    damage.corrupt(copied / "train-00000-of-00004", "crc")
+    damage.corrupt(copied / DAMAGED, "crc")
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    problem = checks.explain_failure(source, 1001, ValueError(f"at {copied / DAMAGED}/x"), checks.sizes_of(source))
+    assert str(problem).startswith(f"{copied / DAMAGED}: ")
+
+
+def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("benchmarks.data.sources.local_files.time.monotonic", lambda: next(clock))
+    damage.corrupt(copied / "train-00000-of-00004", "crc")
+    source = imagenet_files.find_imagenet(str(copied), "train")
+    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), 5.0)
+    assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
+
+
+def test_keys_and_labels_are_shown_in_part(copied: Path) -> None:
+    def many(feature: dict) -> None:
+        feature["image/class/label"].int64_list.value.extend(range(10_000))
+
+    rewrite(copied / DAMAGED, 6, many)
+    (defect,) = _defects(copied)
+    assert defect.kind == "label" and len(defect.reason) < 200
+    payload = tf.train.Example(
+        features=tf.train.Features(feature={"\x1b[2J" + "x" * 10_000: tf.train.Feature()})
+    ).SerializeToString()
+    _, reason = imagenet_files.problem_of_example(payload, imagenet_files.INCEPTION, 0) or ("", "")
+    assert "\x1b" not in reason and "\\x1b[2Jxxx" in reason and len(reason) < 200

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from msgspec.structs import replace
+
+from benchmarks.config.workload import Workload
+from benchmarks.devices.roofline import Peak, Roofline, amount, devices_with_a_peak
+from benchmarks.machine.hardware import Inventory, describe_hardware
+from benchmarks.measure import result_text
+from benchmarks.microbench import device_peak, matmul_peak
+from benchmarks.process.tensorflow_setup import Devices
+from models import specs
+from results.columns import row
+from results.measurement import Derived
+from results.report.headline import COLUMNS
+from results.summary import summarize
+from tests.support.commands import Finished
+from tests.support.records import fake_run
+
+PEAK = Peak(flops_per_sec=100e9, bytes_per_sec=10e9)
+TWICE = Peak(flops_per_sec=200e9, bytes_per_sec=20e9)
+
+
+def test_arithmetic_is_the_limit_where_there_is_much_per_byte() -> None:
+    step = Roofline(flops_per_image=25e9, bytes_per_image=0.1e9, peak=PEAK, images_per_sec=2.0)
+    assert step.flops_per_byte == 250
+    assert step.limit == "arithmetic"
+    assert step.most_images_per_sec == 4.0
+    assert step.mfu == step.share_of_bound == 0.5
+    assert step.sentences() == [
+        "A step does 25.0 GFLOP per image and moves at least 100 MB, unless tensors stay in caches: 250 operations per "
+        "byte.",
+        "At 100 GFLOP/s and 10.0 GB/s that allows at most 4.0 images/s: arithmetic is the limit.",
+        "It reached 2.0 images/s: 50% of that.",
+    ]
+
+
+def test_memory_is_the_limit_where_there_is_little_per_byte() -> None:
+    step = Roofline(flops_per_image=1e9, bytes_per_image=1e9, peak=PEAK, images_per_sec=8.0)
+    assert step.limit == "memory" and step.most_images_per_sec == 10.0
+    assert step.mfu == pytest.approx(0.08) and step.share_of_bound == pytest.approx(0.8)
+    assert step.sentences()[-1] == "It reached 8.0 images/s: 80% of that. The model FLOP utilisation (MFU) is 8%."
+
+
+def test_more_than_the_bound_is_explained() -> None:
+    cached = Roofline(flops_per_image=1e9, bytes_per_image=1e9, peak=PEAK, images_per_sec=12.0)
+    assert "tensors stayed in caches" in cached.sentences()[-1]
+    impossible = Roofline(flops_per_image=25e9, bytes_per_image=1e6, peak=PEAK, images_per_sec=5.0)
+    assert "('run_bench.py doctor' measures it again" in impossible.sentences()[-1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(23.14e9, "23.1 GFLOP"), (95e9, "95.0 GFLOP"), (1e12, "1.00 TFLOP"), (999.96e9, "1.00 TFLOP"), (5, "5.00 FLOP"),
+     (0.5, "0.5 FLOP"), (0, "0 FLOP"), (9.996e3, "10.0 kFLOP"), (3.2e19, "32000 PFLOP")],
+)  # fmt: skip
+def test_amounts_have_three_digits(value: float, text: str) -> None:
+    assert amount(value, "FLOP") == text
+
+
+def test_logical_devices_of_a_host_share_its_peak() -> None:
+    assert devices_with_a_peak(Devices(num_devices=8)) == 1
+    assert devices_with_a_peak(Devices(num_devices=2), num_workers=4, num_hosts=2) == 2
+    assert devices_with_a_peak(Devices(device="gpu", num_devices=4, virtual_gpus=2), num_workers=3) == 6
+    assert devices_with_a_peak(Devices(device="gpu", num_devices=3, virtual_gpus=2)) == 2
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache, at its place."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "cnn_bench" / "peaks.json"
+
+
+HARDWARE = {"cpu_model": "A CPU", "cpu_cores_usable": 2, "memory_gib": 24, "gpus": []}
+
+
+def _store(key: str, peak: Peak) -> None:
+    device_peak.FILE.keep(key, dataclasses.asdict(peak))
+
+
+def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = device_peak.peak_key(HARDWARE, "2.21.0", "fp32")
+    others = [
+        device_peak.peak_key(HARDWARE, "2.21.0", "bf16"),
+        device_peak.peak_key(HARDWARE, "2.20.0", "fp32"),
+        device_peak.peak_key({**HARDWARE, "cpu_cores_usable": 1}, "2.21.0", "fp32"),
+        device_peak.peak_key({**HARDWARE, "gpus": ["H200 141 GiB"]}, "2.21.0", "fp32"),
+    ]
+    assert device_peak.stored_peak(key) is None
+    _store(key, PEAK)
+    _store(others[0], TWICE)
+    assert device_peak.stored_peak(key) == PEAK and device_peak.stored_peak(others[0]) == TWICE
+    assert [device_peak.stored_peak(other) for other in others[1:]] == [None] * 3
+    assert {path.name for path in cache.parent.iterdir()} == {"peaks.json", "peaks.lock"}, (
+        "nothing half written is left"
+    )
+    assert capsys.readouterr().err == ""
+
+
+def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:
+    one, four = ({**HARDWARE, "gpus": ["H200 141 GiB"] * count, "load": count} for count in (1, 4))
+    assert device_peak.peak_key(one, "2.21.0", "bf16") == device_peak.peak_key(four, "2.21.0", "bf16")
+
+
+@pytest.mark.parametrize(
+    "held",
+    ["", "{", "[]", "null", '{"format_version": 2, "entries": {}}', '{"format_version": 1, "entries": []}', "\0\xff",
+     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": 1}}}', '{"format_version": 1, "entries": {"KEY": 7}}',
+     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": 0, "bytes_per_sec": 1}}}',
+     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": NaN, "bytes_per_sec": 1}}}'],
+)  # fmt: skip
+def test_a_damaged_cache_is_ignored_with_a_sentence(cache: Path, capsys: pytest.CaptureFixture[str], held: str) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text(held, encoding="latin-1")
+    assert device_peak.stored_peak("KEY") is None
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert str(cache) in sentence and "ignored" in sentence
+    _store("KEY", PEAK)
+    capsys.readouterr()
+    assert device_peak.stored_peak("KEY") == PEAK
+    assert capsys.readouterr().err == "", "a measurement mends it"
+
+
+def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache.parent.parent.write_text("a file where a directory should be")
+    _store("KEY", PEAK)
+    assert "cannot be saved" in capsys.readouterr().err
+
+
+def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_memory = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=PEAK.bytes_per_sec / 2)
+    seen = iter([PEAK, TWICE, PEAK, slow_memory, PEAK])
+    monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: next(seen))
+    found = [device_peak.peak("cpu", "fp32") for _ in range(4)]
+    best = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=2 * PEAK.bytes_per_sec)
+    assert found == [PEAK, TWICE, TWICE, best]
+    assert device_peak.peak("cpu", "bf16") == PEAK, "each precision has its own"
+    version = importlib.metadata.version("tensorflow")
+    assert device_peak.stored_peak(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32")) == best
+
+
+def test_a_record_shows_both_utilisations() -> None:
+    on_gpu = fake_run(num_devices=4, step_seconds=0.1)
+    known = replace(on_gpu.derived, measured_peak_tflops=800.0, mfu_of_measured_peak=0.25)
+    surroundings = {**on_gpu.environment, "gpus": ["NVIDIA H200 141 GiB"] * 4}
+    record = replace(on_gpu, derived=known, environment=surroundings, placement={"flops_per_image": 23_000_000_000})
+    found = row(record)
+    assert found["flops_per_image"] == 23_000_000_000
+    assert (found["measured_peak_tflops"], found["mfu_of_measured_peak"]) == (800.0, 0.25)
+    assert result_text.mfu_lines(record) == [
+        "MFU:            25 % of the 800 TFLOP/s that a matrix product reaches here (fp32)"
+    ]
+    assert result_text.mfu_lines(on_gpu) == []
+    too_much = replace(known, mfu_of_measured_peak=1.25)
+    (line,) = result_text.mfu_lines(replace(record, derived=too_much))
+    assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures the peak again" in line
+    text = {column.name: column.cell(summarize([record])[0]) for column in COLUMNS}
+    assert text["MFU of measured peak %"] == "25.0"
+    assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
+
+
+def test_a_run_finds_the_peak_of_its_host(
+    run_bench: Callable[..., Finished], records: Callable[[], list[Mapping[str, Any]]], cache: Path
+) -> None:
+    version = importlib.metadata.version("tensorflow")
+    _store(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32"), PEAK)
+    done = run_bench(
+        "--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10", "--num_batches=5",
+        XDG_CACHE_HOME=str(cache.parent.parent),
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    derived, per_image = record["derived"], record["placement"]["flops_per_image"]
+    assert per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
+    assert derived["measured_peak_tflops"] == 0.1, "of the host, not of each logical device"
+    assert derived["mfu_of_measured_peak"] == pytest.approx(per_image * derived["images_per_sec"] / 100e9)
+    assert "% of the 100 GFLOP/s that a matrix product reaches here (fp32)" in done.stdout
+
+
+def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
+    chosen = Derived(images_per_sec=10.0)
+    surroundings = {**HARDWARE, "tensorflow_version": "2.21.0"}
+    _store(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
+
+    def found(
+        derived: Derived, flops_per_image: float | None, environment: Mapping[str, Any], device: Literal["cpu", "gpu"]
+    ) -> Derived:
+        count = devices_with_a_peak(Devices(device=device, num_devices=4))
+        return device_peak.beside_peak(
+            derived, flops_per_image, environment, device=device, precision="fp32", count=count
+        )
+
+    on_cpu = found(chosen, 5e9, surroundings, "cpu")
+    assert (on_cpu.measured_peak_tflops, on_cpu.mfu_of_measured_peak) == (0.1, 0.5)
+    assert found(chosen, None, surroundings, "cpu") == chosen
+    assert found(chosen, 5e9, {**surroundings, "gpus": []}, "gpu") == chosen
+    assert found(Derived(), 5e9, surroundings, "cpu") == Derived()
+    assert found(chosen, 5e9, {**surroundings, "tensorflow_version": "2.20.0"}, "cpu") == chosen
+
+
+def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: PEAK)
+    workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
+    step = device_peak.measure(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
+    assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
+    # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
+    first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)
+    assert step.bytes_per_image == (2 * first + 3 * second) / 10
+    assert step.peak == PEAK and step.mfu == pytest.approx(step.flops_per_image * 1000 / 100e9)
+    assert json.loads(cache.read_text())["format_version"] == 1

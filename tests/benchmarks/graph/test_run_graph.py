@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import collections
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.graph import run_graph
+from tests.support.rotation import rotating
+
+
+@rotating(
+    ("words", "kernels", "products"),
+    [
+        # Of 19 convolutions 2 have strides; the shortcuts are no convolutions. The last layer has two gradients.
+        (["--model=resnet20"], 19, 3),
+        (["--model=resnet20", "--filter_gradients_as_matmul"], 2, 3 + 3 * 17),
+        # 36 of 53 look at one pixel, one of the others has strides.
+        (["--model=resnet50", "--conv1x1_as_matmul"], 17, 3 + 3 * 36),
+        (["--model=resnet50"], 53, 3),
+        (["--model=resnet50", "--filter_gradients_as_matmul"], 37, 3 + 3 * 16),
+    ],
+    first=2,
+)
+def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernels: int, products: int) -> None:
+    chosen = config.resolve(flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)
+    with tf.Graph().as_default() as built_in:
+        run_graph.build(chosen, run_graph.plan_devices(chosen))
+        types = collections.Counter(operation.type for operation in built_in.get_operations())
+    assert (types["Conv2DBackpropFilter"], types["MatMul"]) == (kernels, products)
+
+
+@pytest.mark.parametrize(("words", "kernels"), [([], 19), (["--nofused_bn"], 0)])
+def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], kernels: int) -> None:
+    given = ["--device=cpu", "--model=resnet20", "--forward_only", *words]
+    chosen = config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: 0)
+    with tf.Graph().as_default() as built_in:
+        run_graph.build(chosen, run_graph.plan_devices(chosen))
+        assert sum(operation.type == "FusedBatchNormV3" for operation in built_in.get_operations()) == kernels
+
+
+@pytest.mark.parametrize(("towers", "saves_memory"), [(1, True), (2, False)])
+def test_the_graph_is_optimised_once(towers: int, saves_memory: bool) -> None:
+    given = ["--device=cpu", "--model=trivial", f"--num_gpus={towers}"]
+    chosen = config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: 0)
+    rewriting = run_graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
+    assert rewriting.meta_optimizer_iterations == rewriting.ONE
+    assert (rewriting.memory_optimization != rewriting.NO_MEM_OPT) == saves_memory

@@ -1,0 +1,74 @@
+"""Cache files: concurrent writers, a lock that another process holds, damage."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks.machine import cache
+from benchmarks.machine.cache import CacheFile
+
+FILE = CacheFile("some.json", "measured things")
+
+
+@pytest.fixture(autouse=True)
+def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "cnn_bench").mkdir()
+    return tmp_path / "cnn_bench"
+
+
+def in_threads(*work: object) -> None:
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_writers_at_the_same_time_lose_no_entry() -> None:
+    def write(name: str) -> None:
+        for number in range(5):
+            FILE.keep(f"{name}{number}", {"value": number})
+
+    in_threads(*(lambda name=name: write(name) for name in "abcd"))
+    assert all(FILE.find(f"{name}{number}", dict)["value"] == number for name in "abcd" for number in range(5))
+
+
+def test_changes_of_one_entry_at_the_same_time_all_count() -> None:
+    def count() -> None:
+        for _ in range(5):
+            FILE.update("steps", lambda held: {"value": (held["value"] if held else 0) + 1})
+
+    in_threads(*[count] * 4)
+    assert FILE.find("steps", dict)["value"] == 20
+
+
+def test_a_lock_that_is_never_released_costs_the_entry_and_not_the_run(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("results.store.LOCK_DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr(cache, "_NOTICE_SECONDS", 0.01)
+    with (directory / "some.lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        FILE.keep("key", {"value": 1})
+    waiting, given_up = capsys.readouterr().err.splitlines()
+    assert waiting == f"run_bench: Another process has locked {directory / 'some.lock'}: waiting for it."
+    assert "Measured things cannot be saved" in given_up and f"the lock on {directory / 'some.lock'} for" in given_up
+    assert FILE.find("key", dict) is None
+
+
+@pytest.mark.parametrize("damage", ["{", '{"format_version": 99}', "[" * 100_000], ids=["torn", "foreign", "deep"])
+def test_damage_is_reported_once_and_mended_by_the_next_entry(
+    directory: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    (directory / "some.json").write_text(damage, encoding="utf-8")
+    assert FILE.find("key", dict) is None and FILE.find("other", dict) is None
+    FILE.keep("key", {"value": 1})
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "cannot be read" in sentence and str(directory / "some.json") in sentence
+    assert FILE.find("key", dict)["value"] == 1

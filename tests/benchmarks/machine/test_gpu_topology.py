@@ -1,0 +1,114 @@
+"""What connects the GPUs of a machine, from the answers of a made-up driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from benchmarks.machine import gpu_topology
+from benchmarks.machine.gpu_topology import Connection, GpuFacts, GpuTopology
+from tests.support.nvidia import NO_PEERS, SWITCH, Machine
+
+SYS, NODE, PHB, PXB, PIX, ONE_BOARD = 50, 40, 30, 20, 10, 0
+DGX1 = {  # the hybrid cube mesh of eight P100: four links each, not to all others
+    0: [1, 2, 3, 4],
+    1: [0, 2, 3, 5],
+    2: [0, 1, 3, 6],
+    3: [0, 1, 2, 7],
+    4: [5, 6, 7, 0],
+    5: [4, 6, 7, 1],
+    6: [4, 5, 7, 2],
+    7: [4, 5, 6, 3],
+}
+
+
+def read(machine: Machine, **environment: str) -> GpuTopology:
+    return gpu_topology.read_gpu_links(environment, machine, Path("/nowhere"))
+
+
+def test_a_gpu_is_described(tmp_path: Path) -> None:
+    slot = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+    slot.mkdir(parents=True)
+    (slot / "numa_node").write_text("1\n")
+    found = gpu_topology.read_gpu_links({"CUDA_VISIBLE_DEVICES": "1"}, Machine(2), tmp_path)
+    assert (found.driver_version, found.cuda_version, found.connections) == ("570.86", "12.8", {})
+    assert found.gpus == (
+        GpuFacts(
+            index=1,
+            uuid="GPU-1a2b3c4d-1234-5678-9abc-def012345678",
+            name="NVIDIA H200",
+            memory_bytes=140 * 2**30,
+            compute_capability="9.0",
+            has_ecc=True,
+            is_divided=False,
+            pcie_generation=5,
+            pcie_width=16,
+            numa_node=1,
+        ),
+    )
+
+
+def test_links_through_a_switch_lead_to_every_gpu() -> None:
+    found = read(Machine(3, nvlinks=dict.fromkeys(range(3), [SWITCH] * 18), ancestor=SYS))
+    assert found.matrix() == [["X", "NV18", "NV18"], ["NV18", "X", "NV18"], ["NV18", "NV18", "X"]]
+    assert found.has_nvlink
+
+
+def test_direct_links_are_counted_between_their_ends() -> None:
+    found = read(Machine(3, nvlinks={0: [1, 1], 1: [0, 0]}, ancestor={(0, 1): PIX, (0, 2): SYS, (1, 2): SYS}))
+    assert found.matrix() == [["X", "NV2", "SYS"], ["NV2", "X", "SYS"], ["SYS", "SYS", "X"]]
+    assert not found.has_nvlink, "GPU 2 has none"
+    assert found.only([1, 0]).has_nvlink and not found.only([2, 0]).has_nvlink and not found.only([0]).has_nvlink
+    assert found.only([2, 1, 9]).matrix() == [["X", "SYS"], ["SYS", "X"]], "there is no tenth"
+
+
+def test_nvlinks_may_lead_through_other_gpus() -> None:
+    found = read(Machine(8, nvlinks=DGX1, ancestor=SYS))
+    assert found.matrix()[0] == ["X", "NV1", "NV1", "NV1", "NV1", "SYS", "SYS", "SYS"]
+    assert found.has_nvlink
+
+
+@pytest.mark.parametrize(
+    ("ancestor", "name", "one_root_complex"),
+    [
+        (ONE_BOARD, "PIX", True),
+        (PIX, "PIX", True),
+        (PXB, "PXB", True),
+        (PHB, "PHB", True),
+        (NODE, "NODE", False),
+        (SYS, "SYS", False),
+        (99, "?", False),
+    ],
+)
+def test_paths_over_pcie_have_the_names_of_nvidia_smi(ancestor: int, name: str, one_root_complex: bool) -> None:
+    found = read(Machine(2, ancestor=ancestor))
+    assert found.matrix() == [["X", name], [name, "X"]]
+    assert found.is_one_root_complex == one_root_complex
+
+
+@pytest.mark.parametrize(("status", "has_access"), [(pynvml.NVML_P2P_STATUS_OK, True), (NO_PEERS, False)])
+def test_peer_access_is_reported(status: int, has_access: bool) -> None:
+    assert read(Machine(2, peers=status)).has_peer_access == has_access
+
+
+def test_what_the_driver_does_not_report_is_unknown() -> None:
+    names = ("Name", "UUID", "CudaComputeCapability", "EccMode", "MaxPcieLinkGeneration", "PciInfo", "NvLinkState")
+    names += ("TopologyCommonAncestor", "P2PStatus")
+    found = read(Machine(2, refused=(*(f"nvmlDeviceGet{name}" for name in names), "nvmlSystemGetCudaDriverVersion")))
+    gpu = found.gpus[0]
+    assert (gpu.name, gpu.uuid, gpu.compute_capability, gpu.has_ecc) == ("unknown GPU", None, None, None)
+    assert (found.cuda_version, gpu.pcie_generation, gpu.numa_node) == (None, None, None)
+    assert found.connections == {(0, 1): Connection(nvlinks=0, path=None, has_peer_access=None)}
+    assert not found.has_peer_access
+
+
+def test_a_gpu_that_stands_twice_is_not_connected_to_itself() -> None:
+    found = read(Machine(3), CUDA_VISIBLE_DEVICES="2,0,2")
+    assert [gpu.index for gpu in found.gpus] == [2, 0]
+    assert list(found.connections) == [(0, 1)]
+
+
+def test_without_a_driver_there_is_nothing() -> None:
+    assert read(Machine(2, refused=("nvmlInit",))) == GpuTopology()

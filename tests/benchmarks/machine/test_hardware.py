@@ -1,0 +1,75 @@
+"""What the GPUs are called."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from benchmarks.machine import hardware, nvml
+
+
+@pytest.mark.parametrize(
+    ("name", "mig_mode", "called"),
+    [
+        ("NVIDIA H200", (0, 0), "NVIDIA H200"),
+        ("NVIDIA H200", (0, 1), "NVIDIA H200"),  # pending until the next reset
+        ("NVIDIA H200", (1, 1), "NVIDIA H200 MIG"),
+        ("NVIDIA A100 MIG 1g.5gb", (1, 1), "NVIDIA A100 MIG 1g.5gb"),
+    ],
+)
+def test_a_slice_of_a_gpu_has_not_the_name_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, name: str, mig_mode: tuple[int, int], called: str
+) -> None:
+    driver = types.SimpleNamespace(
+        NVMLError=pynvml.NVMLError,
+        nvmlDeviceGetName=lambda handle: name,
+        nvmlDeviceGetMigMode=lambda handle: mig_mode,
+        nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=2**37),
+    )
+    monkeypatch.setattr(nvml, "_open", lambda *_: nvml.Driver((nvml.DriverGpu(0, driver, 0),), "570.1"))
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    gpu = hardware.Gpu(called, 2**37, "9.0", bool(mig_mode[0]))
+    assert hardware.gpu_inventory({}) == hardware.Inventory((gpu,), "570.1")
+
+
+CPUINFO = """processor\t: 0
+physical id\t: 0
+cpu family\t: 6
+model\t\t: 143
+model name\t: Xeon
+stepping\t: 8
+flags\t\t: fpu avx2 avx512f amx_bf16
+
+processor\t: 1
+physical id\t: 1
+"""
+
+
+def test_a_host_is_described_with_the_limits_of_its_container(tmp_path: Path) -> None:
+    for name, text in {
+        "proc/cpuinfo": CPUINFO,
+        "proc/self/cgroup": "0::/pod/container\n",
+        "sys/fs/cgroup/pod/memory.max": "2097152\n",
+        "sys/fs/cgroup/pod/container/memory.max": "4194304\n",
+        "sys/fs/cgroup/pod/container/cpu.max": "150000 100000\n",
+        "sys/devices/system/node/node0/online": "1\n",
+        "sys/devices/system/node/node1/online": "1\n",
+    }.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    found = hardware.describe_host(tmp_path)
+    assert (found["cpu_model"], found["sockets"], found["numa_nodes"]) == ("Xeon (6/143/8)", 2, 2)
+    assert found["extensions"] == ["AVX2", "AVX-512", "AMX BF16"]
+    assert (found["container_cores"], found["container_memory_bytes"]) == (1.5, 2**21)
+    assert found["threads_usable"] == hardware.usable_cores()
+
+
+def test_a_host_that_hides_itself_is_unknown(tmp_path: Path) -> None:
+    found = hardware.describe_host(tmp_path)
+    hidden = ("sockets", "numa_nodes", "extensions", "container_cores", "container_memory_bytes")
+    assert {found[name] for name in hidden} == {None}

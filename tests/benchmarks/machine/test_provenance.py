@@ -1,0 +1,123 @@
+"""What a record says of its software and its environment, and what it must not say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.compare import builds
+from benchmarks.machine import provenance
+from benchmarks.process import tensorflow_setup
+from results.masking import without_secrets
+from results.record import recorded_command
+
+
+def test_variables_are_recorded_by_their_exact_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"NVIDIA_API_KEY": "s1", "TF_TOKEN_app_terraform_io": "s2", "TF_VAR_pw": "s3", "CUDA_PASSWORD": "s4"}
+    for name, value in {**secrets, "XLA_FLAGS": "--xla_cpu", "NCCL_ALGO": "Ring"}.items():
+        monkeypatch.setenv(name, value)
+    variables = provenance.of_this_run([], on_gpus=False).environment["variables"]
+    assert variables.items() >= {("XLA_FLAGS", "--xla_cpu"), ("NCCL_ALGO", "Ring")}
+    assert not {*secrets} & {*variables} and not {*secrets.values()} & {*variables.values()}
+
+
+def test_no_recorded_name_is_that_of_a_secret() -> None:
+    assert not [name for name in provenance.RECORDED_VARIABLES if without_secrets([f"{name}=x"]) != [f"{name}=x"]]
+
+
+def test_what_the_suite_sets_for_tensorflow_is_recorded() -> None:
+    source = Path(tensorflow_setup.__file__).read_text()
+    names = set(re.findall(r'os\.environ(?:\.setdefault\(|\[)"([A-Z_0-9]+)"', source))
+    assert len(names) > 5
+    assert names - provenance.RECORDED_VARIABLES <= {"GRPC_ENABLE_FORK_SUPPORT"}
+
+
+def git(home: Path, *words: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", "-C", home, *who, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout that the suite takes for its own."""
+    home = tmp_path / "suite"
+    (home / "benchmarks" / "system").mkdir(parents=True)
+    (home / "file").touch()
+    git(tmp_path, "init", "--quiet", str(home))
+    git(home, "add", "file")
+    git(home, "commit", "--quiet", "--message=one")
+    monkeypatch.setattr(provenance, "__file__", str(home / "benchmarks" / "system" / "provenance.py"))
+    return home
+
+
+@pytest.mark.process
+def test_the_commit_is_that_of_the_start_of_the_run(checkout: Path) -> None:
+    before = provenance.suite_commit()
+    assert before is not None and re.fullmatch("[0-9a-f]{12}", before)
+    run = provenance.of_this_run([], on_gpus=False)
+    (checkout / "file").write_text("changed")
+    assert provenance.suite_commit() == before + "+"
+    git(checkout, "commit", "--all", "--quiet", "--message=two")
+    assert provenance.suite_commit() != before
+    assert run.identity({}).suite_commit == before
+
+
+@pytest.mark.process
+def test_variables_of_git_do_not_name_another_repository(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = provenance.suite_commit()
+    git(tmp_path, "init", "--quiet", str(tmp_path / "other"))
+    settings = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.worktree", "GIT_CONFIG_VALUE_0": "/"}
+    other = {"GIT_DIR": f"{tmp_path}/other/.git", "GIT_CEILING_DIRECTORIES": "/", "GIT_NAMESPACE": "x", **settings}
+    for name, value in other.items():
+        monkeypatch.setenv(name, value)
+    assert provenance.suite_commit() == commit
+
+
+@pytest.mark.process
+def test_a_checkout_without_a_commit_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "--quiet", str(tmp_path))
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "benchmarks" / "system" / "provenance.py"))
+    assert provenance.suite_commit() is None
+
+
+def test_a_git_that_hangs_costs_only_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*words: object, **_: object) -> None:
+        raise subprocess.TimeoutExpired("git", 10)
+
+    monkeypatch.setattr(provenance.subprocess, "run", hang)
+    assert provenance.suite_commit() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "recorded"),
+    [
+        (["--api_key=s3", "--model=vgg16"], ["--api_key=***", "--model=vgg16"]),
+        (["--token", "s3", "--verbose"], ["--token", "***", "--verbose"]),
+        (["--password", "--verbose"], ["--password", "--verbose"]),
+        (["--base_command=env HF_TOKEN='s 3'x python a.py"], ["--base_command=env HF_TOKEN=*** python a.py"]),
+        (["--base_command=python --client-secret s3 a.py"], ["--base_command=python --client-secret *** a.py"]),
+        (["--data_dir=https://me:s3@host/x"], ["--data_dir=https://***@host/x"]),
+        (["--passphrase=it's \"s3"], ["--passphrase=***"]),
+        (["run", "--model=vgg16", "--output_dir=keys/out"], ["run", "--model=vgg16", "--output_dir=keys/out"]),
+    ],
+)
+def test_a_value_that_looks_like_a_secret_is_not_recorded(words: list[str], recorded: list[str]) -> None:
+    assert recorded_command(words) == recorded
+
+
+def test_no_flag_of_the_suite_looks_like_a_secret() -> None:
+    for verb in VERBS.values():
+        words = [f"--{flag.name}=x" for group in flags_of(verb).values() for flag in group]
+        assert without_secrets(words) == words
+
+
+def test_the_name_of_a_build_that_a_command_starts_has_no_secret() -> None:
+    build = builds.of_command("base_command", "env API_TOKEN=s3 python run_bench.py")
+    assert build.name == "env API_TOKEN=*** python run_bench.py"
+    assert build.program == ["env", "API_TOKEN=s3", "python", "run_bench.py"]

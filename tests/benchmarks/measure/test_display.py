@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import re
+import statistics
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from benchmarks import console
+from benchmarks.measure.display import FIRST_STEP, Display, TextDisplay
+from benchmarks.measure.timing import Phase
+from results.measurement import derive
+from tests.support.records import make_record
+
+RULE = "-" * 64
+
+
+class TfCnnBenchmarks:
+    """What tf_cnn_benchmarks prints from its heading to its result, of steps that took these times.
+
+    Written from its format strings: the rate is of the mean step time; the uncertainty is the standard deviation of the
+    steps' rates over the root of their number; the jitter is 1.4826 times the median absolute deviation.
+    """
+
+    def __init__(self, batch: int, every: int, *, accuracies: bool) -> None:
+        self.batch, self.every, self.accuracies = batch, every, accuracies
+
+    def output(self, seconds: list[float], losses: list[float], observed: dict[str, list[float]]) -> str:
+        lines = ["Step\tImg/sec\ttotal_loss" + "\ttop_1_accuracy\ttop_5_accuracy" * self.accuracies]
+        for step in range(1, len(seconds) + 1):
+            if step == 1 or step % self.every == 0:
+                lines.append(self.line(step, seconds[:step], losses[step - 1]))
+                if self.accuracies:
+                    lines[-1] += "".join(f"\t{numbers[step - 1]:.3f}" for numbers in observed.values())
+        total = self.batch * len(seconds) / math.fsum(seconds)
+        return "\n".join([*lines, RULE, f"total images/sec: {total:.2f}", RULE, ""])
+
+    def line(self, step: int, seconds: list[float], loss: float) -> str:
+        rates = [self.batch / each for each in seconds]
+        mean = self.batch / (math.fsum(seconds) / step)
+        uncertainty = statistics.pstdev(rates) / math.sqrt(step)
+        median = statistics.median(rates)
+        jitter = 1.4826 * statistics.median(abs(rate - median) for rate in rates)
+        return f"{step}\timages/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})\t{loss:.3f}"
+
+
+@pytest.mark.parametrize("accuracies", [False, True])
+@pytest.mark.parametrize("every", [1, 3, 10, 100])
+def test_lines_are_those_of_tf_cnn_benchmarks_to_the_byte(
+    every: int, accuracies: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(every)
+    seconds = [draw.uniform(0.001, 3.0) for _ in range(31)]
+    losses = [draw.uniform(0.0, 20.0) for _ in seconds]
+    names = ("top_1_accuracies", "top_5_accuracies") if accuracies else ()
+    observed = {name: [draw.random() for _ in seconds] for name in names}
+    display = TextDisplay(display_every=every, images_per_step=96, accuracies=accuracies, loss_type="total_loss")
+    display.phase("measuring", len(seconds))
+    for step in range(1, len(seconds) + 1):
+        so_far = {name: numbers[:step] for name, numbers in observed.items()}
+        display.after_step(Phase(seconds[:step], losses[:step], observed=so_far))
+    display.stop()
+    measured = replace(make_record().measurement, images_per_step=96, step_seconds=seconds, losses=losses)
+    display.finish(make_record(measurement=measured, derived=derive(measured, 1)))
+    expected = TfCnnBenchmarks(96, every, accuracies=accuracies).output(seconds, losses, observed)
+    assert capsys.readouterr().out.startswith(expected)
+
+
+def test_the_penalty_is_computed_before_each_printed_step_and_at_no_other_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done: list[str] = []
+
+    def penalty() -> float:
+        done.append("penalty")
+        return 10.0 * done.count("penalty")
+
+    display = TextDisplay(display_every=3, images_per_step=8, loss_type="total_loss")
+    display.add_penalty(penalty)
+    assert done == ["penalty"], "what it needs is prepared before any step"
+    for name, steps in ((FIRST_STEP, 1), ("warm-up", 4), ("measuring", 7)):
+        display.phase(name, steps)
+        phase = Phase()
+        for step in range(1, steps + 1):
+            done.append(f"{name} {step}")
+            phase.step_seconds.append(0.5)
+            phase.losses.append(0.25)
+            display.after_step(phase)
+    before_a_step = [after for before, after in itertools.pairwise(done) if before == "penalty"]
+    assert before_a_step == ["first step 1", "measuring 1", "measuring 3", "measuring 6"]
+    losses = re.findall(r"^\d\timages.*\t(\S+)$", capsys.readouterr().out, re.MULTILINE)
+    assert losses == ["20.250", "30.250", "40.250"], "each with the penalty from right before it"
+
+
+def test_the_record_alone_needs_no_penalty() -> None:
+    Display().add_penalty(lambda: pytest.fail("it is not printed"))
+
+
+def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    display = TextDisplay(display_every=3, images_per_step=8)
+    display.start({"Model": "trivial"})
+    for name, steps in (("warm-up", 4), ("measuring", 7)):
+        display.phase(name, steps)
+        phase = Phase()
+        for _ in range(steps):
+            phase.step_seconds.append(0.5)
+            phase.losses.append(2.0)
+            display.after_step(phase)
+    display.finish(make_record())
+    display.stored("somewhere")
+    out = capsys.readouterr().out
+    assert re.findall(r"^(\d+)\timages/sec: 16\.0 ", out, re.MULTILINE) == ["1", "3", "6"]
+    assert "total images/sec: 160.00\n" in out
+    assert "Model: trivial" in out
+
+
+def test_a_run_without_a_number_prints_no_headline(capsys: pytest.CaptureFixture[str]) -> None:
+    from results.record import Derived
+
+    TextDisplay(display_every=1, images_per_step=8).finish(make_record(derived=Derived()))
+    assert "total images/sec" not in capsys.readouterr().out
+
+
+def test_json_prints_the_record_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display()
+    display.start({"Model": "trivial"})
+    display.phase("measuring", 3)
+    display.after_step(Phase([1.0], [1.0]))
+    display.finish(make_record())
+    display.stored("somewhere")
+    assert json.loads(capsys.readouterr().out)["status"] == "ok"
+
+
+def test_steps_are_counted_on_a_terminal_between_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    display = TextDisplay(display_every=1, images_per_step=8)
+    display.phase("warm-up", 4)
+    display.after_step(Phase([0.5], [1.0]))
+    console.progress.look()
+    display.stop()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Warm-up: 0 of 4" in captured.err and captured.err.endswith("\r\x1b[2K")
+
+
+@pytest.mark.parametrize("display", [Display(8), TextDisplay(display_every=1, images_per_step=8)])
+def test_measured_steps_are_silent_for_the_thread_and_the_first_is_not(
+    display: Display, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_FIRST_LINE_SECONDS", 0.0)
+    for name, steps, is_silent in (
+        ("building the graph", None, False),
+        (FIRST_STEP, 1, False),
+        ("warm-up", 4, True),
+        ("measuring", 4, True),
+        ("measuring the input's stages", None, False),
+    ):
+        display.phase(name, steps)
+        capsys.readouterr()
+        console.progress.look()
+        assert (capsys.readouterr().err == "") == is_silent, name
+    display.stop()

@@ -1,0 +1,165 @@
+"""The formulas of what is sent, against the edges between devices in the graph that is really built."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.devices import device_plan
+from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.tracing import step_trace
+from benchmarks.training import objectives, optimizers, sent_bytes, training_step
+from models import building, splitting
+from variable_mgr import factory
+from variable_mgr.place import Place
+from variable_mgr.transfers import Transfer, by_kind, total_bytes
+
+WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
+BATCH = 6
+
+
+def _dense_model() -> building.Model:
+    with building.stateless_building(seed=0):
+        images = keras.Input((12, 1, 1))
+        x = keras.layers.Conv2D(12, 1, use_bias=False, name="conv")(images)
+        x = keras.layers.Flatten(name="flatten")(x)
+        for number, width in enumerate(WIDTHS):
+            x = keras.layers.Dense(width, activation="relu" if number < 2 else None, name=f"dense_{number}")(x)
+        return building.adapt(keras.Model(images, x))
+
+
+def _sent_in_graph(operation: tf.Operation) -> dict[str, tuple[int, int]]:
+    """Returns number and bytes of the tensors that go from one device to another, once per tensor and receiver."""
+    sent: set[tuple[str, str]] = set()
+    found: dict[str, tuple[int, int]] = {}
+    waiting, seen = [operation], {operation}
+    while waiting:
+        receiver = waiting.pop()
+        for tensor in receiver.inputs:
+            crossing = tensor.op.device and receiver.device and tensor.op.device != receiver.device
+            if crossing and tensor.shape.rank and (tensor.name, receiver.device) not in sent:
+                sent.add((tensor.name, receiver.device))
+                kind = "device to device"
+                if tensor.op.device.lower().endswith("cpu:0"):
+                    kind = "host to device"
+                elif receiver.device.lower().endswith("cpu:0"):
+                    kind = "device to host"
+                number, size = found.get(kind, (0, 0))
+                found[kind] = (number + 1, size + tensor.shape.num_elements() * tensor.dtype.size)
+        for other in [*(tensor.op for tensor in receiver.inputs), *receiver.control_inputs]:
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return found
+
+
+ON_THREE_TOWERS = [
+    ["--variable_update=independent"],
+    ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
+    ["--variable_update=parameter_server", "--local_parameter_device=gpu"],
+    ["--variable_update=parameter_server", "--local_parameter_device=gpu", "--fc_model_parallel"],
+    *(
+        ["--variable_update=replicated", f"--all_reduce_spec={spec}", *more]
+        for spec in ("pscpu", "psgpu", "xring", "hierarchical", "pscpu:100:xring")
+        for more in ([], ["--fc_model_parallel"])
+    ),
+    ["--variable_update=replicated", "--all_reduce_spec=xring", "--compact_gradient_transfer"],
+    ["--variable_update=replicated", "--all_reduce_spec=pscpu", "--gradient_repacking=2"],
+]
+# What these send grows in another way with the number of towers; rechd needs a power of two.
+ON_OTHER_NUMBERS = [
+    (["--variable_update=replicated", f"--all_reduce_spec={spec}", *more], towers)
+    for spec, more in (("xring", []), ("rechd", []), ("hierarchical", []), ("rechd", ["--fc_model_parallel"]))
+    for towers in (2, 4)
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "towers"),
+    [*((given, 3) for given in ON_THREE_TOWERS), *ON_OTHER_NUMBERS],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) -> None:
+    chosen, whole = _chosen(given, towers), _dense_model()
+    with tf.Graph().as_default():
+        sent = _sent_in_graph(_built(chosen, whole, towers).loops[0].operation)
+    by_formula = _by_formula(chosen, whole, towers)
+    assert by_kind(by_formula) == sent
+    assert total_bytes(by_formula) == sum(size for _, size in sent.values())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *ON_THREE_TOWERS,
+        ["--variable_update=parameter_server", "--staged_vars"],
+        ["--variable_update=replicated", "--all_reduce_spec=rechd"],
+        ["--variable_update=replicated", "--all_reduce_spec=xring#2"],
+        ["--variable_update=replicated", "--variable_consistency=relaxed"],
+        ["--variable_update=collective_all_reduce"],
+        ["--variable_update=local_sgd", "--local_sgd_steps=1"],
+    ],
+    ids=" ".join,
+)
+def test_a_traced_step_sends_what_the_formula_counts(given: list[str]) -> None:
+    chosen, whole = _chosen(given, 2), _dense_model()
+    with tf.Graph().as_default():
+        step = _built(chosen, whole, 2)
+        options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+        options.experimental.collective_graph_key = 1
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=3))) as session:
+            step.initialize(session, options=options)
+            metadata = tf.compat.v1.RunMetadata()
+            session.run(step.loops[0].operation, options=options, run_metadata=metadata)
+    found = step_trace.crossings(metadata, cpu_is_host=True, towers_in_total=2)
+    assert found.by_kind == by_kind(_by_formula(chosen, whole, 2))
+    assert found.unknown == 0
+
+
+def _chosen(given: list[str], towers: int) -> config.Config:
+    arguments = [*given, f"--num_gpus={towers}", "--device=cpu", f"--batch_size={BATCH}"]
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
+
+
+def _built(chosen: config.Config, whole: building.Model, towers: int) -> training_step.Step:
+    """Builds a step in the default graph, on devices of which none is the host."""
+    names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
+    shared = (device_plan.HOST,) if chosen.variables.shared_on == "cpu" else names
+    plan = device_plan.DevicePlan(place=Place(names, device_plan.HOST), shared=shared, description="")
+    model = splitting.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
+    manager = factory.make(
+        chosen.variables.variable_update,
+        plan.place,
+        shared_devices=plan.shared,
+        modifiers=chosen.variables.modifiers,
+        divided=model.divided,
+    )
+    inputs = []
+    for name in names:
+        with tf.device(name):
+            inputs.append(training_step.TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
+    return training_step.build_training_step(
+        model,
+        inputs,
+        plan,
+        manager=manager,
+        optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
+        objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
+    )
+
+
+def _by_formula(chosen: config.Config, whole: building.Model, towers: int) -> list[Transfer]:
+    return sent_bytes.model_transfers(
+        sent_bytes.manager_on_real_devices(
+            chosen.variables.variable_update,
+            chosen.variables.modifiers,
+            device="cpu",
+            towers=towers,
+            shared_on=chosen.variables.shared_on,
+        ),
+        whole,
+        BATCH,
+        divided_over=towers if chosen.variables.modifiers.fc_model_parallel else 0,
+    )
