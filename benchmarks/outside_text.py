@@ -13,7 +13,7 @@ _MOST_LETTERS = 100
 
 
 def whole_number(text: str) -> int | None:
-    """Returns the number that ASCII digits stand for, blanks around them aside; None for anything else."""
+    """Returns the number that ASCII digits stand for, ignoring blanks around them; None for anything else."""
     digits = text.strip()
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS else None
 

@@ -70,7 +70,7 @@ def open_store(output_dir: str) -> Store:
         raise UsageError(str(error)) from error
 
 
-def keep(store: Store, *records: Record) -> tuple[Sequence[Record], bool]:
+def save(store: Store, *records: Record) -> tuple[Sequence[Record], bool]:
     """Saves records, or prints them on stderr if that fails.
 
     Returns:

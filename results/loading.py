@@ -120,7 +120,7 @@ def _unlike(one: Record, other: Record) -> set[str]:
     """Returns the fields in which configurations with one key differ, as far as both have them."""
     if one.config is other.config:
         return set()
-    names = one.config.keys() & other.config.keys() - {*one.config_aside, *other.config_aside}
+    names = one.config.keys() & other.config.keys() - {*one.config_not_in_key, *other.config_not_in_key}
     return {name for name in names if _differ(one.config[name], other.config[name])}
 
 

@@ -55,8 +55,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         step_seconds: the measured steps.
         losses: mean loss over all devices, without the penalty of weight decay; None if it is not finite.
         warmup_losses: the same of the first step and the warm-up steps.
-        aside_losses: the same of the steps that were taken between these for a summary or a profile, not measured.
-        aside_steps: the number of each of them in the training, counted from 1.
+        unmeasured_losses: the same of the steps that were taken between these for a summary or a profile, not measured.
+        unmeasured_steps: the number of each of them in the training, counted from 1.
         peak_host_memory_bytes: largest resident set of the process.
         peak_gpu_memory_bytes: most memory that TensorFlow's allocator had in use on one GPU, or on one part of a split
             GPU, while operations of a traced step ran; None if no step could be traced. Without the CUDA context, and
@@ -106,8 +106,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     step_seconds: Sequence[Number] = []
     losses: Sequence[float | None] = []
     warmup_losses: Sequence[float | None] = []
-    aside_losses: Sequence[float | None] = []
-    aside_steps: Sequence[Count] = []
+    unmeasured_losses: Sequence[float | None] = []
+    unmeasured_steps: Sequence[Count] = []
     peak_host_memory_bytes: Annotated[Count | None, _of_run("max")] = None
     peak_gpu_memory_bytes: Annotated[Count | None, _of_run("max")] = None
     replica_drift: Annotated[float | None, _of_run("max")] = None

@@ -99,7 +99,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         reason: the status as a sentence; empty if it is ok.
         kind: what is measured: a `run`, one reduction (`allreduce`), or the stages of the input (`input`).
         warnings: sentences on the quality of the measurement.
-        config_aside: names of the fields of `config` that cannot change the rate, and are not in `config_key`.
+        config_not_in_key: names of the fields of `config` that cannot change the rate, and are not in `config_key`.
         format_version: version of this format.
     """
 
@@ -114,7 +114,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str = ""
     kind: Kind = Kind.RUN
     warnings: Sequence[str] = []
-    config_aside: Sequence[str] = []
+    config_not_in_key: Sequence[str] = []
     format_version: Literal[1] = FORMAT_VERSION
 
     @property
@@ -187,7 +187,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 # What was read of the text of parts of records, by the name of the part.
 Shared = dict[tuple[str, str | bytes], Any]
-_SHARED = (*PARTS, "warnings", "config_aside")
+_SHARED = (*PARTS, "warnings", "config_not_in_key")
 # A record of which the parts that others may share are still text.
 _LINE = msgspec.json.Decoder(
     msgspec.defstruct(
@@ -202,7 +202,7 @@ _LINE = msgspec.json.Decoder(
 _ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _CHECKS: Mapping[str, msgspec.json.Decoder[Any]] = {
     **{name: msgspec.json.Decoder(part) for name, part in PARTS.items()},
-    **dict.fromkeys(("warnings", "config_aside"), msgspec.json.Decoder(list[str])),
+    **dict.fromkeys(("warnings", "config_not_in_key"), msgspec.json.Decoder(list[str])),
 }
 
 

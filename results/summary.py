@@ -271,13 +271,13 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
 
 
 def _varying_fields(rows: Sequence[Row]) -> set[str]:
-    hidden = set(_IN_EVERY_LABEL).union(*(row.records[0].config_aside for row in rows))
+    hidden = set(_IN_EVERY_LABEL).union(*(row.records[0].config_not_in_key for row in rows))
     names = {name for row in rows for name in _flat(row.config)} - hidden
     # These are compared only among runs that read images, since every label shows whether a run does.
     of_input = {"data_set"}.union(*(row.config.get("input") or () for row in rows))
     values: dict[str, set[str]] = {name: set() for name in names}
     for row in rows:
-        if row.records[0].config_aside:
+        if row.records[0].config_not_in_key:
             fields = _flat(row.config)
             for name in names if row.config.get("input") else names - of_input:
                 values[name].add(repr(fields.get(name)))
@@ -314,7 +314,7 @@ def _key_without(row: Row, fields: tuple[str, ...]) -> str:
     """Returns a key that is equal for rows that differ only in these fields of the configuration."""
     if fields not in row.keys:
         first = row.records[0]
-        left_out = {*fields, *first.config_aside}
+        left_out = {*fields, *first.config_not_in_key}
         config = {name: value for name, value in first.config.items() if name not in left_out}
         machine = {"hardware": first.identity.hardware_key, "software": first.identity.software_key}
         row.keys[fields] = key_of({**config, **machine})

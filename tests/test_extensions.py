@@ -254,7 +254,7 @@ def test_an_option_is_declared_and_used(tmp_path: Path) -> None:
     assert refused.status == 2 and "--toy_factor=0.5 does not go with --variable_update=keras_fit" in refused.stderr
     record = tree.train("--weight_decay=0", "--toy_factor=0")
     assert len(set(record["measurement"]["losses"])) == 1
-    assert record["config"]["toy_factor"] == 0.0 and "toy_factor" not in record["config_aside"]
+    assert record["config"]["toy_factor"] == 0.0 and "toy_factor" not in record["config_not_in_key"]
 
 
 # Options that exist: the product files that name them, besides what passes a value on.

@@ -130,9 +130,9 @@ class Observers:
         self.team.expect("A step with a summary or a profile", self.limit_seconds)
         taken, values = self.stepper.otherwise(more, metadata)
         self.team.expect_nothing()
-        self.log.asides.add(taken)
-        self.log.aside_steps.append(step)
-        self.log.latest = self.log.asides
+        self.log.unmeasured.add(taken)
+        self.log.unmeasured_steps.append(step)
+        self.log.latest = self.log.unmeasured
         require_finite(taken.loss)
         return values
 

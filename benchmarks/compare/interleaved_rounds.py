@@ -1,6 +1,6 @@
 """Interleaved rounds of two builds: A B, B A, A B ..., so that a drift of the machine affects both. No TensorFlow.
 
-Where possible, both runs of a round start at once and interleave their steps in time slices, see `run.time_slices`.
+Where possible, both runs of a round start at once and interleave their steps in time slices, see `interleaved_steps`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def titles(configurations: Sequence[Configuration]) -> list[str]:
     firsts = [configuration.pairs[0].base for configuration in configurations]
     by_run = {record.identity.run_id: title(row) for row in summarize(firsts) for record in row.records}
     return [
-        by_run[first.identity.run_id] if first.config_aside else what_is_run(configuration.cell)
+        by_run[first.identity.run_id] if first.config_not_in_key else what_is_run(configuration.cell)
         for first, configuration in zip(firsts, configurations, strict=True)
     ]
 

@@ -149,10 +149,10 @@ class Config:
 
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can change the result."""
-        aside = self.aside_fields()
-        return {name: value for name, value in self.to_dict().items() if name not in aside}
+        not_in_key = self.fields_not_in_key()
+        return {name: value for name, value in self.to_dict().items() if name not in not_in_key}
 
-    def aside_fields(self) -> list[str]:
+    def fields_not_in_key(self) -> list[str]:
         """Returns the names of the fields that cannot change the result."""
         return [
             *(

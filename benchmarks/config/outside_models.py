@@ -169,7 +169,7 @@ def _facts(name: str, num_classes: int) -> Facts:
     if held and all(_digest(path) == digest for path, digest in held.facts.sources.items()):
         return held.facts
     facts = _probe(name, num_classes)
-    _FILE.keep(key, {"model": name, "facts": dataclasses.asdict(facts)})
+    _FILE.put(key, {"model": name, "facts": dataclasses.asdict(facts)})
     return facts
 
 

@@ -24,7 +24,7 @@ from benchmarks.option import Flag, Groups, only
 from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
-from benchmarks.record_files import keep, open_store
+from benchmarks.record_files import open_store, save
 from models import specs
 from results.input_verdict import advice, costs, out_of_order
 from results.measurement import Derived, Measurement, derive
@@ -76,10 +76,10 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
     how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
     data_set: str | None = None
 
-    def save(error: BenchError) -> None:
-        keep(store, _record(chosen, provenance, data_set=data_set, error=error))
+    def save_failed(error: BenchError) -> None:
+        save(store, _record(chosen, provenance, data_set=data_set, error=error))
 
-    with recorded(step_timeout_seconds, save) as deadlines:
+    with recorded(step_timeout_seconds, save_failed) as deadlines:
         deadlines.preparation(f"Reading --data_dir={data.data_dir}")
         source = host_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
         data_set = source.identify()
@@ -94,7 +94,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
             deadlines.preparation("Ending the input's pipelines")
         buffer = shuffle_fullness.measure(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
-    (record,), kept = keep(store, _record(chosen, provenance, measurement, data_set=data_set))
+    (record,), kept = save(store, _record(chosen, provenance, measurement, data_set=data_set))
     if not as_text:
         say(record.to_json())
     else:
@@ -167,7 +167,7 @@ def _record(
     return Record(
         identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
         config={**chosen.to_dict(), **read},
-        config_aside=chosen.aside_fields(),
+        config_not_in_key=chosen.fields_not_in_key(),
         environment=provenance.environment,
         model={"title": model.title, "image_size": model.image_size},
         placement={},

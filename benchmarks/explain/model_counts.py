@@ -42,7 +42,7 @@ def of(configs: Sequence[Config]) -> list[tuple[ModelFacts, float | None]]:
             for index in missing:
                 found[index] = facts, sent = _count(*parts[index])
                 entry = {"model": configs[index].workload.model, "facts": dataclasses.asdict(facts), "sent_bytes": sent}
-                _FILE.keep(keys[index], entry)
+                _FILE.put(keys[index], entry)
                 progress.advance()
     return [counted for counted in found if counted]
 

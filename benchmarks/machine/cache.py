@@ -63,7 +63,7 @@ class CacheFile:
             self._ignore(error)
             return None
 
-    def keep(self, key: str, entry: Entry) -> None:
+    def put(self, key: str, entry: Entry) -> None:
         """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
         self.update(key, lambda held: entry)
 
@@ -129,6 +129,6 @@ class Answered(msgspec.Struct, Generic[T]):
     answer: T
 
 
-def keep(wanted: str, answer: Mapping[str, Any]) -> None:
+def put(wanted: str, answer: Mapping[str, Any]) -> None:
     """Saves an answer under a key."""
-    FILE.keep(wanted, {"answer": answer})
+    FILE.put(wanted, {"answer": answer})

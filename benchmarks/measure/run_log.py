@@ -33,7 +33,7 @@ class RunLog:
         towers: of this process.
         asynchronous: whether this is a worker of a cluster that waits for no other.
         data_set: identifies the data set that is read; None if none is.
-        asides, aside_steps: the steps that were taken between the others without being measured, and their numbers.
+        unmeasured, unmeasured_steps: the steps between the others that are not measured, and their numbers.
         latest: the phase of the last step.
         opened_at: when measuring began, by the clock of the steps, which stops while nothing is measured.
         steps_per_slice: steps per time slice, if the run was interleaved with another.
@@ -50,8 +50,8 @@ class RunLog:
     first: Phase = dataclasses.field(default_factory=Phase)
     warmup: Phase = dataclasses.field(default_factory=Phase)
     measured: Phase = dataclasses.field(default_factory=Phase)
-    asides: Phase = dataclasses.field(default_factory=Phase)
-    aside_steps: list[int] = dataclasses.field(default_factory=list)
+    unmeasured: Phase = dataclasses.field(default_factory=Phase)
+    unmeasured_steps: list[int] = dataclasses.field(default_factory=list)
     latest: Phase = dataclasses.field(default_factory=Phase)
     numbers: Measurement = Measurement(images_per_step=None)
     data_set: str | None = None
@@ -113,8 +113,8 @@ class RunLog:
             step_seconds=measured.step_seconds,
             losses=measured.losses,
             warmup_losses=[*self.first.losses, *self.warmup.losses],
-            aside_losses=self.asides.losses,
-            aside_steps=self.aside_steps,
+            unmeasured_losses=self.unmeasured.losses,
+            unmeasured_steps=self.unmeasured_steps,
             peak_host_memory_bytes=self.numbers.peak_host_memory_bytes or largest_resident_bytes(),
             tower_step_seconds=[[s.seconds for s in measured.tower_steps if s.tower == tower] for tower in by_tower],
             staleness_counts=[stale[updates] for updates in range(1 + max(stale, default=-1))],

@@ -65,7 +65,7 @@ def together(reports: Sequence[WorkerReport]) -> Measurement:
         startup_seconds=latest.startup_seconds,
         startup_phases_seconds=latest.startup_phases_seconds,
         warmup_losses=_means([m.warmup_losses for m in every]),
-        aside_losses=_means([m.aside_losses for m in every]),
+        unmeasured_losses=_means([m.unmeasured_losses for m in every]),
         worker_step_seconds=[list(m.step_seconds) for m in every],
         worker_compute_seconds=[list(report.compute_seconds) for report in reports],
         tower_compute_seconds=[list(seconds) for m in every for seconds in m.tower_compute_seconds],

@@ -13,7 +13,7 @@ from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.record_files import keep
+from benchmarks.record_files import save
 from results.intervals import slower_than_best
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
@@ -262,7 +262,7 @@ class Report:
         )
 
     def _save(self, records: Sequence[Record]) -> None:
-        records, saved = keep(self._store, *records)
+        records, saved = save(self._store, *records)
         self._all_saved = saved and self._all_saved
         if not self._as_text:
             for record in records:

@@ -36,7 +36,7 @@ from benchmarks.microbench import device_peak
 from benchmarks.process import sentinel, signals, tensorflow_setup
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, watched
-from benchmarks.record_files import keep, open_store
+from benchmarks.record_files import open_store, save
 from benchmarks.trackers import handover
 from models import specs
 from models.outside_code import OutsideCodeError
@@ -191,7 +191,7 @@ class _Run:
             record = replace(record, derived=replace(record.derived, synthetic_ratio=ratio))
         except Exception:  # whatever other runs have left in the file, this one is saved
             warn_of_exception()
-        (self.record,), self.is_kept = keep(self.store, record)
+        (self.record,), self.is_kept = save(self.store, record)
         self.dismiss()
 
     def _record(self, error: BenchError | None) -> Record:
@@ -263,7 +263,7 @@ class _Run:
             )
         record = record_without_run(self.config, self.provenance, status, reason)
         try:
-            keep(open_store(self.config.output.output_dir), record)
+            save(open_store(self.config.output.output_dir), record)
         except Exception as error:
             warn(f"{error} The record of the run follows.")
             console.log(record.cleaned().to_json())
@@ -301,7 +301,7 @@ def record_without_run(
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),
         config={**config.to_dict(), **read},
-        config_aside=config.aside_fields(),
+        config_not_in_key=config.fields_not_in_key(),
         environment=provenance.environment,
         model=specs.find_model(config.workload.model).facts(config.workload.num_classes),
         placement={},

@@ -21,7 +21,7 @@ from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
 from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, silence, subprocesses
-from benchmarks.record_files import keep
+from benchmarks.record_files import save
 from benchmarks.run.runner import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
 from results.loading import Loaded, load
@@ -107,7 +107,7 @@ class CellRunner:
         if ended.wrote_too_much and command.stderr:
             command.stderr.truncate(min(_LEFT_BYTES, os.fstat(command.stderr.fileno()).st_size))
         if not was_removed and not is_stored:
-            (record,), _ = keep(self.store, record)
+            (record,), _ = save(self.store, record)
         self.records.append(record)
         if was_removed:
             self._store_again()
@@ -135,7 +135,7 @@ class CellRunner:
         path = self.store.jsonl_path
         stored = {record.identity.run_id for record in self.store.load().records}
         missing = [record for record in self.records if record.identity.run_id not in stored]
-        _, are_stored = keep(self.store, *missing)
+        _, are_stored = save(self.store, *missing)
         if not are_stored:
             raise BenchError(f"{path} was removed while runs were to be stored in it, and it cannot be made again.")
         warn(f"{path} was removed. It was made again, with {counted(len(missing), 'record')} of this session.")
@@ -150,7 +150,7 @@ class CellRunner:
         return self._keep_without_run(cell, Status.CRASH, reason)
 
     def _keep_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
-        (record,), _ = keep(self.store, self._without_run(cell, status, reason))
+        (record,), _ = save(self.store, self._without_run(cell, status, reason))
         self.records.append(record)
         return record
 

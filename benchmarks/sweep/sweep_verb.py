@@ -184,7 +184,7 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
     others: list[Record] = []
     for record in earlier:
         # A run's own refusal may have had a temporary reason, so it is tried again.
-        refused = record.status is Status.SKIPPED and record.config_aside
+        refused = record.status is Status.SKIPPED and record.config_not_in_key
         again = refused or record.status is Status.INTERRUPTED
         key = _key(record.config)
         if record.identity.hardware_key not in this_machine or again or key not in wanted:

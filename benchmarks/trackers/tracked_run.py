@@ -144,7 +144,7 @@ def _points(record: Record, times: StepTimes) -> list[Point]:
             f"{row['phase']}/images_per_sec": row["images_per_sec"],
         }
         values[number] = dict(_numbers({**timed, **{name: row[name] for name in _OF_A_STEP}}))
-    for number, loss in zip(taken.aside_steps, taken.aside_losses, strict=False):
+    for number, loss in zip(taken.unmeasured_steps, taken.unmeasured_losses, strict=False):
         values.setdefault(number, {}).update(_numbers({"loss": loss}))
     for evaluation, (_, end) in zip(taken.evaluations, times.evaluations, strict=True):
         if isinstance(step := evaluation.get("step"), int):

@@ -171,7 +171,7 @@ def resolve_batch_size(
         if not found.largest:
             raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
         run_log.leave_out(time.monotonic() - begun)
-        cache.keep(key, dataclasses.asdict(found))
+        cache.put(key, dataclasses.asdict(found))
     resolved = config.resolve({**values, "batch_size": found.largest}, count_gpus)
     notice = f"--batch_size=auto: {found.largest} images per device. {found.limit} Another batch trains differently."
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))

@@ -98,7 +98,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
     if status is ExitStatus.OK and not answer.untested_on:
-        cache.keep(key, answer.to_dict())  # before it is printed, which may fail
+        cache.put(key, answer.to_dict())  # before it is printed, which may fail
     _print(plan, answer)
     return status
 

@@ -84,7 +84,7 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
         record,
         identity=replace(identity, command=_command(identity.command, words), session_id=""),
         config=config,
-        config_aside=[name for name in record.config_aside if name in config],
+        config_not_in_key=[name for name in record.config_not_in_key if name in config],
         environment={**_of(environment, "", words), "machine": title},
         model=_of(record.model, "", words),
         # Its lists are names of variables and devices.

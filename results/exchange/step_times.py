@@ -41,8 +41,8 @@ def of_record(record: Record) -> StepTimes:
     taken = record.measurement
     first = [] if taken.first_step_seconds is None else [taken.first_step_seconds]
     seconds = [*first, *taken.warmup_step_seconds, *taken.step_seconds]
-    aside = set(taken.aside_steps)
-    counted = (number for number in itertools.count(taken.steps_before + 1) if number not in aside)
+    unmeasured = set(taken.unmeasured_steps)
+    counted = (number for number in itertools.count(taken.steps_before + 1) if number not in unmeasured)
     numbers = list(itertools.islice(counted, len(seconds)))
     # Alone, an evaluation consists of the steps themselves.
     within = 0.0 if record.config.get("eval_only") is True else 1.0

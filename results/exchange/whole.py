@@ -101,8 +101,8 @@ def _named(names: Sequence[str]) -> Callable[[Record], dict[str, Any]]:
 
 
 def _config(record: Record) -> Mapping[str, Any]:
-    aside = {*record.config_aside, "cluster"}
-    inside = {name: value for name, value in record.config.items() if name not in aside}
+    not_in_key = {*record.config_not_in_key, "cluster"}
+    inside = {name: value for name, value in record.config.items() if name not in not_in_key}
     # A cluster of one worker has another key than no cluster.
     return {**{n: str(v) for n, v in flat(inside).items()}, "cluster": str(bool(record.config.get("cluster")))}
 

@@ -110,9 +110,9 @@ def software_differences(base: Record, candidate: Record, names: tuple[str, str]
 
 def config_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
     """Returns in which fields that can change the rate the configurations differ, a phrase each."""
-    aside = {*base.config_aside, *candidate.config_aside}
+    not_in_key = {*base.config_not_in_key, *candidate.config_not_in_key}
     first, second = (
-        flat({name: value for name, value in record.config.items() if name not in aside})
+        flat({name: value for name, value in record.config.items() if name not in not_in_key})
         for record in (base, candidate)
     )
     return differences(first, second, names)

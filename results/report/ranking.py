@@ -98,7 +98,7 @@ def _flags(row: Row) -> list[str]:
             words.append(word)
         elif words:
             words[-1] += f"={word}"  # --name value
-    left_out = {f"--{name}" for name in (*first.config_aside, *_FLAGS_OF_PRECISION)}
+    left_out = {f"--{name}" for name in (*first.config_not_in_key, *_FLAGS_OF_PRECISION)}
     kept = [word for word in words if word.partition("=")[0] not in left_out]
     return [*kept, f"--precision={row.config.get('precision')}"]
 

@@ -42,7 +42,7 @@ def test_flags_mean_what_they_mean_on_the_command_line() -> None:
     made = Config.from_flags(**FLAGS, compact_gradient_transfer=True, init_learning_rate=0.5, num_batches=None)
     words = [*run_flags.words(FLAGS), "--compact_gradient_transfer", "--init_learning_rate=0.5"]
     assert made == config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
-    assert "command" not in made.to_dict() and "command" not in made.aside_fields()
+    assert "command" not in made.to_dict() and "command" not in made.fields_not_in_key()
 
 
 @pytest.mark.parametrize(

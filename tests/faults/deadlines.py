@@ -74,7 +74,7 @@ def _run(scratch: Scratch) -> None:
 def _cache_lock(scratch: Scratch) -> None:
     holder = scratch.hold_lock(Path(scratch.variables["XDG_CACHE_HOME"]) / "cnn_bench" / "recommendations.lock")
     holder.send(signal.SIGSTOP)
-    script = "from benchmarks.system import cache; cache.keep('key', {'batch_size': 2})"
+    script = "from benchmarks.machine import cache; cache.put('key', {'batch_size': 2})"
     try:
         saving = scratch.start(program=(sys.executable, "-c", script), variables={"PYTHONPATH": str(ROOT)})
         scratch.expect(saving.end(90), 0, says=["lock"])

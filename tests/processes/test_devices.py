@@ -14,8 +14,8 @@ from tests.support.commands import ROOT, Finished
 @pytest.mark.slow
 def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
     script = (
-        "from benchmarks.topology import devices; from benchmarks.process.tensorflow_setup import Devices; "
-        "devices.require_nchw_on_cpu(Devices())"
+        "from benchmarks.devices import device_plan; from benchmarks.process.tensorflow_setup import Devices; "
+        "device_plan.require_nchw_on_cpu(Devices())"
     )
     variables = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True)
@@ -48,12 +48,12 @@ from benchmarks.process import tensorflow_setup
 chosen = config.resolve(flag.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
 tensorflow_setup.prepare(chosen.runtime)
 import tensorflow as tf
-from benchmarks.one_run import graph
-graph.plan_devices(chosen)
+from benchmarks.graph import run_graph
+run_graph.plan_devices(chosen)
 tf.constant(1.0)  # starts the eager runtime, as an input pipeline does
 with tf.Graph().as_default():
     product = tf.matmul(*[tf.random.normal([300, 300])] * 2)
-    with tf.compat.v1.Session(config=graph.session_config(chosen.devices, chosen.runtime)) as session:
+    with tf.compat.v1.Session(config=run_graph.session_config(chosen.devices, chosen.runtime)) as session:
         session.run(product)
         print(len(os.listdir("/proc/self/task")))
 """

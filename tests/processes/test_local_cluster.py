@@ -218,14 +218,14 @@ def test_a_program_that_cannot_be_started_leaves_nobody(tasks: Tasks) -> None:
 LAUNCHER = """
 import pathlib, signal, sys
 sys.path.insert(0, {root!r})
-from benchmarks.cluster import launcher; from benchmarks.topology import launch_plan
+from benchmarks.cluster import launch_plan, launcher
 from benchmarks.errors import Terminated
 signal.signal(signal.SIGINT, signal.default_int_handler)
 scripts = {scripts!r}
 def command(task, cluster):
     return [sys.executable, "-Sc", scripts[str(task)]]
 try:
-    launcher.run(launch_plan.on_this_host("ps:1,worker:2"), command, pathlib.Path({logs!r}))
+    launcher.launch(launch_plan.on_this_host("ps:1,worker:2"), command, pathlib.Path({logs!r}))
 except Terminated:
     sys.exit(143)
 except KeyboardInterrupt:

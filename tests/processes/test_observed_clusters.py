@@ -30,8 +30,8 @@ def test_all_workers_are_in_the_trace_and_take_asides_together(
     assert run.status == 0, run.stderr
     (record,) = records()
     seen = record["measurement"]
-    assert seen["aside_steps"] == [4, 6, 7, 8, 12, 16]
-    assert len(seen["aside_losses"]) == 6 and len(seen["step_seconds"]) == 8
+    assert seen["unmeasured_steps"] == [4, 6, 7, 8, 12, 16]
+    assert len(seen["unmeasured_losses"]) == 6 and len(seen["step_seconds"]) == 8
     assert seen["replica_drift"] in (0, None)
     assert len(list((tmp_path / "t").glob("events.*"))) == 1
     for directory in ("t", "t/worker_1"):

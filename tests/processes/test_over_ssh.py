@@ -114,13 +114,13 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from benchmarks.cluster import launcher
 from benchmarks.errors import Terminated
-from benchmarks.topology import launch_plan
+from benchmarks.cluster import launch_plan
 signal.signal(signal.SIGINT, signal.default_int_handler)
 scripts = {scripts!r}
 def command(task, cluster):
     return launch_plan.over_ssh(task, cluster, [sys.executable, "-Sc", scripts[str(task)]])
 try:
-    launcher.run(launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000), command, Path({logs!r}))
+    launcher.launch(launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000), command, Path({logs!r}))
 except Terminated:
     sys.exit(143)
 except KeyboardInterrupt:

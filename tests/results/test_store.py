@@ -429,8 +429,8 @@ def test_another_configuration_with_an_equal_key_is_kept_apart_and_said(tmp_path
     run = fake_run()
     key = run.identity.config_key
     others = [_with(fake_run(precision=precision), config_key=key) for precision in ("fp16", "bf16", "fp16")]
-    aside = _with(fake_run(output_dir="elsewhere"), config_key=key)
-    store.append(run, *others, aside)
+    other = _with(fake_run(output_dir="elsewhere"), config_key=key)
+    store.append(run, *others, other)
     loaded = store.load()
     assert [len(row.records) for row in summarize(loaded.records)] == [2, 2, 1]
     assert len(loaded.problems) == 3
@@ -452,7 +452,7 @@ def test_what_records_have_in_common_is_kept_in_memory_once(tmp_path: Path) -> N
         config = {"model": "trivial", "modifiers": settings, "seed": 1}
         Store(path.parent).append(make_record(config=config, environment={"cpu": "x" * 9, "load": id(path)}))
     first, second, third = load(*files).records
-    assert first.config is second.config and first.config_aside is second.config_aside
+    assert first.config is second.config and first.config_not_in_key is second.config_not_in_key
     assert third.config != first.config and third.model is first.model
     assert third.config["modifiers"] == {"staged_vars": False}
 

@@ -111,7 +111,7 @@ def record_of(run: FakeRun, *, step_seconds: float = 0.1) -> Record:
     return Record(
         identity=origin.identity(chosen.key_fields()),
         config=chosen.to_dict(),
-        config_aside=chosen.aside_fields(),
+        config_not_in_key=chosen.fields_not_in_key(),
         environment={},
         model={},
         placement={},

@@ -85,7 +85,7 @@ def fake_run(
             software={"tensorflow": "2.21.0"},
         ),
         config=chosen,
-        config_aside=["output_dir"],
+        config_not_in_key=["output_dir"],
         environment={"cpu": hardware, "tensorflow_version": "2.21.0", "variables": {"TF_X": "<b>1</b>"}},
         model={"gflop_per_image": 7.7},
         placement={"sent_per_step": {"gradient_bytes": sent, "total_bytes": sent}},

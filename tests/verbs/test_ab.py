@@ -412,7 +412,7 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
     repository.commit(HANGS)
     code = (
         "import sys; from pathlib import Path\n"
-        "from benchmarks.cli import main; from benchmarks.regression import builds\n"
+        "from benchmarks.cli import main; from benchmarks.compare import builds\n"
         "builds.RUN_BENCH = Path(sys.argv.pop(1)); sys.exit(main.dispatch(sys.argv[1:]))"
     )
     words = [

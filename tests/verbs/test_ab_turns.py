@@ -221,15 +221,15 @@ import os, signal, sys
 from msgspec.structs import replace
 sys.path.insert(0, ROOT)
 from benchmarks.errors import OverdueError
-from benchmarks.one_run import time_slices
+from benchmarks.measure import interleaved_steps
 from results.record import Status
 from tests.support import fake_runs
 
-time_slices._LEAST_SLICE_SECONDS = 1.0
+interleaved_steps._LEAST_SLICE_SECONDS = 1.0
 run = fake_runs.FakeRun(sys.argv)
 record = fake_runs.record_of(run)
 try:
-    with time_slices.taken(time_slices.can_interleave(run.config), 60.0) as own:
+    with interleaved_steps.taken(run.config.can_interleave, 60.0) as own:
         if sys.argv[1] == STOPS and AT == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
         own.begin(20, 0.001)
@@ -243,7 +243,7 @@ try:
 except OverdueError as error:
     print(error, file=sys.stderr)
     record = replace(record, status=Status.TIMEOUT, reason=str(error))
-run.leave(replace(record, environment=time_slices.environment(own.steps_per_slice)))
+run.leave(replace(record, environment=interleaved_steps.environment(own.steps_per_slice)))
 """
 
 

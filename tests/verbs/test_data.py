@@ -125,7 +125,7 @@ def test_damaged_pixels_are_found(run_bench: RunBench, tmp_path: Path) -> None:
     assert checked.status == 5 and "record 4 at byte" in checked.stdout and "bytes are not 64 rows of" in checked.stdout
 
 
-# What becomes of a record is tested for every kind in tests/benchmarks/datasets/test_damage.py; here, what a user sees.
+# What becomes of a record is tested for every kind in tests/benchmarks/data/writing/test_damage.py; here, the verb.
 @pytest.mark.slow
 @rotating("kind", ["crc", "truncated"], first=1)
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(

@@ -38,7 +38,7 @@ def test_no_flag_of_a_tracker_changes_the_configuration_key() -> None:
         config.resolve(flag.parse([*SMALL, *flags], run_flags.RUN_FLAGS).values, lambda: 0) for flags in ((), SENT)
     )
     assert sending.output.trackers.wandb_project == "demo" and plain.key_fields() == sending.key_fields()
-    assert "trackers" in sending.aside_fields()
+    assert "trackers" in sending.fields_not_in_key()
 
 
 @pytest.mark.process

@@ -44,7 +44,7 @@ def curve(record: dict[str, Any]) -> dict[int, float]:
     seen = record["measurement"]
     first = 1 + (seen.get("steps_before") or 0)
     losses = iter([*seen["warmup_losses"], *seen["losses"]])
-    asides = dict(zip(seen["aside_steps"], seen["aside_losses"], strict=True))
+    asides = dict(zip(seen["unmeasured_steps"], seen["unmeasured_losses"], strict=True))
     total = len(seen["warmup_losses"]) + len(seen["losses"]) + len(asides)
     return {step: asides[step] if step in asides else next(losses) for step in range(first, first + total)}
 
@@ -56,7 +56,7 @@ def test_summaries_are_those_of_the_steps_and_do_not_change_the_training(
     assert run_bench(*words, *SUMMARIES, "--summary_verbosity=3").status == 0
     assert run_bench(*words, "--num_batches=7").status == 0
     observed, plain = records()
-    assert observed["measurement"]["aside_steps"] == [3, 6, 9]
+    assert observed["measurement"]["unmeasured_steps"] == [3, 6, 9]
     losses = curve(observed)
     assert losses == pytest.approx(curve(plain), rel=1e-3)
     found = summaries(tmp_path / "t")
@@ -112,7 +112,7 @@ def test_a_resumed_run_continues_the_events(run_bench: Run, tmp_path: Path) -> N
 def test_a_profile_has_tensorflows_file_and_a_table(run_bench: Run, records: Records, tmp_path: Path) -> None:
     run = run_bench(*RUN, "--num_batches=3", "--num_warmup_batches=1", "--profile_steps=3:4")
     assert run.status == 0
-    assert records()[0]["measurement"]["aside_steps"] == [3, 4, 5, 6]
+    assert records()[0]["measurement"]["unmeasured_steps"] == [3, 4, 5, 6]
     assert len(records()[0]["measurement"]["step_seconds"]) == 3
     (profile,) = (tmp_path / "out").glob("plugins/profile/*/*.xplane.pb")
     assert b"MatMul" in profile.read_bytes()

@@ -68,11 +68,11 @@ def test_nothing_given_is_one_process() -> None:
     assert resolve(job_name="", worker_hosts="", task_index=0) == (None, ())
 
 
-@pytest.mark.parametrize("aside", [{}, {"job_name": "worker", "worker_hosts": "a:1"}, {"local_cluster": "worker:2"}])
+@pytest.mark.parametrize("other", [{}, {"job_name": "worker", "worker_hosts": "a:1"}, {"local_cluster": "worker:2"}])
 @pytest.mark.parametrize("hosts", ["-V", "a,-oProxyCommand=x", "a b", "a;id", "me@a", "::1", "a,", "a:22"])
-def test_what_is_no_host_is_refused_whatever_else_is_given(hosts: str, aside: dict[str, Any]) -> None:
+def test_what_is_no_host_is_refused_whatever_else_is_given(hosts: str, other: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"^--hosts={re.escape(hosts)}: '.*' is no host: "):
-        resolve(hosts=hosts, ssh=True, variable_update="collective_all_reduce", **aside)
+        resolve(hosts=hosts, ssh=True, variable_update="collective_all_reduce", **other)
 
 
 def test_hosts_for_ssh() -> None:

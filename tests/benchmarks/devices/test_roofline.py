@@ -83,7 +83,7 @@ HARDWARE = {"cpu_model": "A CPU", "cpu_cores_usable": 2, "memory_gib": 24, "gpus
 
 
 def _store(key: str, peak: Peak) -> None:
-    device_peak.FILE.keep(key, dataclasses.asdict(peak))
+    device_peak.FILE.put(key, dataclasses.asdict(peak))
 
 
 def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

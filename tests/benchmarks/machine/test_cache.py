@@ -33,7 +33,7 @@ def in_threads(*work: object) -> None:
 def test_writers_at_the_same_time_lose_no_entry() -> None:
     def write(name: str) -> None:
         for number in range(5):
-            FILE.keep(f"{name}{number}", {"value": number})
+            FILE.put(f"{name}{number}", {"value": number})
 
     in_threads(*(lambda name=name: write(name) for name in "abcd"))
     assert all(FILE.find(f"{name}{number}", dict)["value"] == number for name in "abcd" for number in range(5))
@@ -55,7 +55,7 @@ def test_a_lock_that_is_never_released_costs_the_entry_and_not_the_run(
     monkeypatch.setattr(cache, "_NOTICE_SECONDS", 0.01)
     with (directory / "some.lock").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        FILE.keep("key", {"value": 1})
+        FILE.put("key", {"value": 1})
     waiting, given_up = capsys.readouterr().err.splitlines()
     assert waiting == f"run_bench: Another process has locked {directory / 'some.lock'}: waiting for it."
     assert "Measured things cannot be saved" in given_up and f"the lock on {directory / 'some.lock'} for" in given_up
@@ -68,7 +68,7 @@ def test_damage_is_reported_once_and_mended_by_the_next_entry(
 ) -> None:
     (directory / "some.json").write_text(damage, encoding="utf-8")
     assert FILE.find("key", dict) is None and FILE.find("other", dict) is None
-    FILE.keep("key", {"value": 1})
+    FILE.put("key", {"value": 1})
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "cannot be read" in sentence and str(directory / "some.json") in sentence
     assert FILE.find("key", dict)["value"] == 1

@@ -32,8 +32,8 @@ def test_accuracies_waits_evaluations_and_steps_aside_are_at_their_steps() -> No
         top_1_accuracies=[0.5] * 6,
         loss_scales=[128.0] * 6,
         input_wait_seconds=[0.01] * 6,
-        aside_steps=[3],
-        aside_losses=[6.25],
+        unmeasured_steps=[3],
+        unmeasured_losses=[6.25],
         evaluations=[{"step": 4, "epochs": 1.0, "top_1_accuracy": 0.75, "loss": None, "seconds": 2.0}],
     )
     values = {point.step: point.values for point in tracked(make_record(measurement=taken)).points}

@@ -78,7 +78,7 @@ def test_an_odd_record_has_lines_too() -> None:
 
 def test_steps_are_numbered_as_in_the_training() -> None:
     record = trained()
-    taken = replace(record.measurement, steps_before=10, aside_steps=[12], aside_losses=[1.0], evaluations=[])
+    taken = replace(record.measurement, steps_before=10, unmeasured_steps=[12], unmeasured_losses=[1.0], evaluations=[])
     times = step_times.of_record(replace(record, measurement=taken))
     assert times.numbers == [11, 13, 14, 15]
     assert times.step_ends == [996.0, 997.0, 998.0, 1000.0] and times.first_step == 993.0 and times.began == 983.0

@@ -71,7 +71,7 @@ def run(**config: Any) -> Record:
             "data_set": "files of canaryuser",
             "notices": ["At 10.20.30.40."],
         },
-        config_aside=["output_dir", "data_dir", "notices"],
+        config_not_in_key=["output_dir", "data_dir", "notices"],
         environment=environment,
         measurement=measurement,
         derived=derive(measurement, record.config["num_devices"] * (record.config.get("num_workers") or 1)),
