@@ -23,21 +23,21 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.process.private_network import OPEN_PORTS
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.run import session
+from benchmarks.run import train
 
 # Settings of the GPUs that a worker finds on its host.
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
 
 
-def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
-    """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
+def carry_out_task(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
+    """Does this task's part of a run; raises what `take_part` and `train.carry_out` raise."""
     training = [task for task in cluster.tasks if cluster_spec.trains(cluster, task, config.variables.variable_update)]
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
         if len(training) > 1:
             display.only_of(str(cluster.own), rate_too=log.asynchronous)
-        session.execute(config, log, display, team)
+        train.carry_out(config, log, display, team)
 
     take_part(config, cluster, watchdog, work if cluster.own in training else None)
 
