@@ -81,8 +81,8 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
         log.placement = built.placement
         log.data_set = built.input.source.identify() if built.input.source else None
         display.start(run_facts.facts(config, built.input.description, log.placement))
-        if config.summaries.graph_file and team.is_leader:
-            graph_files.write_graph(graph.as_graph_def(), Path(config.summaries.graph_file))
+        if config.traces.graph_file and team.is_leader:
+            graph_files.write_graph(graph.as_graph_def(), Path(config.traces.graph_file))
         with _explained(built, config, team):
             epochs = _epochs(config, built, earlier.steps, earlier.images)
             steps = plan(config.length, epochs, config.steps_per_round, saved_in, earlier.ends_at_step)

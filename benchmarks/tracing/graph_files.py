@@ -20,12 +20,12 @@ def require_files(config: Config, *, saves: bool, leads: bool) -> None:
     Raises:
         UsageError: a file or a directory cannot be written.
     """
-    asked, train_dir, output_dir = config.summaries, config.checkpoints.train_dir, config.output.output_dir
+    train_dir, output_dir = config.checkpoints.train_dir, config.output.output_dir
     for flag in ("trace_file", "graph_file", "partitioned_graph_file_prefix"):
-        path = getattr(asked, flag)
+        path = getattr(config.traces, flag)
         if path and leads:
             _require_writable(Path(path), f"--{flag}={path}")
-    if (saves and leads) or asked.summary_verbosity or asked.profile_steps:
+    if (saves and leads) or config.summaries.summary_verbosity or config.traces.profile_steps:
         flag, directory = ("train_dir", train_dir) if train_dir else ("output_dir", output_dir)
         _require_writable(place(directory) / "events", f"--{flag}={directory}")
 

@@ -25,9 +25,9 @@ def profiled_steps(run: RunSession) -> ProfiledSteps | None:
     Raises:
         UsageError: the training ends before them.
     """
-    if not run.config.summaries.profile_steps:
+    if not run.config.traces.profile_steps:
         return None
-    first, last = run.config.summaries.profile_steps
+    first, last = run.config.traces.profile_steps
     if first > run.last_step:
         raise UsageError(f"--profile_steps={first}:{last}: the training ends after step {run.last_step}.")
     if last <= run.epochs.steps_before + 1:

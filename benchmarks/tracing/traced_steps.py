@@ -11,13 +11,13 @@ from statistics import fmean
 
 import tensorflow as tf
 
-from benchmarks.callbacks.options import Summaries
 from benchmarks.cluster.member import Team
 from benchmarks.console import warn
 from benchmarks.errors import headline
 from benchmarks.graph import stepper
 from benchmarks.graph.run_session import RunSession
 from benchmarks.tracing import chrome_trace, graph_files, step_trace
+from benchmarks.tracing.options import Traces
 from benchmarks.tracing.step_events import events
 from benchmarks.training.training_step import Loop
 from results import placement_tables
@@ -43,7 +43,7 @@ def trace(run: RunSession) -> None:
     config, log, team, loops = run.config, run.log, run.team, run.built.step.loops
     place, on_gpus = config.place, config.devices.on_gpu
     several = place.towers_in_total > 1 or config.processes.cluster is not None
-    written = config.summaries.trace_file or config.summaries.partitioned_graph_file_prefix
+    written = config.traces.trace_file or config.traces.partitioned_graph_file_prefix
     fully = bool(several or written or log.traced_always)
     if not (fully or on_gpus) or log.steps_per_slice is not None:
         return
@@ -54,7 +54,7 @@ def trace(run: RunSession) -> None:
     seconds = time.perf_counter() - begin
     used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
     log.observe(peak_gpu_memory_bytes=max(used, default=None))
-    _write(every, config.summaries, team)
+    _write(every, config.traces, team)
     if every and (several or log.traced_always):
         by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}
         transfers = _transfers(every, place, by_formula, on_gpus=on_gpus)
@@ -120,7 +120,7 @@ def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team:
     return min(count for count, _ in everyone), min(between for _, between in everyone)
 
 
-def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Summaries, team: Team) -> None:
+def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Traces, team: Team) -> None:
     """Writes the trace of a step, and each device's graph. Asynchronous towers took theirs one after the other."""
     if wanted.trace_file:
         rows = [dataclasses.astuple(event) for metadata in every for event in events(metadata)]
