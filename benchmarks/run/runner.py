@@ -110,7 +110,7 @@ class _Run:
     provenance: Provenance
     store: Store | None = None
     record: Record | None = None
-    is_kept: bool = True
+    is_saved: bool = True
     dismiss: Callable[[], None] = lambda: None
 
     def attempt(self, watchdog: Watchdog) -> BenchError | None:
@@ -181,7 +181,7 @@ class _Run:
             record = replace(record, derived=replace(record.derived, synthetic_ratio=ratio))
         except Exception:  # whatever other runs have left in the file, this one is saved
             warn_of_exception()
-        (self.record,), self.is_kept = save(self.store, record)
+        (self.record,), self.is_saved = save(self.store, record)
         self.dismiss()
 
     def show(self, error: BenchError | None) -> ExitStatus:
@@ -194,16 +194,16 @@ class _Run:
             warn(str(error))
         elif self.record is None and self.log.reports and (cluster := self.config.processes.cluster):
             self.display.part(self.log.own(), str(cluster.own), str(cluster.leader))
-        if self.record is not None and self.store is not None and self.is_kept:
+        if self.record is not None and self.store is not None and self.is_saved:
             run_id = self.record.identity.run_id
             self.display.stored(f"{self.store.jsonl_path} ({run_id}) and {self.store.csv_path}")
         if error is not None:
             return error.exit_status
-        return ExitStatus.OK if self.is_kept else ExitStatus.RUN_FAILED
+        return ExitStatus.OK if self.is_saved else ExitStatus.RUN_FAILED
 
     def send(self, limit_seconds: float) -> None:
         """Sends the saved record to trackers, which can no longer change a result or a status."""
-        if self.record is not None and self.store is not None and self.is_kept:
+        if self.record is not None and self.store is not None and self.is_saved:
             stored_in = [self.store.jsonl_path]
             handover.send_of_run(self.record, self.config.output.trackers, stored_in, self.display.sent, limit_seconds)
 
