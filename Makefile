@@ -54,7 +54,7 @@ bench: install
 PEERS := $(BIN)/python run_bench.py sweep --repeats=3 --output_dir=out/peers
 ifdef PEER
 compare-peers: install-test
-	@set -f; $(BIN)/python -m tests.peers --python="$$PEER_PYTHON" --rounds="$$ROUNDS" -- "$$PEER" $$ROWS
+	@set -f; $(BIN)/python -m tools.peers --python="$$PEER_PYTHON" --rounds="$$ROUNDS" -- "$$PEER" $$ROWS
 else
 compare-peers: install
 	$(PEERS) $(ARGS) --variable_update=replicated,mirrored_strategy,keras_fit
@@ -119,7 +119,7 @@ pytest-all: install-test
 # Checks that tests notice small changes of the modules that decide. MODULE=results/gate/decision.py selects one.
 MODULE ?=
 mutate: $(VENV)/.installed-mutate
-	$(BIN)/python tests/mutation.py $(MODULE)
+	$(BIN)/python -m tools.mutation $(MODULE)
 
 # Injects faults into real processes (docs/reference/reliability.md): FAULT='disk-*' selects some, MOMENTS=5 takes less time.
 FAULT ?= *
@@ -137,7 +137,7 @@ acceptance: install-test
 OUT ?= out/gpu
 override export OUT := $(value OUT)
 gpu-first: install-test
-	@$(BIN)/python -m tests.gpu_first "$$OUT"
+	@$(BIN)/python -m tools.gpu_first "$$OUT"
 
 # Fills the generated tables of docs/ and builds the site in site/; a dead link or anchor is an error.
 .PHONY: docs

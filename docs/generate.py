@@ -43,7 +43,7 @@ from results.record_parts import PARTS
 from results.report import headline
 from tests.acceptance import rows as acceptance
 from tests.faults import catalog as faults
-from tests.peers import comparison as peers
+from tools.peers import comparison as peers
 from variable_mgr import catalog, modifiers
 from variable_mgr.catalog import Processes
 from variable_mgr.modifiers import Modifiers

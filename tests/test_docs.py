@@ -46,7 +46,7 @@ OF_OTHERS = {
     "docker": ("target", "gpus", "ipc", "shm-size"),
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
-    "tests.peers": ("again", "keep", "python", "rounds"),
+    "tools.peers": ("again", "keep", "python", "rounds"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
 OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
@@ -54,7 +54,7 @@ OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
 OF_RENDER = ("command", "deadline_seconds", "results_claim", "scratch_size", "image", "port", "nccl")
 # Variables of the Makefile, and the verb whose flags they hold.
 OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
-SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
+SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|tools|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
 
 
 @pytest.fixture
