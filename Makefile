@@ -121,17 +121,15 @@ MODULE ?=
 mutate: $(VENV)/.installed-mutate
 	$(BIN)/python -m tools.mutation $(MODULE)
 
-# Injects faults into real processes (docs/reference/reliability.md): FAULT='disk-*' selects some, MOMENTS=5 takes less time.
-FAULT ?= *
+# The faults of docs/reference/reliability.md and the rows of docs/acceptance.md are marks of tests. With more MOMENTS, signals
+# come at more moments of a run; PYTEST_FLAGS="-k disk" selects some.
 MOMENTS ?= 40
+export MOMENTS
 faults: install-test
-	$(BIN)/python -m tests.faults --moments=$(MOMENTS) '$(FAULT)'
+	$(PYTEST) -m fault
 
-# Runs the commands of docs/acceptance.md and keeps what is seen: ROW='S0.1 S0.2' selects some.
-ROW ?=
 acceptance: install-test
-	$(BIN)/python -m tests.acceptance $(ROW)
-	$(BIN)/python -m docs.generate
+	$(PYTEST) -m row
 
 # What is done first on a GPU, in half an hour; everything is written into OUT (tests/README.md).
 OUT ?= out/gpu

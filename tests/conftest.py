@@ -97,8 +97,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests that start processes run one after the other, on one worker, since several need all cores.
     """
     for item in items:
-        if item.path.is_relative_to(ROOT / "tests" / "processes"):
+        room = item.path.relative_to(ROOT / "tests").parts[0] if item.path.is_relative_to(ROOT / "tests") else ""
+        if room in ("processes", "faults"):
             item.add_marker("process")
+        if room == "faults":
+            item.add_marker("seldom")
         if item.get_closest_marker("process") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("processes"))
         if rotates := item.get_closest_marker("rotates"):

@@ -133,6 +133,7 @@ def _logits(spec: ModelSpec, data_format: str) -> np.ndarray:
         return session.run(model.call(values, fed, training=False)[0])
 
 
+@pytest.mark.row("G2.1")
 @small_and_whole_models
 def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
     if not spec.nchw:
