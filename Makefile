@@ -124,9 +124,8 @@ mutate: $(VENV)/.installed-mutate
 # The faults of docs/reference/reliability.md and the rows of docs/acceptance.md are marks of tests. With more MOMENTS, signals
 # come at more moments of a run; PYTEST_FLAGS="-k disk" selects some.
 MOMENTS ?= 40
-export MOMENTS
 faults: install-test
-	$(PYTEST) -m fault
+	MOMENTS=$(MOMENTS) $(PYTEST) -m fault
 
 acceptance: install-test
 	$(PYTEST) -m row

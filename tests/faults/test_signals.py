@@ -35,6 +35,7 @@ PYTHON_STARTS_SECONDS = 0.2
     "SIGTERM, SIGINT or SIGHUP at many moments of a run, a sweep, ab or a local cluster",
     survives="status 143, 130 or 129 within 60 s, or all was done; whole results, nothing left",
 )
+@pytest.mark.timeout(900 + 60 * MOMENTS)
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)], ids=lambda of: str(of)
 )

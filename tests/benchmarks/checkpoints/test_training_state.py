@@ -131,7 +131,6 @@ FORMS = [
 LONE = Setting("replicated", towers=1)
 
 
-@pytest.mark.row("G2.1")
 @rotating("under", FORMS, first=1, ids=str)
 def test_every_form_restores_what_every_other_has_saved(under: Setting) -> None:
     for before in FORMS:
