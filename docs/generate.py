@@ -34,6 +34,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
 from benchmarks.machine.provenance import RECORDED_VARIABLES
 from benchmarks.option import Flag
+from docs import promises
 from models import specs
 from results import columns, loading, summary
 from results.exchange import public_table
@@ -41,9 +42,7 @@ from results.measurement import Derived, Measurement
 from results.record import Identity, Record
 from results.record_parts import PARTS
 from results.report import headline
-from tests.acceptance import rows as acceptance
-from tests.faults import catalog as faults
-from tests.peers import comparison as peers
+from tools.peers import comparison as peers
 from variable_mgr import catalog, modifiers
 from variable_mgr.catalog import Processes
 from variable_mgr.modifiers import Modifiers
@@ -465,8 +464,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "models": _models,
     "measured models": _measured_models,
     "sources of models": _model_sources,
-    "faults": faults.tables,
-    "acceptance": acceptance.page,
+    "faults": promises.faults_page,
+    "acceptance": promises.acceptance_page,
     "peers": peers.page,
     "results": _results,
 }

@@ -32,6 +32,7 @@ def test_what_is_no_manager_is_refused(run_bench: Callable[..., Finished], word:
     assert f"no variable manager '{word}'" in done.stderr
 
 
+@pytest.mark.row("S0.7")
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_every_manager_can_be_explained(
     manager: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -69,6 +70,7 @@ def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], m
     assert "as one device with a batch of 64" in capsys.readouterr().out
 
 
+@pytest.mark.row("G3.6")
 def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     explain_verb.run_explain(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))

@@ -27,6 +27,7 @@ def rows(run_bench: RunBench) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.row("S0.8")
 def test_large_dense_layers_make_a_model_communication_bound(rows: Callable[..., dict[str, Any]]) -> None:
     """Sizes are of 1001 classes; on 8 devices each sends 2 x 7/8 of them. GFLOP are three times the published ones.
 

@@ -30,6 +30,7 @@ def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch)
     assert resolve("--device=gpu", "--precision=tf32", gpus=1).runtime.fpmath is None
 
 
+@pytest.mark.row("G4.4")
 def test_defaults_on_a_cpu() -> None:
     made = resolve()
     assert (made.workload.model, made.workload.data_format, made.workload.batch_per_device) == ("resnet50", "NHWC", 8)
@@ -93,6 +94,12 @@ def test_gpus_may_be_split() -> None:
     assert resolve("--num_gpus=2", "--virtual_gpus=auto", "--device=auto").devices.device == "cpu"
 
 
+@pytest.mark.row("S0.10", "S2.7")
+@pytest.mark.fault(
+    "R10",
+    "GPUs that the machine does not have",
+    survives="a sentence that counts those that it has, before anything runs",
+)
 @pytest.mark.parametrize(
     ("arguments", "gpus", "words"),
     [
@@ -217,6 +224,7 @@ def test_the_layout_is_that_of_the_fastest_kernels_of_the_gpus_that_are_used(
     assert resolve("--precision=fp16", *flags_given, gpus=2).workload.data_format == layout
 
 
+@pytest.mark.row("G3.7", "G3.8")
 def test_the_commands_of_the_2017_guide_are_understood() -> None:
     common = ("--num_gpus=8", "--data_dir=/data")
     parameter_server = resolve(
@@ -381,6 +389,7 @@ def test_the_models_data_set_is_read_unless_another_is_named() -> None:
     assert resolve("--model=mlp").data.data_name == "synthetic"
 
 
+@pytest.mark.row("G1.3")
 def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
     chosen = resolve(
         "--data_dir=x", "--data_split=validation", "--image_crop=distorted", "--nofuse_decode_and_crop",

@@ -34,6 +34,7 @@ def test_there_are_enough_and_each_is_another() -> None:
     assert all(line["url"].startswith("https://") for line in LINES)
 
 
+@pytest.mark.row("U1.1")
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["url"].split("//")[1])
 def test_a_line_is_understood_or_refused_with_what_to_use(line: dict[str, str]) -> None:
     words = flags_of(line["command"])

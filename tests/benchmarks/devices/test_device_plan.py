@@ -29,6 +29,7 @@ def test_logical_cpu_devices_are_there_under_their_names() -> None:
     assert len(names) == 3
 
 
+@pytest.mark.row("S2.7", "S3.13")
 def test_placement_is_strict() -> None:
     import tensorflow as tf
 
@@ -122,6 +123,7 @@ def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch)
         tensorflow_setup.prepare(Runtime())
 
 
+@pytest.mark.row("S0.10")
 @pytest.mark.parametrize(
     ("before", "device", "visible", "after"),
     [

@@ -46,6 +46,7 @@ def test_a_share_of_split_gpus_is_a_limit_for_each_part() -> None:
     assert list(gpu.memory_limit_mb) == pytest.approx([0.25 * 140 * 1024] * 2)
 
 
+@pytest.mark.row("S0.11")
 def test_a_limit_is_that_of_each_whole_gpu() -> None:
     config = device_plan.session_config(
         Devices(device="gpu", num_devices=2, gpu_memory_limit_mib=30_000, gpu_allow_growth=True)

@@ -48,6 +48,9 @@ def test_changes_of_one_entry_at_the_same_time_all_count() -> None:
     assert FILE.find("steps", dict)["value"] == 20
 
 
+@pytest.mark.fault(
+    "R4", "another process never frees the lock of the cache", survives="the run goes on, and a warning names the lock"
+)
 def test_a_lock_that_is_never_released_costs_the_entry_and_not_the_run(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

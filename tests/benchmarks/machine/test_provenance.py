@@ -54,6 +54,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+@pytest.mark.fault(
+    "R10",
+    "a commit and a changed file in the suite's checkout while it runs",
+    survives="the record has the commit from before, without a mark of changes",
+)
 @pytest.mark.process
 def test_the_commit_is_that_of_the_start_of_the_run(checkout: Path) -> None:
     before = provenance.suite_commit()
@@ -66,6 +71,11 @@ def test_the_commit_is_that_of_the_start_of_the_run(checkout: Path) -> None:
     assert run.identity({}).suite_commit == before
 
 
+@pytest.mark.fault(
+    "R10",
+    "GIT_DIR and other variables of git that name another repository",
+    survives="the record has the commit of this suite",
+)
 @pytest.mark.process
 def test_variables_of_git_do_not_name_another_repository(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

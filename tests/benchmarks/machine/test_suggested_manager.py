@@ -17,6 +17,7 @@ ON_HOST = ("--variable_update=parameter_server", "--local_parameter_device=cpu")
 NCCL = ("--variable_update=replicated", "--all_reduce_spec=nccl")
 
 
+@pytest.mark.row("G4.3")
 @pytest.mark.parametrize(
     ("machine", "flags"),
     [

@@ -101,6 +101,7 @@ def watch(driver: Driver | None = None, root: Path = Path("/nowhere"), energy_of
         return watched.summary()
 
 
+@pytest.mark.row("S0.9")
 def test_what_a_gpu_did_is_summed_up() -> None:
     seen = watch(Driver())
     assert (seen["window_seconds"], seen["samples"], seen["cpu_cores_used"]) == (4.0, 5, 1.5)
@@ -421,6 +422,7 @@ def test_what_is_not_known_has_no_line() -> None:
     assert resource_lines(make_record(measurement=lost, derived=Derived())) == []
 
 
+@pytest.mark.row("S0.9")
 def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Callable[[], list[Any]]) -> None:
     done = run_bench("--model=trivial", "--device=cpu", "--num_batches=5", "--batch_size=2")
     assert done.status == 0, done.stderr
