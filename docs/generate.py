@@ -27,7 +27,7 @@ from benchmarks import option
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags
 from benchmarks.config.config import Config
-from benchmarks.config.rule_table import FACTS, REFUSALS, WITHOUT_EFFECT
+from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
@@ -309,9 +309,8 @@ def _rules() -> str:
     def row(rule: Rule) -> tuple[str, str, str]:
         return terms(rule.flags), terms(rule.others) + f"; where {terms(rule.when)}" * bool(rule.when), rule.because
 
-    every = (*REFUSALS, *WITHOUT_EFFECT)
     return "\n\n".join(
-        _table(("flags", words, "because"), (row(rule) for rule in every if type(rule) is kind))
+        _table(("flags", words, "because"), (row(rule) for rule in RULES if type(rule) is kind))
         for kind, words in _KINDS.items()
     )
 

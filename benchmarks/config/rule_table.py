@@ -7,29 +7,34 @@ from collections.abc import Mapping
 from benchmarks.callbacks.options import WHEN_TO_EVALUATE, Summaries
 from benchmarks.config.rules import Excludes, Fact, Needs, NoEffect, Rule
 from benchmarks.data.options import INPUT_FLAGS
+from benchmarks.data.sources.data_sets import SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.option import flags_of
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS
 
 FACTS: Mapping[str, Fact] = {
-    "@cpu": Fact("a run on CPUs", ("--device=cpu",)),
-    "@gpu": Fact("a run on GPUs", ("--device=gpu",)),
-    "@cluster": Fact("several processes", ("--local_cluster=worker:2", "--variable_update=collective_all_reduce")),
-    "@controller": Fact("a controller", ("--controller_host=h:1", "--worker_hosts=h:2", "--job_name=controller")),
-    "@synthetic": Fact("synthetic images", ()),
-    "@synthetic_host": Fact("synthetic images that are made on the host", ("--data_name=synthetic_host",)),
-    "@small_images": Fact("{data_name}, whose images are small", ("--model=resnet20", "--data_dir=/tmp")),
-    "@mnist": Fact("MNIST", ("--model=mlp", "--data_dir=/tmp")),
-    "@nchw": Fact("the layout NCHW", ("--data_format=NCHW",)),
-    "@nhwc_only": Fact("{model}, whose code builds it for NHWC only", ("--model=keras:ConvNeXtTiny",)),
-    "@no_conv1x1": Fact("{model}, which has no convolutions of one pixel", ("--model=vgg16",)),
-    "@no_larger_convolutions": Fact("{model}, which has no larger convolutions", ("--model=trivial",)),
-    "@no_batch_norm": Fact("{model}, which has no batch normalisation", ("--model=vgg16",)),
-    "@not_resnet50": Fact("{model}", ("--model=vgg16",)),
-    "@no_resnet": Fact("{model}, which is no ResNet for ImageNet", ("--model=vgg16",)),
-    "@no_trials": Fact("a command that does not try batches", ()),
-    "@workers": Fact("several workers", ("--local_cluster=worker:2", "--variable_update=collective_all_reduce")),
-    "@no_shared_devices": Fact("managers that share nothing within a process", ("--variable_update=independent",)),
+    "@cpu": Fact("a run on CPUs", lambda run: not run.devices.on_gpu),
+    "@gpu": Fact("a run on GPUs", lambda run: run.devices.on_gpu),
+    "@cluster": Fact("several processes", lambda run: run.cluster is not None),
+    "@controller": Fact("a controller", lambda run: run.cluster is not None and run.cluster.controller is not None),
+    "@synthetic": Fact("synthetic images", lambda run: run.data_name == SYNTHETIC),
+    "@synthetic_host": Fact("synthetic images that are made on the host", lambda run: run.data_name == SYNTHETIC_HOST),
+    "@small_images": Fact("{data_name}, whose images are small", lambda run: run.data_name in ("cifar10", "mnist")),
+    "@mnist": Fact("MNIST", lambda run: run.data_name == "mnist"),
+    "@nchw": Fact("the layout NCHW", lambda run: run.data_format == "NCHW"),
+    "@nhwc_only": Fact("{model}, whose code builds it for NHWC only", lambda run: not run.spec.nchw),
+    "@no_conv1x1": Fact("{model}, which has no convolutions of one pixel", lambda run: not run.spec.has_conv1x1),
+    "@no_larger_convolutions": Fact(
+        "{model}, which has no larger convolutions", lambda run: not run.spec.has_larger_convolutions
+    ),
+    "@no_batch_norm": Fact("{model}, which has no batch normalisation", lambda run: not run.spec.has_batch_norm),
+    "@not_resnet50": Fact("{model}", lambda run: run.spec.name != "resnet50"),
+    "@no_resnet": Fact(
+        "{model}, which is no ResNet for ImageNet",
+        lambda run: not run.spec.name.startswith("resnet") or run.spec.data_name != "imagenet",
+    ),
+    "@workers": Fact("several workers", lambda run: run.cluster is not None and run.cluster.num_workers > 1),
+    "@no_shared_devices": Fact("managers that share nothing within a process", lambda run: not run.shares_devices),
 }
 _LOOPS = f"variable_update={'|'.join(REFERENCE_LOOPS)}"
 _NO_LOOP = "Leave it out, or use --variable_update=replicated."
@@ -58,7 +63,7 @@ _INPUT = " ".join(f"~{flag.name}" for flag in INPUT_FLAGS).replace("~image_crop"
 # These also act on batches that are made on the host, not read.
 _HOST_BATCHES = ("~datasets_prefetch_buffer_size", "~datasets_use_prefetch", "~datasets_num_private_threads")
 
-WITHOUT_EFFECT: tuple[Rule, ...] = (
+_WITHOUT_EFFECT: tuple[Rule, ...] = (
     NoEffect(
         "allow_growth batchnorm_persistent force_gpu_compatible", "@cpu", "it is about GPUs, and this run uses none"
     ),
@@ -367,13 +372,8 @@ _OF_THE_RATE: tuple[Rule, ...] = (
     ),
 )
 
-REFUSALS: tuple[Rule, ...] = (
-    Excludes(
-        "batch_size=auto",
-        "@no_trials",
-        "it is found by trying, which only the commands `run` and `recommend` do",
-        instead="Give a number.",
-    ),
+RULES: tuple[Rule, ...] = (
+    *_WITHOUT_EFFECT,
     Excludes("num_batches", "num_epochs", "both set the length of the measurement"),
     *_OF_DEVICES,
     *_OF_REFERENCE_LOOPS,

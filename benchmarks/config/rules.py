@@ -18,11 +18,42 @@ needs arithmetic on values is refused by the code that decides on them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
+from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.config.run_flags import FLAGS
 from benchmarks.errors import UsageError
-from benchmarks.option import Flag
+from benchmarks.machine.hardware import Inventory
+from benchmarks.process.tensorflow_setup import Devices
+from models.model_spec import ModelSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is decided before the rules that ask for facts are applied.
+
+    Attributes:
+        spec: the model.
+        cluster: the tasks; None for a single process.
+        devices: their kind and number.
+        gpus: those that are used.
+        must_exist: whether these GPUs must exist on this machine.
+        data_name: the data set, which may be synthetic.
+        data_format: the layout of images.
+        shares_devices: see `variable_update.shares_devices`.
+        notices: sentences on how flags were understood.
+    """
+
+    spec: ModelSpec
+    cluster: Cluster | None
+    devices: Devices
+    gpus: Inventory
+    must_exist: bool
+    data_name: str
+    data_format: Literal["NHWC", "NCHW"]
+    shares_devices: bool
+    notices: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +62,11 @@ class Fact:
 
     Attributes:
         text: in a sentence, with `{model}` and `{data_name}` for these.
-        example: words of a command line with which it holds.
+        holds: whether it is true of a run.
     """
 
     text: str
-    example: tuple[str, ...]
+    holds: Callable[[Known], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,24 +75,20 @@ class Situation:
 
     Attributes:
         given: flag values by name; None: not given.
-        flags: all flags of a run by name.
-        facts: names of the facts that hold.
-        texts: of all facts, as sentences name them.
+        facts: those that hold, each as sentences name it.
     """
 
     given: Mapping[str, Any]
-    flags: Mapping[str, Flag]
-    facts: frozenset[str] = frozenset()
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def holds(self, term: str) -> bool:
         """Returns whether a term is true here."""
         name, sign, values = _parts(term)
         if sign == "@":
             return term in self.facts
-        if name not in self.flags:
+        if name not in FLAGS:
             return self.given[name.removeprefix("no")] is False
-        own, usual = self.given[name], self.flags[name].usual
+        own, usual = self.given[name], FLAGS[name].usual
         if values:
             own = usual if own is None else own
             return (spelled(own).lower() in values) == (sign == "=")
@@ -71,15 +98,13 @@ class Situation:
         """Returns a term as a user writes or understands it, such as `--optimizer=adam` or `several processes`."""
         name, sign, _ = _parts(term)
         if sign == "@":
-            return self.texts[term]
-        if name not in self.flags:
+            return self.facts[term]
+        if name not in FLAGS:
             return f"--{name}"
         own = self.given[name]
-        if self.flags[name].kind is bool:
+        if FLAGS[name].kind is bool:
             return f"--{'no' if own is False else ''}{name}"
-        return (
-            f"--{name}={spelled(self.flags[name].usual)} (the default)" if own is None else f"--{name}={spelled(own)}"
-        )
+        return f"--{name}={spelled(FLAGS[name].usual)} (the default)" if own is None else f"--{name}={spelled(own)}"
 
 
 def _parts(term: str) -> tuple[str, str, Sequence[str]]:
@@ -114,6 +139,11 @@ class Rule:
     instead: str = ""
     when: str = ""
 
+    @property
+    def asks_for_facts(self) -> bool:
+        """Whether flags alone do not decide it."""
+        return "@" in f"{self.flags} {self.others} {self.when}"
+
     def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
         """Yields each of `flags` that breaks the rule, and a sentence on it."""
         raise NotImplementedError
@@ -136,7 +166,7 @@ class Needs(Rule):
     def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
         """Yields each flag that is there without any of the others."""
         if not any(map(now.holds, self.others.split())):
-            needed = " or ".join(_wanted(term, now) for term in self.others.split())
+            needed = " or ".join(f"--{term}" for term in self.others.split())
             for flag in filter(now.holds, self.flags.split()):
                 instead = self.instead or "Add that, or leave it out."
                 yield flag, f"{now.spelled(flag)} needs {needed}: {self.because}. {instead}"
@@ -155,16 +185,6 @@ class NoEffect(Rule):
             for flag in self.flags.split():
                 if now.given[flag] is not None:
                     yield flag, f"--{flag}={spelled(now.given[flag])} has no effect: {self.because}."
-
-
-def _wanted(term: str, now: Situation) -> str:
-    return now.texts[term] if term.startswith("@") else f"--{term}"
-
-
-def divided(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
-    """Returns the rules that ask for flags alone, and those that ask for facts, too."""
-    of_facts = [rule for rule in rules if "@" in f"{rule.flags} {rule.others} {rule.when}"]
-    return [rule for rule in rules if rule not in of_facts], of_facts
 
 
 def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

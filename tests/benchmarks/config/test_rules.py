@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.config.rule_table import FACTS, REFUSALS, WITHOUT_EFFECT
+from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule, Situation, apply
 from benchmarks.errors import UsageError
 from benchmarks.option import Flag
@@ -49,12 +49,11 @@ def _situation(rule: Rule, *terms: str) -> Situation:
     facts = {term for term in terms if term.startswith("@")} | {term for term in rule.when.split() if term[0] == "@"}
     values = [_given(term) for term in (*rule.when.split(), *terms) if not term.startswith("@")]
     given = run_flags.unset({name: value for one in values for name, value in one.items()})
-    texts = {name: fact.text for name, fact in FACTS.items()}
-    return Situation(given=given, facts=frozenset(facts), flags=run_flags.FLAGS, texts=texts)
+    return Situation(given, {name: FACTS[name].text for name in facts})
 
 
 def _cases(*kinds: type[Rule]) -> Iterator[Any]:
-    for number, rule in enumerate((*WITHOUT_EFFECT, *REFUSALS)):
+    for number, rule in enumerate(RULES):
         if isinstance(rule, kinds):
             for term, other in itertools.product(rule.flags.split(), rule.others.split()):
                 yield pytest.param(rule, term, other, id=f"{number}-{term}-{other}")
@@ -75,8 +74,7 @@ def test_what_does_not_go_together_is_refused(rule: Rule, term: str, other: str)
 @pytest.mark.parametrize(("rule", "term", "other"), list(_cases(Needs)))
 def test_what_is_needed_is_named(rule: Rule, term: str, other: str) -> None:
     sentence = dict(rule.problems(_situation(rule, term)))[term]
-    name = FACTS[other].text if other.startswith("@") else f"--{other}"
-    assert " needs " in sentence and name in sentence and f": {rule.because}. " in sentence
+    assert " needs " in sentence and f"--{other}" in sentence and f": {rule.because}. " in sentence
     assert not list(rule.problems(_situation(rule, other, term)))
 
 
@@ -92,15 +90,34 @@ def test_what_has_no_effect_is_dropped_with_a_notice(rule: Rule, term: str, othe
     )
 
 
-@pytest.mark.parametrize("fact", [name for name, fact in FACTS.items() if fact.example])
+WITH = {
+    "@cpu": ("--device=cpu",),
+    "@gpu": ("--device=gpu",),
+    "@cluster": ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
+    "@controller": ("--controller_host=h:1", "--worker_hosts=h:2", "--job_name=controller"),
+    "@synthetic": (),
+    "@synthetic_host": ("--data_name=synthetic_host",),
+    "@small_images": ("--model=resnet20", "--data_dir=/tmp"),
+    "@mnist": ("--model=mlp", "--data_dir=/tmp"),
+    "@nchw": ("--data_format=NCHW",),
+    "@nhwc_only": ("--model=keras:ConvNeXtTiny",),
+    "@no_conv1x1": ("--model=vgg16",),
+    "@no_larger_convolutions": ("--model=trivial",),
+    "@no_batch_norm": ("--model=vgg16",),
+    "@not_resnet50": ("--model=vgg16",),
+    "@no_resnet": ("--model=vgg16",),
+    "@workers": ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
+    "@no_shared_devices": ("--variable_update=independent",),
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
 def test_a_fact_is_found_on_a_command_line(fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that no flag can break is added to the table, and is broken where its fact holds."""
-    rule = Excludes(fact, fact, "of the test")
-    monkeypatch.setattr(config, "REFUSALS", (rule,))
-    words = FACTS[fact].example
+    monkeypatch.setattr(config, "RULES", (Excludes(fact, fact, "of the test"),))
     with pytest.raises(UsageError, match="of the test"):
-        _resolve(*words)
-    with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic", "@no_trials") else contextlib.nullcontext():
+        _resolve(*WITH[fact])
+    with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic") else contextlib.nullcontext():
         _resolve("--model=resnet50")
 
 
