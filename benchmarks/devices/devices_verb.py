@@ -16,9 +16,9 @@ from benchmarks.console import say
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import gpu_support, gpu_topology, hardware
 from benchmarks.machine.gpu_support import Judgement
-from benchmarks.machine.gpu_topology import PATHS, GpuTopology
+from benchmarks.machine.gpu_topology import ACROSS_HOSTS, NOT_MEASURED, PATHS, advice, suggestion_for
+from benchmarks.machine.hardware import Inventory
 from benchmarks.machine.provenance import describe_software
-from benchmarks.machine.suggested_manager import ACROSS_HOSTS, NOT_MEASURED, advice, rule_for
 from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
@@ -43,7 +43,7 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _tensorflow_build(topology: GpuTopology) -> dict[str, Any]:
+def _tensorflow_build(topology: Inventory) -> dict[str, Any]:
     """Returns how TensorFlow was built, and what it finds here."""
     tensorflow_setup.prepare(Runtime(devices=Devices(device="gpu" if topology.gpus else "cpu")))
     tensorflow_setup.import_tensorflow()
@@ -60,10 +60,10 @@ def _tensorflow_build(topology: GpuTopology) -> dict[str, Any]:
 
 
 def as_json(
-    topology: GpuTopology, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
+    topology: Inventory, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the inventory as a JSON object. What is unknown is null; sizes are in bytes."""
-    rule = rule_for(topology)
+    suggested = suggestion_for(topology)
     return {
         "host": dict(host),
         "gpus": [dataclasses.asdict(gpu) for gpu in topology.gpus],
@@ -75,12 +75,17 @@ def as_json(
         "limits": [dataclasses.asdict(found) for found in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
-        "suggestion": {"flags": list(rule.flags), "where": rule.where, "source": rule.source, "is": NOT_MEASURED},
+        "suggestion": {
+            "flags": list(suggested.flags),
+            "where": suggested.where,
+            "source": suggested.source,
+            "is": NOT_MEASURED,
+        },
     }
 
 
 def lines(
-    topology: GpuTopology, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
+    topology: Inventory, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
 ) -> list[str]:
     """Returns the inventory as text."""
     facts = {
@@ -106,7 +111,7 @@ def lines(
     ]
 
 
-def _limits(topology: GpuTopology, software: Mapping[str, Any]) -> list[Judgement]:
+def _limits(topology: Inventory, software: Mapping[str, Any]) -> list[Judgement]:
     capabilities = {gpu.name: gpu.compute_capability for gpu in topology.gpus}
     of_each = (
         gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision=precision)
@@ -131,7 +136,7 @@ def _memory(host: Mapping[str, Any]) -> str:
     return f"{host['memory_bytes'] / _GIB:.1f} GiB" + (f"; the container has {limit / _GIB:.1f} GiB" if limit else "")
 
 
-def _driver(topology: GpuTopology) -> str:
+def _driver(topology: Inventory) -> str:
     if topology.driver_version is None:
         return "no NVIDIA driver"
     newest = f", CUDA up to {topology.cuda_version}" if topology.cuda_version else ""
@@ -145,7 +150,7 @@ def _libraries(software: Mapping[str, Any]) -> str:
     return ", ".join(found) or f"no Python packages of {', '.join(named)}"
 
 
-def _tensorflow(topology: GpuTopology, software: Mapping[str, Any], build: Mapping[str, Any]) -> str:
+def _tensorflow(topology: Inventory, software: Mapping[str, Any], build: Mapping[str, Any]) -> str:
     version = software["tensorflow_version"]
     if not build:
         return version or "not installed"
@@ -156,7 +161,7 @@ def _tensorflow(topology: GpuTopology, software: Mapping[str, Any], build: Mappi
     return f"{version}, built {cuda}{found}; oneDNN {build['onednn'] or 'as it chooses'}"
 
 
-def _gpu_table(topology: GpuTopology) -> Iterator[str]:
+def _gpu_table(topology: Inventory) -> Iterator[str]:
     def shown(value: Any) -> str:
         return "?" if value is None else {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
@@ -178,7 +183,7 @@ def _gpu_table(topology: GpuTopology) -> Iterator[str]:
     yield from table(rows)
 
 
-def _matrix(topology: GpuTopology) -> Iterator[str]:
+def _matrix(topology: Inventory) -> Iterator[str]:
     names = [f"GPU{gpu.index}" for gpu in topology.gpus]
     rows = [[name, *cells] for name, cells in zip(names, topology.matrix(), strict=True)]
     yield from table([["", *names], *rows])
