@@ -241,10 +241,13 @@ def _decide(
     """Returns the configuration of flag values that go together."""
     spec, cluster = known.spec, known.cluster
     from_host = known.data_name != SYNTHETIC
-    devices, of_devices = options.decide(known.devices, given, cluster, environ, from_host=from_host)
+    workers = options.workers_per_gpu(known.devices, given, cluster, environ)
+    devices, of_devices = options.decide(known.devices, given, workers_per_gpu=workers, from_host=from_host)
     usual_batch = spec.batch_on_gpu if devices.on_gpu else spec.batch_on_cpu
     batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"] or usual_batch
-    owns_gpus = options.owns_gpus(devices, known.gpus, given, cluster, environ)
+    # As NCCL needs it, every tower has a whole GPU of its own.
+    is_whole = devices.virtual_gpus == 1 and not any(gpu.is_divided for gpu in known.gpus.gpus)
+    owns_gpus = devices.on_gpu and is_whole and workers == 1
     of_variables, on_variables = variable_update.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
     )

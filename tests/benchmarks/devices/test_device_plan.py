@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks.devices import device_plan, missing_gpus
+from benchmarks.devices import device_plan
 from benchmarks.errors import UsageError
 from benchmarks.machine import gpu_support, hardware, nvml
 from benchmarks.machine.hardware import gpu_inventory
@@ -60,7 +60,7 @@ def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
 ) -> None:
     stand_in(monkeypatch, machine)
     shown_to_tensorflow(monkeypatch, seen)
-    monkeypatch.setattr(missing_gpus, "_reported", lambda: ["Ignoring it"])
+    monkeypatch.setattr(device_plan, "_reported", lambda: ["Ignoring it"])
     wanted = Devices(device="gpu", num_devices=num_gpus)
     if message is None:
         device_plan.require_gpus(wanted)
@@ -71,22 +71,24 @@ def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
 
 
 def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missing_gpus, "_reported", list)
+    monkeypatch.setattr(device_plan, "_reported", list)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-9")
     there = {"nvidia-cublas-cu12", "nvidia-nccl-cu12"}
     monkeypatch.setattr(gpu_support, "installed", lambda name: "12" if name in there else None)
-    said = missing_gpus.causes((), is_cuda_build=True)
+    said = " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=True))
     assert "'.[cuda]'); missing are nvidia-cuda-cupti-cu12, " in said and "nvidia-cudnn-cu12" in said
     assert not any(name in said for name in there)
     assert "CUDA_VISIBLE_DEVICES=GPU-9 (--gpus sets it, too) may name a GPU that does not exist." in said
-    assert "built without CUDA" in missing_gpus.causes((), is_cuda_build=False)
+    assert "built without CUDA" in " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=False))
 
 
 @pytest.mark.process
 def test_what_tensorflow_reports_when_it_looks_for_gpus_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if not gpu_inventory().gpus:
-        assert "TensorFlow reports: failed call to cuInit" in missing_gpus.causes((), is_cuda_build=True)
+        assert "TensorFlow reports: failed call to cuInit" in " ".join(
+            device_plan.causes_of_missing_gpus((), is_cuda_build=True)
+        )
 
 
 @pytest.mark.parametrize(
