@@ -29,7 +29,7 @@ from benchmarks.config import flag, peer_flags
 from benchmarks.config.config import Config
 from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule
-from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
 from benchmarks.machine.provenance import RECORDED_VARIABLES
@@ -162,16 +162,17 @@ def _presets() -> str:
 def _peer_flags() -> str:
     """Returns what becomes of each flag of tf_cnn_benchmarks, by class."""
     with _PEER_FLAGS.open(encoding="utf-8") as file:
-        peer = {row["flag"] for row in csv.DictReader(file)}
+        peer = [row["flag"] for row in csv.DictReader(file)]
+    same = [name for name in peer if name in FLAGS]
     tables = {
-        ("the same", "what differs"): peer_flags.SAME,
+        ("the same", "what differs"): {name: peer_flags.DIFFERENCES.get(name, "") for name in [*same, "use_nccl"]},
         ("renamed", "here"): {
             one.name: f"`--{one.same_as}`{one.help and f'; {one.help}'}" for one in peer_flags.RENAMED
         },
         ("accepted", "why it has no effect"): {one.name: one.help for one in peer_flags.ACCEPTED},
         ("rejected", "what to use"): {one.name: one.help for one in peer_flags.REPLACED},
     }
-    counts = ", ".join(f"{len(peer & set(rows))} are {title}" for (title, _), rows in tables.items())
+    counts = ", ".join(f"{len(rows.keys() & set(peer))} are {title}" for (title, _), rows in tables.items())
     parts = [f"Of the {len(peer)} flags of its last version {counts}."]
     for (title, header), rows in tables.items():
         described = ((f"`{name}`", _with_flags(text)) for name, text in rows.items() if text)

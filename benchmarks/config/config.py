@@ -17,14 +17,13 @@ from benchmarks.callbacks.options import Checkpoints, Evaluation, Summaries
 from benchmarks.cluster import cluster_spec, discovery
 from benchmarks.cluster import options as process_options
 from benchmarks.cluster.options import Processes
-from benchmarks.config import flag, length, output, outside_models, peer_flags, rules, variable_update
-from benchmarks.config.length import Length
+from benchmarks.config import flag, output, outside_models, peer_flags, rules, variable_update
 from benchmarks.config.output import Output
 from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Known, Situation
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS, words
 from benchmarks.config.variable_update import Variables
-from benchmarks.config.workload import Workload
+from benchmarks.config.workload import Length, Workload, decide_length
 from benchmarks.data import options as input_options
 from benchmarks.data.options import Data
 from benchmarks.data.sources.data_sets import SYNTHETIC
@@ -271,7 +270,8 @@ def _decide(
     evaluation, summaries = callback_options.evaluation(given), callback_options.summaries(given)
     pauses = callback_options.pauses(checkpoints, evaluation, summaries)
     towers = devices.num_devices * processes.num_workers
-    how_long, on_length = length.decide(given, steps_per_round(forward_only, of_variables), on_gpu=devices.on_gpu)
+    rounds = steps_per_round(forward_only, of_variables)
+    how_long, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
     return Config(
         workload=workload,
