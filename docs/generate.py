@@ -184,7 +184,6 @@ def _peer_flags() -> str:
 
 
 def _with_flags(text: str) -> str:
-    """Returns a phrase with the flags that it names as code, if they are not already."""
     phrases = text.split("`")
     phrases[::2] = [re.sub(r"--\w+(?:=\w+)?", r"`\g<0>`", phrase) for phrase in phrases[::2]]
     return "`".join(phrases)
@@ -240,14 +239,12 @@ _PART_OF_COLUMNS = {
 
 
 def _fields(part: type[msgspec.Struct]) -> str:
-    """Returns the fields of a part of the record, as its docstring describes them."""
     hints, meanings = typing.get_type_hints(part), _attributes(part)
     names = part.__struct_fields__
     return _table(("field", "type", "meaning"), ((f"`{n}`", f"`{_json_type(hints[n])}`", meanings[n]) for n in names))
 
 
 def _derived_fields() -> str:
-    """Returns the derived fields; the column of each has its meaning."""
     by_source = {column.source: column for column in columns.COLUMNS}
     found = [(name, by_source[f"derived.{name}"]) for name in Derived.__struct_fields__]
     return _table(

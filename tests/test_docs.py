@@ -122,7 +122,6 @@ def _check_run_bench(words: Sequence[str]) -> None:
 
 
 def _check_data(words: Sequence[str]) -> None:
-    """Checks the flags of a command of `data`; it ends where it misses the directory, which is left out."""
     try:
         main.dispatch(["data", words[0], *(word for word in words[1:] if word.startswith("-"))])
     except BenchError as error:
@@ -189,7 +188,6 @@ def _check_command(text: str) -> bool:
 
 
 def _check_output(text: str) -> None:
-    """Checks the flags that a line of a block names, unless it is a command of another program."""
     if text.split(maxsplit=1)[:1] and text.split(maxsplit=1)[0] not in OTHER_PROGRAMS:
         for flag in re.findall(r"(?<![\w-])--[a-z]\w+", text):
             _check_flags([flag])

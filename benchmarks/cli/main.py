@@ -112,7 +112,6 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
-    """Refuses words that are not flags; suggests `=` where a flag stands before the word."""
     if not words:
         return
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""

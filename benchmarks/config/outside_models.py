@@ -174,7 +174,6 @@ def _facts(name: str, num_classes: int) -> Facts:
 
 
 def _digest(path: str) -> str | None:
-    """Returns the digest of a file; None if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -286,7 +285,6 @@ def outside_spec(name: str, facts: Facts, data_name: str = "imagenet", classes: 
 
 
 def _batch(gflop_per_image: float, gflop: float, largest: int) -> int:
-    """Returns the largest power of two whose forward passes have at most so many operations."""
     batch = 1
     while batch < largest and 2 * batch * gflop_per_image <= gflop:
         batch *= 2

@@ -68,7 +68,6 @@ def _describe(gpu: DriverGpu, root: Path) -> Gpu:
 
 
 def _bus_id(info: Any) -> str:
-    """Returns a PCI address in lower case, such as `00000000:17:00.0`; empty if it is unknown."""
     return nvml.text(info.busId).lower() if info else ""
 
 

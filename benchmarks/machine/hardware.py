@@ -148,7 +148,6 @@ def usable_cores() -> int:
 
 
 def _cpu_fields(cpuinfo: Path) -> dict[str, str]:
-    """Returns what the kernel reports of the first processor, by lower-case name."""
     first = (linux.text(cpuinfo) or "").partition("\n\n")[0]
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip().lower(): value.strip() for name, _, value in fields}

@@ -100,7 +100,6 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def _left_by_groups(root: Path) -> Iterator[int]:
-    """Yields what each limit of memory leaves."""
     for limit, group, used_name in _memory_groups(root):
         used = number(group / used_name)
         if used is not None:

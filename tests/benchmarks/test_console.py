@@ -19,7 +19,6 @@ from benchmarks.console import Progress, in_words
 
 @contextlib.contextmanager
 def piped_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Makes stdout a pipe, and yields the number of its reading end."""
     reader, writer = os.pipe()
     with os.fdopen(writer, "w", encoding="utf-8") as stdout, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stdout)
@@ -116,7 +115,6 @@ class Terminal(io.StringIO):
         return super().write(text)
 
     def shown(self) -> str:
-        """Returns what a person sees on the last line."""
         line = self.getvalue().rpartition("\r\x1b[2K")[2]
         return line.replace("\x1b[2m", "").replace("\x1b[0m", "")
 
@@ -137,7 +135,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def shown(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Progress:
-    """The progress of this process, with a clock of the test."""
     made = Progress(clock)
     monkeypatch.setattr(console, "progress", made)
     return made

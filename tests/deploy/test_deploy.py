@@ -48,7 +48,6 @@ SETTINGS = pytest.mark.parametrize(
 
 
 def given(args: list[str]) -> dict[str, str]:
-    """The flags of run_bench by name; the last of a flag wins."""
     assert all(arg.startswith("--") for arg in args)
     return dict(arg.removeprefix("--").split("=", 1) for arg in args)
 
@@ -177,7 +176,6 @@ def test_every_rank_knows_its_task(sbatch: Any, num_ps: str, tasks: str, roles: 
 
 
 def instructions(name: str) -> list[str]:
-    """The arguments of an instruction of the Dockerfile, in order."""
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
     return [line.removeprefix(f"{name} ") for line in text.splitlines() if line.startswith(f"{name} ")]
 
@@ -208,7 +206,6 @@ def manifests(kind: str, *options: str, bench: tuple[str, ...] = ("--model=resne
 
 
 def pods(manifest: dict[str, Any]) -> dict[str, tuple[int, dict[str, Any]]]:
-    """How many pods a job has, and their template, by the name that TensorFlow has for the job."""
     if manifest["kind"] == "TFJob":
         replicas = manifest["spec"]["tfReplicaSpecs"]
         return {name.lower(): (spec["replicas"], spec["template"]) for name, spec in replicas.items()}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from benchmarks.data.options import InputOptions
 from benchmarks.errors import UsageError
 from benchmarks.training import computing
 from results.record import key_of
-from tests.support.nvidia import Machine
+from tests.support.nvidia import Card, Machine, stand_in
 from variable_mgr.modifiers import Modifiers
 
 
@@ -182,22 +181,11 @@ def test_memory_is_pinned_for_images_from_the_host(flags_given: list[str], gpus:
     assert resolve(*flags_given, gpus=gpus).devices.force_gpu_compatible is pinned
 
 
-class Driver(Machine):
-    """A driver of GPUs with these compute capabilities."""
-
-    def __init__(self, *capabilities: tuple[int, int]) -> None:
-        super().__init__(len(capabilities))
-        self.capabilities = capabilities
-
-    def _nvmlDeviceGetCudaComputeCapability(self, gpu: int) -> tuple[int, int]:  # noqa: N802
-        return self.capabilities[gpu]
-
-
-PASCAL, HOPPER = (6, 0), (9, 0)
+PASCAL, HOPPER = Card(capability=(6, 0)), Card(capability=(9, 0))
 
 
 @pytest.mark.parametrize(
-    ("flags_given", "capabilities", "layout"),
+    ("flags_given", "cards", "layout"),
     [
         (["--data_format=NCHW"], [HOPPER], "NCHW"),
         (["--model=convnext_tiny"], [PASCAL], "NHWC"),
@@ -210,10 +198,9 @@ PASCAL, HOPPER = (6, 0), (9, 0)
     ],
 )
 def test_the_layout_is_that_of_the_fastest_kernels_of_the_gpus_that_are_used(
-    monkeypatch: pytest.MonkeyPatch, flags_given: list[str], capabilities: list[tuple[int, int]], layout: str
+    monkeypatch: pytest.MonkeyPatch, flags_given: list[str], cards: list[Card], layout: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(*capabilities))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    stand_in(monkeypatch, Machine(cards))
     assert resolve("--precision=fp16", *flags_given, gpus=2).workload.data_format == layout
 
 

@@ -36,7 +36,6 @@ def resolve(*words: str) -> Config:
 
 
 def other_value(one: Flag) -> Any:
-    """Returns a value that is not the default."""
     return {bool: str(one.default is not True).lower(), int: 7, float: 0.5, str: "something"}[one.kind]
 
 

@@ -18,7 +18,6 @@ GROUPS = peer_flags.groups_to_parse(run_flags.RUN_FLAGS)
 
 
 def flags_of(command: str) -> list[str]:
-    """Returns the words after the program; a placeholder such as <path to images> is one word."""
     words = shlex.split(re.sub("<.*?>", "placeholder", command))
     return words[next(number for number, word in enumerate(words) if word.endswith(".py")) + 1 :]
 

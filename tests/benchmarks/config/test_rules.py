@@ -20,7 +20,6 @@ TEXTS = {"data_dir": "x", "train_dir": "t", "hosts": "a,b", "local_cluster": "wo
 
 
 def _value(one: Flag) -> Any:
-    """Returns a value of a flag that is not its default."""
     if one.kind is bool:
         return not one.usual
     if one.kind is str:
@@ -45,7 +44,6 @@ def _given(term: str) -> dict[str, Any]:
 
 
 def _situation(rule: Rule, *terms: str) -> Situation:
-    """Returns a situation in which some terms hold, and a rule's conditions."""
     facts = {term for term in terms if term.startswith("@")} | {term for term in rule.when.split() if term[0] == "@"}
     values = [_given(term) for term in (*rule.when.split(), *terms) if not term.startswith("@")]
     given = run_flags.unset({name: value for one in values for name, value in one.items()})

@@ -225,7 +225,6 @@ WITH = {
 
 
 def _is_value(one: Flag) -> bool:
-    """Returns whether the default in the table is a value, and not a phrase."""
     return one.default_text in one.words or isinstance(one.default, int | float)
 
 

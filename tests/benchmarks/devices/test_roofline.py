@@ -74,7 +74,6 @@ def test_logical_devices_of_a_host_share_its_peak() -> None:
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache, at its place."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "cnn_bench" / "peaks.json"
 

@@ -16,7 +16,6 @@ FILE = CacheFile("some.json", "measured things")
 
 @pytest.fixture(autouse=True)
 def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "cnn_bench").mkdir()
     return tmp_path / "cnn_bench"

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.seldom
 
 
 def _library(package: str, pattern: str) -> Path | None:
-    """Returns a library of a package that is not imported."""
     found = importlib.util.find_spec(package)
     places = found.submodule_search_locations if found else None
     return next((path for place in places or () for path in Path(place).glob(pattern)), None)
