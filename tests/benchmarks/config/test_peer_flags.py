@@ -1,9 +1,11 @@
-"""Every flag of tf_cnn_benchmarks is in one class, and does what its class says."""
+"""Every flag of tf_cnn_benchmarks is in one class, and does what its class says; so do published command lines."""
 
 from __future__ import annotations
 
 import csv
 import re
+import shlex
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ KINDS = {"string": str, "enum": str, "list": str, "integer": int, "float": float
 # Names and types as in its last version; the file lies beside this test.
 with (Path(__file__).parent / "peer_flags.csv").open() as file:
     PEER = {row["flag"]: row for row in csv.DictReader(file)}
+# Command lines that people have published.
+LINES = tomllib.loads((Path(__file__).parent / "public_command_lines.toml").read_text())["line"]
 OF_OLDER_VERSIONS = {
     "use_nccl", "flush_stdout", "gpu_mem_fraction", "learning_rate", "cache_data", "checkpoint_directory",
     "checkpoint_every_n_epochs", "checkpoint_interval", "save_summaries_secs",
@@ -175,3 +179,18 @@ def test_horovod_is_refused_with_its_replacement_under_mpi_and_slurm() -> None:
         flag.parse(["--variable_update=Horovod"], GROUPS)
     for words in ("--variable_update=collective_all_reduce", "mpirun -np N ... --cluster=mpi", "--cluster=slurm"):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["url"].split("//")[1])
+def test_a_published_line_is_understood_or_refused_with_what_to_use(line: dict[str, str]) -> None:
+    assert line["url"].startswith("https://")
+    words = shlex.split(re.sub("<.*?>", "placeholder", line["command"]))
+    words = words[next(number for number, word in enumerate(words) if word.endswith(".py")) + 1 :]
+    try:
+        parsed = flag.parse(words, GROUPS)
+        chosen = config.resolve(parsed.values, lambda: config.ANY_NUMBER_OF_GPUS, {})
+    except UsageError as error:
+        assert line.get("refused", "There is no model '") in str(error)
+        return
+    assert "refused" not in line and not parsed.words
+    assert chosen.workload.model == (parsed.values["model"] or "resnet50")

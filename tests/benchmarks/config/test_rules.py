@@ -1,4 +1,4 @@
-"""Every row of the table of rules, in a made-up situation and on a command line."""
+"""Every row of the table of rules, in a made-up situation and on a command line; every flag in every kind of run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.config.config import Config
 from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule, Situation, apply
 from benchmarks.errors import UsageError
 from benchmarks.option import Flag
 
 TEXTS = {"data_dir": "x", "train_dir": "t", "hosts": "a,b", "local_cluster": "worker:2", "all_reduce_spec": "xring"}
+
+
+def resolve(*words: str) -> Config:
+    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 2 * ("--device=gpu" in words), {})
 
 
 def _value(one: Flag) -> Any:
@@ -114,10 +119,121 @@ def test_a_fact_is_found_on_a_command_line(fact: str, monkeypatch: pytest.Monkey
     """A rule that no flag can break is added to the table, and is broken where its fact holds."""
     monkeypatch.setattr(config, "RULES", (Excludes(fact, fact, "of the test"),))
     with pytest.raises(UsageError, match="of the test"):
-        _resolve(*WITH[fact])
+        resolve(*WITH[fact])
     with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic") else contextlib.nullcontext():
-        _resolve("--model=resnet50")
+        resolve("--model=resnet50")
 
 
-def _resolve(*words: str) -> config.Config:
-    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 2 * ("--device=gpu" in words), {})
+# Every flag in every kind of run.
+
+RUNS = {
+    "one CPU device": ("--device=cpu",),
+    "no GPU": (),
+    "two CPU devices": ("--device=cpu", "--num_gpus=2", "--variable_update=replicated"),
+    "independent": ("--device=cpu", "--num_gpus=2", "--variable_update=independent"),
+    "inference": ("--device=cpu", "--num_gpus=2", "--forward_only"),
+    "momentum": ("--device=cpu", "--optimizer=momentum"),
+    "GPUs": ("--device=gpu", "--num_gpus=2"),
+    "real data": ("--device=cpu", "--data_dir=x"),
+    "local cluster": ("--device=cpu", "--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
+    "Keras": ("--device=cpu", "--variable_update=keras_fit"),
+}
+# Values that the table does not have, or that act on small models.
+OTHERS = {
+    "model": "resnet20",
+    "data_dir": "y",
+    "gpus": "1,0",
+    "hosts": "a,b",
+    "local_cluster": "worker:2",
+    "ps_hosts": "h:1",
+    "worker_hosts": "h:2",
+    "controller_host": "h:3",
+    "cluster_spec": "worker|h:1",
+    "all_reduce_spec": "xring",
+    "output_dir": "elsewhere",
+    "session_id": "mine",
+    "num_classes": 1000,
+    "agg_small_grads_max_bytes": 100_000,
+}
+# Read by the command `run` or its launcher; the first task of no cluster is this process.
+READ_ELSEWHERE = {"print_config", "ssh", "private_network", "task_index"}
+# TensorFlow has one protocol left, so the flag has one value.
+SAME_AS_DEFAULT = {"server_protocol"}
+
+
+def other_values(one: Flag) -> list[Any]:
+    """Returns values of which at least one is not the default."""
+    if one.name in OTHERS:
+        return [OTHERS[one.name]]
+    if one.kind is bool:
+        return ["true", "false"]
+    if one.choices and one.kind is str:
+        return list(one.choices)
+    number = one.at_least if one.at_least is not None else 0
+    return [0.5] if one.at_most == 1 else [number + 1, number + 2]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_flag_without_effect_is_refused_or_named(kind: str) -> None:
+    base, silent = resolve(*RUNS[kind]), []
+    given = {word.removeprefix("--").split("=")[0] for word in RUNS[kind]}
+    for one in (one for one in run_flags.FLAGS.values() if one.name not in given | READ_ELSEWHERE | SAME_AS_DEFAULT):
+        outcomes = {_outcome(base, one.name, value, *RUNS[kind]) for value in other_values(one)}
+        if outcomes == {""}:
+            silent.append(one.name)
+    assert not silent, "these change nothing, and the user does not learn it"
+
+
+def _outcome(base: Config, name: str, value: Any, *run: str) -> str:
+    """Returns what becomes of a flag: it is refused, named in a notice, or changes the configuration; else nothing."""
+    try:
+        made = resolve(*run, f"--{name}={value}")
+    except UsageError:
+        return "refused"
+    if any(f"--{name}" in notice for notice in made.notices):
+        return "named"
+    fields = {field.name for field in dataclasses.fields(Config)}
+    return "acts" if any(getattr(made, field) != getattr(base, field) for field in fields) else ""
+
+
+@pytest.mark.parametrize(
+    ("words", "shared_on"),
+    [
+        (("--variable_update=parameter_server",), "gpu"),
+        (("--variable_update=parameter_server", "--forward_only"), "gpu"),
+        (("--variable_update=replicated",), "gpu"),
+        (("--variable_update=local_sgd",), "gpu"),
+        (("--variable_update=local_sgd", "--all_reduce_spec=collective"), "cpu"),
+        (("--variable_update=distributed_all_reduce", "--local_cluster=worker:2"), "gpu"),
+        (("--variable_update=replicated", "--all_reduce_spec=xring"), "cpu"),
+        (("--variable_update=replicated", "--hierarchical_copy"), "cpu"),
+        (("--variable_update=replicated", "--forward_only"), "cpu"),
+        (("--variable_update=local_sgd", "--local_cluster=worker:2"), "cpu"),
+        (("--variable_update=parameter_server", "--local_cluster=ps:1,worker:2"), "cpu"),
+        (("--variable_update=collective_all_reduce",), "cpu"),
+    ],
+)
+def test_the_device_of_parameters_counts_where_something_is_shared(words: tuple[str, ...], shared_on: str) -> None:
+    made = resolve("--device=cpu", "--num_gpus=4", "--local_parameter_device=gpu", *words)
+    assert made.variables.shared_on == shared_on
+    assert any("--local_parameter_device" in notice for notice in made.notices) == (shared_on == "cpu")
+
+
+def test_two_spellings_of_nccl_ignore_the_device_of_parameters_alike() -> None:
+    gpus, keys = ("--device=gpu", "--num_gpus=2", "--variable_update=replicated"), []
+    for nccl, device in itertools.product(("--use_nccl", "--all_reduce_spec=nccl"), ("cpu", "gpu")):
+        keys.append(resolve(*gpus, nccl, f"--local_parameter_device={device}").key_fields())
+    assert all(key == keys[0] for key in keys)
+
+
+@pytest.mark.parametrize("word", ["--noallow_growth", "--local_parameter_device=cpu", "--batchnorm_persistent"])
+def test_a_default_that_is_given_needs_no_notice(word: str) -> None:
+    made = resolve("--device=cpu", "--variable_update=independent", word)
+    assert made == resolve("--device=cpu", "--variable_update=independent")
+
+
+def test_what_scripts_for_tf_cnn_benchmarks_pass_is_accepted() -> None:
+    words = ("--local_parameter_device=cpu", "--allow_growth", "--momentum=0.5", "--use_nccl=false")
+    for run in RUNS.values():
+        if "--variable_update=keras_fit" not in run:
+            resolve(*run, *words)
