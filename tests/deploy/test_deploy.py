@@ -95,10 +95,6 @@ def sbatch(tmp_path: Path) -> Callable[..., tuple[int, list[str], dict[str, str]
     return run
 
 
-def test_the_batch_file_has_no_syntax_error() -> None:
-    subprocess.run(["bash", "-n", SBATCH], check=True)
-
-
 def test_the_header_asks_for_one_worker_per_node() -> None:
     lines = SBATCH.read_text().splitlines()
     options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
@@ -131,19 +127,13 @@ def test_proxies_and_other_clusters_are_left_behind(sbatch: Any) -> None:
     assert environ["OMP_NUM_THREADS"] == "3"
 
 
-def test_the_batch_file_hands_on_cores_and_gpus_per_task(sbatch: Any) -> None:
-    _, words, _, _ = sbatch(SLURM_CPUS_PER_TASK="8", SLURM_GPUS_PER_TASK="4", PYTHON="/opt/python")
+def test_flags_of_the_command_line_win_and_tasks_have_cores_and_gpus(sbatch: Any) -> None:
+    job = {"NUM_PS": "1", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_PER_TASK": "4", "PYTHON": "/opt/python"}
+    status, words, _, _ = sbatch("--variable_update=distributed_replicated", "--output_dir=/x", **job, SRUN_STATUS="6")
+    assert status == 6, "as srun ends"
     assert {"--cpus-per-task=8", "--gpus-per-task=4"} <= set(words[: words.index("/opt/python")])
-
-
-def test_flags_of_the_command_line_win(sbatch: Any) -> None:
-    _, words, _, _ = sbatch("--variable_update=distributed_replicated", "--output_dir=/elsewhere", NUM_PS="1")
     found = given(words[words.index("run_bench.py") + 1 :])
-    assert (found["variable_update"], found["output_dir"]) == ("distributed_replicated", "/elsewhere")
-
-
-def test_the_batch_file_ends_as_srun_does(sbatch: Any) -> None:
-    assert sbatch(SRUN_STATUS="6")[0] == 6
+    assert (found["variable_update"], found["output_dir"]) == ("distributed_replicated", "/x")
 
 
 def test_the_batch_file_says_where_it_should_be_submitted(sbatch: Any) -> None:
@@ -305,6 +295,7 @@ def test_every_pod_of_a_jobset_finds_itself_at_its_own_name(options: tuple[str, 
 
 
 def test_the_operator_of_a_tfjob_says_where_the_others_are() -> None:
+    assert render.render(*render.parse(["tfjob", *BASE])).startswith("# Legacy: ")
     _, run = manifests("tfjob", "--ps=1", "--port=3333")
     for _, template in pods(run).values():
         # What the operator looks for: a container and a port with these names.
@@ -313,11 +304,6 @@ def test_the_operator_of_a_tfjob_says_where_the_others_are() -> None:
             ("tfjob-port", 3333)
         ]
         assert not set(given(container(template)["args"])) & set(CLUSTER_FLAGS)
-
-
-def test_a_tfjob_is_marked_as_legacy() -> None:
-    text = render.render(*render.parse(["tfjob", *BASE]))
-    assert text.startswith("# Legacy: ")
 
 
 @KINDS
@@ -473,30 +459,25 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
     ("arguments", "said"),
     [
         ((), "required"),
-        (("cronjob", *BASE), "cronjob"),
         (("jobset", "--image=x"), "--name"),
         (("jobset", "--image=x", "--name=Upper"), "'Upper'"),
-        (("jobset", "--image=x", "--name=1st"), "'1st'"),
         (("jobset", "--image=x", f"--name={'a' * (LONGEST + 1)}"), f"at most {LONGEST} letters"),
         (("jobset", *BASE, "--image=a b"), "'a b'"),
         (("jobset", *BASE, "--workers=0"), "from 1"),
         (("jobset", *BASE, "--ps=-1"), "'-1'"),
         (("jobset", *BASE, "--port=80"), "from 1024 to 65535"),
-        (("jobset", *BASE, "--port=65536"), "from 1024 to 65535"),
         (("jobset", *BASE, "--memory=8"), "such as 8Gi"),
         (("jobset", *BASE, "--cpu=0"), "such as 8 or 500m"),
         (("jobset", *BASE, "--command="), "python run_bench.py"),
         (("jobset", *BASE, "--command='"), "quotation"),
-        (("tfjob", *BASE, "--wrkers=2"), "--wrkers=2"),
         (("tfjob", *BASE, "--worker=2"), "--worker=2"),
         (("tfjob", *BASE, "--", "resnet50"), "'resnet50'"),
         (("tfjob", *BASE, "--", "--num_ps=2"), "--num_ps=2"),
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
-        *((("tfjob", *BASE, "--", f"--{flag}"), "leave it out") for flag in ("task_id=1", "hosts=a,b", "ssh", "nossh")),
+        (("tfjob", *BASE, "--", "--nossh"), "leave it out"),
         (("tfjob", *BASE, "--", "--flagfile=a.flags"), "leave it out"),
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
         (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
-        (("jobset", *BASE, "--gpus_per_worker=8", "--", "--variable_update=local_sgd"), "add --nccl"),
         (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/nccl"), "add --nccl"),
     ],
 )
