@@ -109,10 +109,6 @@ def _values(one: Flag) -> str:
     return _code(one.words) if one.kind is str and one.words else one.values_text.replace("|", ", ")
 
 
-def _flags_of_run() -> str:
-    return "\n\n".join(f"## {title}\n\n{_flags(group)}" for title, group in RUN_FLAGS.items())
-
-
 def _verbs() -> str:
     parts = []
     for title, verbs in VERBS_BY_TITLE.items():
@@ -316,10 +312,6 @@ def _rules() -> str:
 # The rest
 
 
-def _exit_statuses() -> str:
-    return _table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus))
-
-
 _PROCESSES = {
     Processes.ONE: "one process",
     Processes.PEERS: "workers",
@@ -366,15 +358,6 @@ def _reductions() -> str:
     return _table(("reduction", "what it does", "sent by 8 towers", "limit"), rows)
 
 
-def _shorthands() -> str:
-    rows = ((f"`{name}`", f"`{manager} {given}`") for name, (manager, given) in catalog.SHORTHANDS.items())
-    return _table(("shorthand", "stands for"), rows)
-
-
-def _reference_loops() -> str:
-    return _table(("reference loop", "what it is"), ((f"`{n}`", text) for n, text in catalog.REFERENCE_LOOPS.items()))
-
-
 def _models() -> str:
     rows = (
         (
@@ -391,10 +374,6 @@ def _models() -> str:
     )
     header = ("model", "image", "data set", "parameters", "GFLOP", "batch, GPU", "batch, CPU", "learning rate")
     return _table(header, rows)
-
-
-def _model_sources() -> str:
-    return _table(("model", "is", "source of the figures"), ((f"`{s.name}`", s.title, s.source) for s in specs.MODELS))
 
 
 def _measured_models() -> str:
@@ -440,7 +419,7 @@ def _results() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "verbs": _verbs,
     **{f"verb {verb.name}": functools.partial(_verb, verb) for verb in VERBS.values()},
-    "flags": _flags_of_run,
+    "flags": lambda: "\n\n".join(f"## {title}\n\n{_flags(group)}" for title, group in RUN_FLAGS.items()),
     "presets": _presets,
     "flags of tf_cnn_benchmarks": _peer_flags,
     "columns": _columns,
@@ -452,16 +431,23 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fields of config": _config_fields,
     "recorded environment variables": lambda: _block(sorted(RECORDED_VARIABLES)),
     "rules on flags": _rules,
-    "exit statuses": _exit_statuses,
+    "exit statuses": lambda: _table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus)),
     "managers": _managers,
     "modifiers": _modifiers,
     "exclusive modifiers": _exclusive_modifiers,
     "reductions": _reductions,
-    "shorthands": _shorthands,
-    "reference loops": _reference_loops,
+    "shorthands": lambda: _table(
+        ("shorthand", "stands for"),
+        ((f"`{name}`", f"`{manager} {given}`") for name, (manager, given) in catalog.SHORTHANDS.items()),
+    ),
+    "reference loops": lambda: _table(
+        ("reference loop", "what it is"), ((f"`{name}`", text) for name, text in catalog.REFERENCE_LOOPS.items())
+    ),
     "models": _models,
     "measured models": _measured_models,
-    "sources of models": _model_sources,
+    "sources of models": lambda: _table(
+        ("model", "is", "source of the figures"), ((f"`{s.name}`", s.title, s.source) for s in specs.MODELS)
+    ),
     "faults": faults.tables,
     "acceptance": acceptance.page,
     "peers": peers.page,

@@ -182,9 +182,7 @@ _OF_VARIABLES: tuple[Rule, ...] = (
         "a pipeline has one copy of each variable, on the device of its stage, as under parameter_server",
         instead="Leave out --variable_update.",
     ),
-    Excludes(
-        f"{_ABOUT_TOWERS}", "pipeline_stages", "it is about several towers, and a pipeline is one over all devices"
-    ),
+    Excludes(_ABOUT_TOWERS, "pipeline_stages", "it is about several towers, and a pipeline is one over all devices"),
     Excludes("local_parameter_device", "pipeline_stages", "in a pipeline, variables are on the device of their stage"),
     Excludes("xla=jit", "pipeline_stages", "XLA compiles a tower as a whole, and stages cut it"),
     Excludes("forward_only", "pipeline_stages", "a pipeline only trains"),
@@ -192,6 +190,22 @@ _OF_VARIABLES: tuple[Rule, ...] = (
     Excludes("deterministic", "datasets_sloppy_parallel_interleave", "images must not come in any order"),
 )
 
+_NOT_UNDER_LOOPS = {
+    "optimizer!=sgd|momentum": "it updates by sgd or momentum",
+    "weight_decay_on!=kernels": "it decays kernels",
+    "nofused_bn": "it has Keras' batch normalisation",
+    _NOT_IN_LOOPS: "it trains at a constant rate, on plain labels, without limits of gradients",
+    "precision=fp16 xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul": (
+        "it trains once, with Keras' convolutions, without XLA and without scaling the loss"
+    ),
+    "data_dir data_name=synthetic_host forward_only print_training_accuracy": (
+        "it trains on synthetic images that are on the devices, and reports the loss only"
+    ),
+    "local_parameter_device log_device_placement use_nccl": (
+        "it decides by itself where variables, operations and gradients are, and how they are reduced"
+    ),
+    f"{_CHECKPOINTS} {_EVALUATIONS} {_SUMMARIES} eval": "it is measured as it is, with nothing between its steps",
+}
 _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
     Excludes(
         "keras_application",
@@ -205,41 +219,9 @@ _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
         "it works in one process only",
         instead="Leave out the cluster, or use --variable_update=collective_all_reduce.",
     ),
-    Excludes("optimizer!=sgd|momentum", _LOOPS, "it updates by sgd or momentum", instead=_NO_LOOP),
-    Excludes("weight_decay_on!=kernels", _LOOPS, "it decays kernels", instead=_NO_LOOP),
-    Excludes("nofused_bn", _LOOPS, "it has Keras' batch normalisation", instead=_NO_LOOP),
-    Excludes(
-        _NOT_IN_LOOPS,
-        _LOOPS,
-        "it trains at a constant rate, on plain labels, without limits of gradients",
-        instead=_NO_LOOP,
-    ),
-    Excludes(
-        "precision=fp16 xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul",
-        _LOOPS,
-        "it trains once, with Keras' convolutions, without XLA and without scaling the loss",
-        instead=_NO_LOOP,
-    ),
-    Excludes(
-        "data_dir data_name=synthetic_host forward_only print_training_accuracy",
-        _LOOPS,
-        "it trains on synthetic images that are on the devices, and reports the loss only",
-        instead=_NO_LOOP,
-    ),
-    Excludes(
-        "local_parameter_device log_device_placement use_nccl",
-        _LOOPS,
-        "it decides by itself where variables, operations and gradients are, and how they are reduced",
-        instead=_NO_LOOP,
-    ),
+    *(Excludes(flags, _LOOPS, because, instead=_NO_LOOP) for flags, because in _NOT_UNDER_LOOPS.items()),
     Excludes(
         "force_gpu_compatible", _LOOPS, "it decides by itself which memory is pinned", when="@gpu", instead=_NO_LOOP
-    ),
-    Excludes(
-        f"{_CHECKPOINTS} {_EVALUATIONS} {_SUMMARIES} eval",
-        _LOOPS,
-        "it is measured as it is, with nothing between its steps",
-        instead=_NO_LOOP,
     ),
 )
 
