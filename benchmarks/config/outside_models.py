@@ -78,7 +78,7 @@ class Facts:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class _Held(msgspec.Struct):
+class _Saved(msgspec.Struct):
     """What the cache holds of a model."""
 
     facts: Facts
@@ -132,7 +132,7 @@ def _checked(name: str) -> str:
     """
     if name.lower().startswith(APPLICATION):
         wanted, known = name[len(APPLICATION) :], applications_of_keras()
-        spelling = {one.lower(): one for one in known}
+        spelling = {application.lower(): application for application in known}
         if wanted.lower() not in spelling:
             raise UsageError(
                 f"--model={name}: keras.applications has no model '{wanted}'.{did_you_mean(wanted, spelling)} Its "
@@ -165,9 +165,9 @@ def _facts(name: str, num_classes: int) -> Facts:
     """Returns the facts of a model, from the cache if the code is still the same."""
     places = [] if name.startswith(APPLICATION) else [os.getcwd(), os.environ.get("PYTHONPATH", "")]
     key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
-    held = _FILE.find(key, _Held)
-    if held and all(_digest(path) == digest for path, digest in held.facts.sources.items()):
-        return held.facts
+    saved = _FILE.saved(key, _Saved)
+    if saved and all(_digest(path) == digest for path, digest in saved.facts.sources.items()):
+        return saved.facts
     facts = _probe(name, num_classes)
     _FILE.put(key, {"model": name, "facts": dataclasses.asdict(facts)})
     return facts
@@ -210,13 +210,13 @@ def _probe(name: str, num_classes: int) -> Facts:
         return Facts(**found["facts"])
     if "refused" in found:
         raise UsageError(f"--model={name}: {found['refused']}")
-    with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as kept:
-        kept.write(output)
+    with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as whole:
+        whole.write(output)
     reason = found.get("error") or _how_it_ended(ended)
     (reason,) = without_secrets([reason])
     raise UsageError(
         f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
-        f"{shlex.quote(kept.name)}"
+        f"{shlex.quote(whole.name)}"
     )
 
 

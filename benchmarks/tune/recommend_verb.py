@@ -104,7 +104,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
 
 def _cached(key: str) -> tuple[Answer, str] | None:
     """Returns the cached answer and the time at which it was found."""
-    found = cache.FILE.find(key, cache.Answered[Answer])
+    found = cache.FILE.saved(key, cache.Answered[Answer])
     return (found.answer, found.time_utc) if found else None
 
 

@@ -31,7 +31,6 @@ CLUSTER_FLAGS = (
     "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
     "server_port", "local_cluster",
 )  # fmt: skip
-RUN_FLAGS = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group}
 BASE = ("--name=rn50", "--image=registry.example/bench:1")
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 KINDS = pytest.mark.parametrize("kind", ["jobset", "tfjob"])
@@ -118,7 +117,7 @@ def test_the_batch_file_starts_run_bench_with_srun(sbatch: Any, tmp_path: Path) 
         "session_id": "two words",
     }
     assert (tmp_path / "a suite" / "out").is_dir()
-    assert set(given(words[start + 1 :])) <= RUN_FLAGS
+    assert set(given(words[start + 1 :])) <= run_flags.FLAGS.keys()
 
 
 def test_proxies_and_other_clusters_are_left_behind(sbatch: Any) -> None:
@@ -438,7 +437,7 @@ def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
 def test_the_flags_of_the_manifests_exist() -> None:
     for kind in ("jobset", "tfjob"):
         for _, template in pods(manifests(kind, "--ps=1", "--gpus_per_worker=1")[1]).values():
-            assert set(given(container(template)["args"])) <= RUN_FLAGS
+            assert set(given(container(template)["args"])) <= run_flags.FLAGS.keys()
     assert set(render.RESERVED) == {*CLUSTER_FLAGS, "task_id", "hosts", "ssh", "nossh", "output_dir", "flagfile"}
 
 

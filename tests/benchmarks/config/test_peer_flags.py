@@ -20,7 +20,6 @@ from benchmarks.errors import UsageError
 from benchmarks.option import Flag
 from benchmarks.sweep import grid, sweep_verb
 
-OURS = {one.name: one for group in run_flags.RUN_FLAGS.values() for one in group}
 GROUPS = peer_flags.groups_to_parse(run_flags.RUN_FLAGS)
 KINDS = {"string": str, "enum": str, "list": str, "integer": int, "float": float, "boolean": bool}
 # Names and types as in its last version; the file lies beside this test.
@@ -44,7 +43,7 @@ def other_value(one: Flag) -> Any:
 
 
 def test_every_flag_is_a_flag_of_a_run_or_in_one_class() -> None:
-    ours = {name for name in OURS if name in PEER or name == "use_nccl"}
+    ours = {name for name in run_flags.FLAGS if name in PEER or name == "use_nccl"}
     classes = Counter([*ours, *(one.name for one in peer_flags.GONE)])
     assert set(classes) == set(PEER) | OF_OLDER_VERSIONS
     assert set(classes.values()) == {1}
@@ -53,7 +52,7 @@ def test_every_flag_is_a_flag_of_a_run_or_in_one_class() -> None:
 
 @pytest.mark.parametrize("name", sorted(PEER))
 def test_the_type_is_that_of_tf_cnn_benchmarks(name: str) -> None:
-    one = OURS.get(name) or next(one for one in peer_flags.GONE if one.name == name)
+    one = run_flags.FLAGS.get(name) or next(one for one in peer_flags.GONE if one.name == name)
     kind = bool if one.boolean else one.kind
     assert kind is KINDS[PEER[name]["type"]]
 
@@ -84,7 +83,7 @@ def test_the_replaced_are_refused_with_what_to_do(one: Flag) -> None:
     does = ("Use ", "Omit it", "Use that", "set the environment variable ", "start the process with ")
     assert any(words in str(caught.value) for words in does), "it says what to do instead"
     named = set(re.findall(r"--(\w+)", str(caught.value))) - {one.name}
-    assert named <= {*OURS, "cpunodebind", "membind"}, "they exist"
+    assert named <= {*run_flags.FLAGS, "cpunodebind", "membind"}, "they exist"
 
 
 @pytest.mark.parametrize("one", [*peer_flags.ACCEPTED, *peer_flags.REPLACED], ids=lambda one: one.name)

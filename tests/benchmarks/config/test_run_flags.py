@@ -13,8 +13,6 @@ from benchmarks.option import Flag
 from benchmarks.sweep import grid, sweep_verb
 from tests.support import docs
 
-TABLE = [*run_flags.FLAGS.values()]
-
 
 def test_an_unset_flag_is_none() -> None:
     assert set(flag.parse([], run_flags.RUN_FLAGS).values.values()) == {None}
@@ -132,7 +130,7 @@ def test_misses_are_explained(arguments: list[str], words: str) -> None:
 def test_another_spelling_is_the_same_value(given: list[str], same: list[str]) -> None:
     values = flag.parse(given, run_flags.RUN_FLAGS).values
     assert values == flag.parse(same, run_flags.RUN_FLAGS).values
-    assert not {one.name for one in TABLE if one.same_as} & set(values)
+    assert not {one.name for one in run_flags.FLAGS.values() if one.same_as} & set(values)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,7 @@ def test_the_full_help_describes_every_flag() -> None:
     text = flag.describe(run_flags.RUN_FLAGS)
     assert max(map(len, text.splitlines())) <= 120
     unwrapped = " ".join(text.split())
-    for one in TABLE:
+    for one in run_flags.FLAGS.values():
         assert f"{one.spelling} {one.described()}" in unwrapped
     for words in (
         "--num_batches=INT measured steps (1 or more; default: 100)",
@@ -210,7 +208,7 @@ def _is_value(one: Flag) -> bool:
     return one.default_text in one.words or isinstance(one.default, int | float)
 
 
-@pytest.mark.parametrize("one", [one for one in TABLE if _is_value(one)], ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [one for one in run_flags.FLAGS.values() if _is_value(one)], ids=lambda one: one.name)
 def test_a_flag_with_its_default_changes_nothing(one: Flag, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PROCID": "0", "NTASKS": "1", "JOB_NODELIST": "a", "TASKS_PER_NODE": "1"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
