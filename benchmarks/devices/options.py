@@ -69,7 +69,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     if visible and max(visible) >= existing:
         raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
     usable = len(visible) if visible else existing
-    split = _split(given["virtual_gpus"], wanted, usable)
+    split = max(1, -(-wanted // max(1, usable))) if given["virtual_gpus"] == "auto" else int(given["virtual_gpus"] or 1)
     if wanted > usable * split:
         asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
         limit = f"--gpus={given['gpus']} names {usable}." if visible else there_are
@@ -166,12 +166,6 @@ def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
     if len(set(given)) < len(numbers):
         raise UsageError(f"--gpus={text}: name different GPUs by their numbers, such as --gpus=0,2.")
     return given
-
-
-def _split(parts: int | str | None, wanted: int, usable: int) -> int:
-    if parts == "auto":
-        return max(1, -(-wanted // max(1, usable)))
-    return int(parts or 1)
 
 
 def of_rank(

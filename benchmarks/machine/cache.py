@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -46,10 +46,9 @@ class CacheFile:
     name: str
     holds: str
 
-    def path(self, environ: Mapping[str, str] | None = None) -> Path:
+    def path(self) -> Path:
         """Returns where the file is."""
-        directory = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
-        return Path(directory or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
+        return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
 
     def saved(self, key: str, of: type[T]) -> T | None:
         """Returns an entry, whose fields and `time_utc` are those of a type; None if it is missing or damaged."""
@@ -80,7 +79,13 @@ class CacheFile:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with locked.open("wb") as lock:  # another process may read, add and write at the same time
-                _lock(lock, locked)
+                notice = f"Another process has locked {locked}: waiting for it."
+                waiting = threading.Timer(_NOTICE_SECONDS, warn, [notice])
+                waiting.start()
+                try:
+                    store.lock(lock, locked)
+                finally:
+                    waiting.cancel()
                 entries = self._entries()
                 entries[key] = {**change(entries.get(key)), "time_utc": now}
                 content = {"format_version": 1, "entries": entries}
@@ -102,16 +107,6 @@ class CacheFile:
         except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
             self._ignore(error)
             return {}
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Locks a file as `store.lock` does; warns if that takes long."""
-    waiting = threading.Timer(_NOTICE_SECONDS, warn, [f"Another process has locked {path}: waiting for it."])
-    waiting.start()
-    try:
-        store.lock(file, path)
-    finally:
-        waiting.cancel()
 
 
 FILE = CacheFile("recommendations.json", "recommendations")

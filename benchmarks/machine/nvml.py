@@ -116,10 +116,6 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
         driver.nvmlInit()
     except driver.NVMLError:
         return None
-    return _look(driver, environment)
-
-
-def _look(driver: Any, environment: Mapping[str, str]) -> Driver:
     try:
         every = [
             DriverGpu(index, driver, driver.nvmlDeviceGetHandleByIndex(index))

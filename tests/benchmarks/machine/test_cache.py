@@ -66,7 +66,7 @@ def test_damage_is_reported_once_and_mended_by_the_next_entry(
     directory: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     (directory / "some.json").write_text(damage, encoding="utf-8")
-    assert FILE.saved("key", dict) is None and FILE.find("other", dict) is None
+    assert FILE.saved("key", dict) is None and FILE.saved("other", dict) is None
     FILE.put("key", {"value": 1})
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "cannot be read" in sentence and str(directory / "some.json") in sentence
