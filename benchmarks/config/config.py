@@ -89,13 +89,13 @@ class Config:
     @functools.cached_property
     def runtime(self) -> Runtime:
         """What this process asks of TensorFlow. A task without towers has one CPU device."""
-        cluster, own = self.processes.cluster, self.devices
+        cluster, devices = self.processes.cluster, self.devices
         if cluster and not cluster.own.has_towers:
-            own = dataclasses.replace(own, device="cpu", num_devices=1)
+            devices = dataclasses.replace(devices, device="cpu", num_devices=1)
         return Runtime(
-            devices=own,
+            devices=devices,
             precision=self.computing.precision,
-            fpmath="BF16" if (self.computing.precision, own.device) == ("tf32", "cpu") else None,
+            fpmath="BF16" if (self.computing.precision, devices.device) == ("tf32", "cpu") else None,
             batchnorm_persistent=self.computing.batchnorm_persistent,
             deterministic=self.training.deterministic,
             peers=tuple(cluster.tasks.values()) if cluster else (),

@@ -83,25 +83,25 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
     Raises:
         ContradictionError: two spellings of a flag have unlike values.
     """
-    found = {flag.name: values[flag.name] for flag in table if not flag.same_as}
-    spelled = {name: f"--{name}={value}" for name, value in found.items()}
+    merged = {flag.name: values[flag.name] for flag in table if not flag.same_as}
+    spelled = {name: f"--{name}={value}" for name, value in merged.items()}
     for alias in table:
         if not alias.same_as or values[alias.name] is None:
             continue
-        negated = alias.same_as not in found
+        negated = alias.same_as not in merged
         name = alias.same_as.removeprefix("no") if negated else alias.same_as
         value = not values[alias.name] if negated else values[alias.name]
         spelling = f"--{alias.name}={values[alias.name]}"
         if alias.stands_for:
             value = alias.stands_for[0 if value else 1]
-            if not value and found[name] != alias.stands_for[0]:
+            if not value and merged[name] != alias.stands_for[0]:
                 continue
-        if found[name] not in (None, value):
+        if merged[name] not in (None, value):
             raise ContradictionError(
                 f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them."
             )
-        found[name], spelled[name] = value, spelling
-    return found
+        merged[name], spelled[name] = value, spelling
+    return merged
 
 
 def describe(groups: Groups) -> str:

@@ -115,8 +115,8 @@ def is_code(name: str) -> bool:
 
 def applications_of_keras() -> list[str]:
     """Returns the names of all models of `keras.applications`, without importing Keras."""
-    found = importlib.util.find_spec("keras")
-    where = found and found.submodule_search_locations
+    keras = importlib.util.find_spec("keras")
+    where = keras and keras.submodule_search_locations
     listing = Path(where[0]) / "applications" / "__init__.py" if where else Path()
     try:
         return re.findall(r"\b([A-Z]\w+) as \1\b", listing.read_text(encoding="utf-8"))
@@ -202,17 +202,17 @@ def _probe(name: str, num_classes: int) -> Facts:
         progress.end()
         log.seek(0)
         output = log.read()
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with contextlib.suppress(ValueError):  # it died before it could answer
         _, answer, _ = output.rsplit(AROUND_ANSWER, 2)
-        found = json.loads(answer)
-    if "facts" in found:
-        return Facts(**found["facts"])
-    if "refused" in found:
-        raise UsageError(f"--model={name}: {found['refused']}")
+        answers = json.loads(answer)
+    if "facts" in answers:
+        return Facts(**answers["facts"])
+    if "refused" in answers:
+        raise UsageError(f"--model={name}: {answers['refused']}")
     with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as whole:
         whole.write(output)
-    reason = found.get("error") or _how_it_ended(ended)
+    reason = answers.get("error") or _how_it_ended(ended)
     (reason,) = without_secrets([reason])
     raise UsageError(
         f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "

@@ -88,11 +88,11 @@ class Situation:
             return term in self.facts
         if name not in FLAGS:
             return self.given[name.removeprefix("no")] is False
-        own, usual = self.given[name], FLAGS[name].usual
+        value, usual = self.given[name], FLAGS[name].usual
         if values:
-            own = usual if own is None else own
-            return (spelled(own).lower() in values) == (sign == "=")
-        return own not in (None, usual) if sign == "~" else bool(own) == (sign != "!")
+            value = usual if value is None else value
+            return (spelled(value).lower() in values) == (sign == "=")
+        return value not in (None, usual) if sign == "~" else bool(value) == (sign != "!")
 
     def spelled(self, term: str) -> str:
         """Returns a term as a user writes or understands it, such as `--optimizer=adam` or `several processes`."""
@@ -101,10 +101,10 @@ class Situation:
             return self.facts[term]
         if name not in FLAGS:
             return f"--{name}"
-        own = self.given[name]
+        value = self.given[name]
         if FLAGS[name].kind is bool:
-            return f"--{'no' if own is False else ''}{name}"
-        return f"--{name}={spelled(FLAGS[name].usual)} (the default)" if own is None else f"--{name}={spelled(own)}"
+            return f"--{'no' if value is False else ''}{name}"
+        return f"--{name}={spelled(FLAGS[name].usual)} (the default)" if value is None else f"--{name}={spelled(value)}"
 
 
 def _parts(term: str) -> tuple[str, str, Sequence[str]]:
@@ -198,13 +198,13 @@ def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tu
     Raises:
         UsageError: a rule is broken.
     """
-    kept, notices = dict(now.given), []
+    acting, notices = dict(now.given), []
     for rule in rules:
         if all(map(now.holds, rule.when.split())):
-            for flag, sentence in rule.problems(dataclasses.replace(now, given=dict(kept))):
+            for flag, sentence in rule.problems(dataclasses.replace(now, given=dict(acting))):
                 if not isinstance(rule, NoEffect):
                     raise UsageError(sentence)
-                if kept[flag] != usual[flag]:
+                if acting[flag] != usual[flag]:
                     notices.append(sentence)
-                kept[flag] = None
-    return kept, tuple(notices)
+                acting[flag] = None
+    return acting, tuple(notices)

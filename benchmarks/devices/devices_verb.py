@@ -68,11 +68,12 @@ def as_json(
         "host": dict(host),
         "gpus": [dataclasses.asdict(gpu) for gpu in topology.gpus],
         "connections": [
-            {"between": list(pair), **dataclasses.asdict(found)} for pair, found in topology.connections.items()
+            {"between": list(pair), **dataclasses.asdict(connection)}
+            for pair, connection in topology.connections.items()
         ],
         "driver_version": topology.driver_version,
         "driver_cuda_version": topology.cuda_version,
-        "limits": [dataclasses.asdict(found) for found in _limits(topology, software)],
+        "limits": [dataclasses.asdict(limit) for limit in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
         "suggestion": {
@@ -104,7 +105,7 @@ def lines(
         *(["", *_gpu_table(topology)] if topology.gpus else []),
         *(["", *_matrix(topology)] if topology.connections else []),
         "",
-        *(found.sentence for found in _limits(topology, software)),
+        *(limit.sentence for limit in _limits(topology, software)),
         advice(topology),
         f"Measure it: run_bench.py recommend --model=resnet50{measure}",
         ACROSS_HOSTS,
@@ -117,7 +118,7 @@ def _limits(topology: Inventory, software: Mapping[str, Any]) -> list[Judgement]
         gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision=precision)
         for precision in ("tf32", "bf16")
     )
-    return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda found: not found.is_fatal)
+    return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda limit: not limit.is_fatal)
 
 
 def _cores(host: Mapping[str, Any]) -> str:
@@ -146,8 +147,8 @@ def _driver(topology: Inventory) -> str:
 
 def _libraries(software: Mapping[str, Any]) -> str:
     named = {"CUDA": "cuda_version", "cuDNN": "cudnn_version", "NCCL": "nccl_version"}
-    found = [f"{name} {software[field]}" for name, field in named.items() if software[field]]
-    return ", ".join(found) or f"no Python packages of {', '.join(named)}"
+    versions = [f"{name} {software[field]}" for name, field in named.items() if software[field]]
+    return ", ".join(versions) or f"no Python packages of {', '.join(named)}"
 
 
 def _tensorflow(topology: Inventory, software: Mapping[str, Any], build: Mapping[str, Any]) -> str:
@@ -157,8 +158,8 @@ def _tensorflow(topology: Inventory, software: Mapping[str, Any], build: Mapping
     cuda = "without CUDA"
     if build["is_cuda_build"]:
         cuda = f"with CUDA {build['cuda_version'] or '?'} and cuDNN {build['cudnn_version'] or '?'}"
-    found = f", finds {build['gpus_found']} of {counted(len(topology.gpus), 'GPU')}" if topology.gpus else ""
-    return f"{version}, built {cuda}{found}; oneDNN {build['onednn'] or 'as it chooses'}"
+    finds = f", finds {build['gpus_found']} of {counted(len(topology.gpus), 'GPU')}" if topology.gpus else ""
+    return f"{version}, built {cuda}{finds}; oneDNN {build['onednn'] or 'as it chooses'}"
 
 
 def _gpu_table(topology: Inventory) -> Iterator[str]:
@@ -187,9 +188,9 @@ def _matrix(topology: Inventory) -> Iterator[str]:
     names = [f"GPU{gpu.index}" for gpu in topology.gpus]
     rows = [[name, *cells] for name, cells in zip(names, topology.matrix(), strict=True)]
     yield from table([["", *names], *rows])
-    seen = {cell for row in topology.matrix() for cell in row}
-    meanings = {name: meaning for name, meaning in PATHS.values() if name in seen}
-    if any(cell.startswith("NV") for cell in seen):
+    cells = {cell for row in topology.matrix() for cell in row}
+    meanings = {name: meaning for name, meaning in PATHS.values() if name in cells}
+    if any(cell.startswith("NV") for cell in cells):
         meanings = {"NVn": "n NVLinks", **meanings}
     for name, meaning in meanings.items():
         yield f"{name}: {meaning}"

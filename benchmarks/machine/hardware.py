@@ -82,29 +82,30 @@ class Inventory:
 
     def only(self, positions: Iterable[int]) -> Inventory:
         """Returns the inventory of some of the GPUs, in this order."""
-        kept = [position for position in positions if position < len(self.gpus)]
-        pairs = itertools.combinations(enumerate(kept), 2) if self.connections else ()
+        positions = [position for position in positions if position < len(self.gpus)]
+        pairs = itertools.combinations(enumerate(positions), 2) if self.connections else ()
         connections = {(one, other): self.connections[min(a, b), max(a, b)] for (one, a), (other, b) in pairs}
-        return dataclasses.replace(self, gpus=tuple(self.gpus[position] for position in kept), connections=connections)
+        gpus = tuple(self.gpus[position] for position in positions)
+        return dataclasses.replace(self, gpus=gpus, connections=connections)
 
     @property
     def has_nvlink(self) -> bool:
         """Whether NVLinks lead from each of several GPUs to each other, perhaps through a third one."""
         reached = {0}
         for _ in self.gpus:
-            ends = (pair for pair, found in self.connections.items() if found.nvlinks and reached & set(pair))
+            ends = (pair for pair, link in self.connections.items() if link.nvlinks and reached & set(pair))
             reached.update(*ends)
         return 1 < len(self.gpus) == len(reached)
 
     @property
     def has_peer_access(self) -> bool:
         """Whether each GPU reads the memory of each other."""
-        return all(one.has_peer_access for one in self.connections.values())
+        return all(link.has_peer_access for link in self.connections.values())
 
     @property
     def is_one_root_complex(self) -> bool:
         """Whether no path between two GPUs leaves a PCIe root complex."""
-        return all(one.path in _ONE_ROOT_COMPLEX for one in self.connections.values())
+        return all(link.path in _ONE_ROOT_COMPLEX for one in self.connections.values())
 
     def matrix(self) -> list[list[str]]:
         """Returns the matrix of `nvidia-smi topo -m`: a row per GPU, `X` on the diagonal."""

@@ -79,12 +79,12 @@ def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> I
     import pynvml
 
     driver = driver or pynvml
-    found = _within_limit(lambda: _open(driver, environment))
-    if found is None:
+    opened_driver = _within_limit(lambda: _open(driver, environment))
+    if opened_driver is None:
         yield Driver()
         return
     try:
-        yield found
+        yield opened_driver
     finally:
         with contextlib.suppress(driver.NVMLError):
             driver.nvmlShutdown()
