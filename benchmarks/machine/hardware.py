@@ -105,7 +105,7 @@ class Inventory:
     @property
     def is_one_root_complex(self) -> bool:
         """Whether no path between two GPUs leaves a PCIe root complex."""
-        return all(link.path in _ONE_ROOT_COMPLEX for one in self.connections.values())
+        return all(link.path in _ONE_ROOT_COMPLEX for link in self.connections.values())
 
     def matrix(self) -> list[list[str]]:
         """Returns the matrix of `nvidia-smi topo -m`: a row per GPU, `X` on the diagonal."""
