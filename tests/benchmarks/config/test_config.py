@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,23 +29,46 @@ def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch)
     assert resolve("--device=gpu", "--precision=tf32", gpus=1).runtime.fpmath is None
 
 
-def test_defaults_on_a_cpu() -> None:
-    made = resolve()
-    assert (made.workload.model, made.workload.data_format, made.workload.batch_per_device) == ("resnet50", "NHWC", 8)
-    assert (made.devices.device, made.devices.num_devices, made.variables.shared_on) == ("cpu", 1, "cpu")
-    assert (made.length.num_batches, made.length.num_warmup_batches, made.data.data_name) == (100, 3, "synthetic")
+NORM, PINNED, NAME = "runtime.batchnorm_persistent", "devices.force_gpu_compatible", "data.data_name"
 
 
-def test_defaults_on_a_gpu() -> None:
-    made = resolve(gpus=4)
-    assert (made.devices.device, made.devices.num_devices, made.workload.data_format) == ("gpu", 1, "NCHW")
-    assert (made.workload.batch_per_device, made.length.num_warmup_batches, made.variables.shared_on) == (64, 10, "gpu")
+@pytest.mark.parametrize(
+    ("words", "gpus", "decided"),
+    [
+        ("", 0, {"devices.device": "cpu", "workload.data_format": "NHWC", "workload.batch_per_device": 8}),
+        ("", 0, {"variables.shared_on": "cpu", "length.num_warmup_batches": 3, NORM: None}),
+        ("", 4, {"devices.device": "gpu", "workload.data_format": "NCHW", "workload.batch_per_device": 64}),
+        ("", 4, {"variables.shared_on": "gpu", "length.num_warmup_batches": 10, NORM: True, PINNED: False}),
+        ("", 4, {"devices.num_devices": 1, "workload.model": "resnet50", "length.num_batches": 100}),
+        ("--output_dir=", 0, {"output.output_dir": "out"}),
+        ("--device=CPU --num_gpus=5", 1, {"devices.device": "cpu", "batch_global": 40, NORM: None}),
+        ("--num_gpus=4 --virtual_gpus=2", 2, {"devices.virtual_gpus": 2}),
+        ("--num_gpus=2 --virtual_gpus=auto", 1, {"devices.virtual_gpus": 2}),
+        ("--num_gpus=2 --virtual_gpus=auto", 8, {"devices.virtual_gpus": 1}),
+        ("--num_gpus=2 --virtual_gpus=auto --device=auto", 0, {"devices.device": "cpu"}),
+        ("--num_gpus=2 --device=auto", 2, {"devices.device": "gpu"}),
+        ("--nobatchnorm_persistent", 1, {NORM: False}),
+        ("--nobatchnorm_persistent", 0, {NORM: None}),
+        ("--force_gpu_compatible", 1, {PINNED: True}),
+        ("--data_name=synthetic_host", 1, {PINNED: True}),
+        ("--data_dir=x", 1, {PINNED: True, NAME: "imagenet", "data.pipelined_input": True}),
+        ("--data_dir=x --noforce_gpu_compatible", 1, {PINNED: False}),
+        ("--data_dir=x --force_gpu_compatible", 0, {PINNED: False}),
+        ("--model=mlp", 0, {NAME: "synthetic"}),
+        ("--data_dir=x --model=mlp", 0, {NAME: "mnist"}),
+        ("--data_dir=x --model=resnet20", 0, {"workload.num_classes": 10}),
+        ("--data_dir=x --nopipelined_input", 0, {"data.pipelined_input": False}),
+        ("--optimizer=momentum --init_learning_rate=0.5", 0, {"training.learning_rate": 0.5}),
+    ],
+)
+def test_what_is_decided(words: str, gpus: int, decided: dict[str, object]) -> None:
+    made = resolve(*words.split(), gpus=gpus)
+    assert {field: operator.attrgetter(field)(made) for field in decided} == decided
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_a_cpu_that_is_asked_for_has_any_number_of_devices(gpus: int) -> None:
-    made = resolve("--device=CPU", "--num_gpus=5", gpus=gpus)
-    assert (made.devices.device, made.devices.num_devices, made.batch_global) == ("cpu", 5, 40)
+def test_the_learning_rate_of_other_optimizers_is_a_tenth() -> None:
+    sgd, momentum = (resolve(f"--optimizer={name}").training.learning_rate for name in ("sgd", "momentum"))
+    assert momentum == pytest.approx(sgd / 10)
 
 
 def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +96,6 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
         assert own.devices.gpu_memory_fraction is None and not own.notices
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert resolve(*by_hand, gpus=1).devices.gpu_memory_fraction is None
-
-
-def test_gpus_may_be_split() -> None:
-    assert resolve("--num_gpus=4", "--virtual_gpus=2", gpus=2).devices.virtual_gpus == 2
-    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=1).devices.virtual_gpus == 2
-    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=8).devices.virtual_gpus == 1
-    assert resolve("--num_gpus=2", "--virtual_gpus=auto", "--device=auto").devices.device == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -135,36 +152,6 @@ def test_the_users_variables_win_over_defaults_of_gpus(monkeypatch: pytest.Monke
     assert (made.devices.gpu_thread_mode, made.computing.batchnorm_persistent) == ("gpu_shared", True)
 
 
-@pytest.mark.parametrize(
-    ("flags_given", "gpus", "persistent"),
-    [
-        ([], 1, True),
-        (["--nobatchnorm_persistent"], 1, False),
-        (["--device=cpu"], 1, None),
-        (["--nobatchnorm_persistent"], 0, None),
-    ],
-)
-def test_gpus_train_batch_normalisation_persistently(
-    flags_given: list[str], gpus: int, persistent: bool | None
-) -> None:
-    assert resolve(*flags_given, gpus=gpus).runtime.batchnorm_persistent is persistent
-
-
-@pytest.mark.parametrize(
-    ("flags_given", "gpus", "pinned"),
-    [
-        ([], 1, False),
-        (["--force_gpu_compatible"], 1, True),
-        (["--data_name=synthetic_host"], 1, True),
-        (["--data_dir=x"], 1, True),
-        (["--data_dir=x", "--noforce_gpu_compatible"], 1, False),
-        (["--data_dir=x", "--force_gpu_compatible"], 0, False),
-    ],
-)
-def test_memory_is_pinned_for_images_from_the_host(flags_given: list[str], gpus: int, pinned: bool) -> None:
-    assert resolve(*flags_given, gpus=gpus).devices.force_gpu_compatible is pinned
-
-
 PASCAL, HOPPER = Card(capability=(6, 0)), Card(capability=(9, 0))
 
 
@@ -216,6 +203,9 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
     ("change", "moves"),
     [
         ("--batch_size=4", True),
+        ("--use_fp16 --fp16_loss_scale=64", True),
+        ("--use_fp16 --check_precision", False),
+        ("--data_dir=x --nopipelined_input", True),
         ("--num_intra_threads=1", True),
         ("--precision=bf16", True),
         ("--conv1x1_as_matmul", True),
@@ -226,27 +216,8 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
     ],
 )
 def test_the_key_holds_what_can_move_the_number(change: str, moves: bool) -> None:
-    assert (resolve().key_fields() != resolve(change).key_fields()) == moves
-
-
-def test_real_input_is_pipelined_unless_told_otherwise() -> None:
-    usual, direct = resolve("--data_dir=here"), resolve("--data_dir=here", "--nopipelined_input")
-    assert usual.data.pipelined_input and not direct.data.pipelined_input
-    assert usual.key_fields() != direct.key_fields()
-
-
-def test_the_loss_scale_moves_the_number_and_the_check_of_the_precision_does_not() -> None:
-    fp16 = resolve("--use_fp16").key_fields()
-    assert resolve("--use_fp16", "--fp16_loss_scale=64").key_fields() != fp16
-    assert resolve("--use_fp16", "--check_precision").key_fields() == fp16
-
-
-def test_learning_rate_follows_the_optimizer_unless_given() -> None:
-    assert resolve("--optimizer=momentum").training.learning_rate == pytest.approx(
-        resolve().training.learning_rate / 10
-    )
-    given: dict[str, Any] = resolve("--optimizer=momentum", "--init_learning_rate=0.5").to_dict()
-    assert given["learning_rate"] == 0.5
+    *others, _ = words = change.split()
+    assert (resolve(*others).key_fields() != resolve(*words).key_fields()) == moves
 
 
 @pytest.mark.parametrize(
@@ -331,13 +302,6 @@ def test_workers_that_share_gpus_reduce_around_a_ring(monkeypatch: pytest.Monkey
     assert resolve(*COLLECTIVE, *workers, "--gpus=0", gpus=2).variables.modifiers.uses_nccl
     with pytest.raises(UsageError, match=r"^--all_reduce_spec=nccl: NCCL needs a whole GPU .* workers share GPUs"):
         resolve(*COLLECTIVE, *workers, "--device=gpu", "--all_reduce_spec=nccl", gpus=1)
-
-
-def test_the_models_data_set_is_read_unless_another_is_named() -> None:
-    assert resolve("--data_dir=x").data.data_name == "imagenet"
-    assert resolve("--data_dir=x", "--model=mlp").data.data_name == "mnist"
-    assert resolve("--data_dir=x", "--model=resnet20").workload.num_classes == 10
-    assert resolve("--model=mlp").data.data_name == "synthetic"
 
 
 def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
@@ -429,10 +393,6 @@ def test_a_file_of_flags_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "flags").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not a text"):
         flag.read_files([f"--flagfile={tmp_path / 'flags'}"])
-
-
-def test_an_empty_directory_is_none() -> None:
-    assert resolve("--output_dir=").output.output_dir == "out"
 
 
 def test_what_flags_alone_contradict_is_refused_before_code_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
