@@ -67,7 +67,7 @@ class PackageCounters:
         self._counters = [zone / "energy_uj" for zone in packages]
         self._ranges = [number(zone / "max_energy_range_uj") for zone in packages]
 
-    def read(self) -> list[int] | None:
+    def microjoules(self) -> list[int] | None:
         """Returns each package's microjoules; None where one cannot be read, or there is none."""
         counts = [number(counter) for counter in self._counters]
         known = [count for count in counts if count is not None]

@@ -94,13 +94,13 @@ def _within_limit(ask: Callable[[], Driver | None]) -> Driver | None:
     """Asks the driver in a thread, since a call into a driver that hangs never returns, and no signal ends it."""
     answer: concurrent.futures.Future[Driver | None] = concurrent.futures.Future()
 
-    def run() -> None:
+    def fulfil() -> None:
         try:
             answer.set_result(ask())
         except Exception as error:
             answer.set_exception(error)
 
-    thread = threading.Thread(target=run, name="NVML", daemon=True)
+    thread = threading.Thread(target=fulfil, name="NVML", daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)  # some of what follows needs a process with a single thread
     if thread.is_alive():

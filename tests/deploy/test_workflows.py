@@ -21,7 +21,6 @@ from benchmarks.config import flag
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
 from results.gate.baselines import BASELINES_DIR
-from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
@@ -210,12 +209,6 @@ def test_the_flags_of_nightly_reach_every_configuration() -> None:
     assert all(cell.runs for cell in asked)
 
 
-def test_the_suite_of_the_gate_resolves_in_a_process_of_its_own(run_bench: Callable[..., Finished]) -> None:
-    done = run_bench("sweep", f"--suite={GATE / 'gate.toml'}", "--dry_run")
-    assert (done.status, done.stderr) == (0, "")
-    assert "3 of 3 combinations" in done.stdout
-
-
 # The script that make calls.
 
 FAKE_PYTHON = """#!/bin/bash
@@ -233,10 +226,6 @@ class Ran:
     stdout: str
     stderr: str
     commands: Sequence[Sequence[str]]
-
-    @property
-    def verbs(self) -> list[str]:
-        return [words[0] for words in self.commands]
 
 
 @pytest.fixture
@@ -281,17 +270,43 @@ def test_the_gate_compares_with_the_base_and_says_it_in_every_format(
     }
 
 
-@pytest.mark.parametrize("status", [0, 1, 4, 130])
-def test_the_gate_ends_as_ab_does(script: Callable[..., Ran], status: int) -> None:
-    ran = script("gate", "--base=v1", GITHUB_ACTIONS="true", STATUS_ab=status)
-    assert (ran.status, ran.stdout, ran.stderr) == (status, "", "")
+NIGHT = ["doctor", "sweep", "check", "baseline"]
 
 
-def test_what_cannot_be_decided_is_a_warning_and_no_failure(script: Callable[..., Ran]) -> None:
-    ran = script("gate", "--base=v1", GITHUB_ACTIONS="true", STATUS_ab=3)
-    assert ran.status == 0
-    assert ran.stdout.startswith("::warning::The gate cannot decide")
-    assert ran.stdout.count("\n") == 1
+@pytest.mark.parametrize(
+    ("words", "statuses", "status", "verbs", "is_undecided"),
+    [
+        (["gate", "--base=v1"], {}, 0, ["ab"], False),
+        (["gate", "--base=v1"], {"ab": 1}, 1, ["ab"], False),
+        (["gate", "--base=v1"], {"ab": 130}, 130, ["ab"], False),
+        (["gate", "--base=v1"], {"ab": 3}, 0, ["ab"], True),
+        (["nightly"], {"doctor": 3}, 0, NIGHT, True),
+        (["nightly"], {"check": 3}, 0, NIGHT, True),
+        (["nightly"], {"check": 1}, 1, NIGHT[:3], False),
+        (["nightly"], {"sweep": 2}, 2, NIGHT[:2], False),
+        (["nightly"], {"sweep": 130}, 130, NIGHT[:2], False),
+        (["nightly"], {"sweep": 4}, 4, NIGHT[:3], False),
+        (["nightly"], {"sweep": 4, "check": 1}, 1, NIGHT[:3], False),
+        (["nightly"], {"sweep": 4, "check": 3}, 4, NIGHT[:3], None),
+        (["nightly"], {"doctor": 2}, 2, NIGHT[:1], False),
+        (["nightly"], {"baseline": 2}, 2, NIGHT, False),
+        ([], {}, 2, [], False),
+        (["night"], {}, 2, [], False),
+    ],
+)
+def test_a_script_ends_as_its_verbs_do_and_a_bad_night_becomes_no_baseline(
+    script: Callable[..., Ran], words: list[str], statuses: dict[str, int], status: int, verbs: list[str],
+    is_undecided: bool | None,
+) -> None:  # fmt: skip
+    ran = script(*words, GITHUB_ACTIONS="true", **{f"STATUS_{verb}": value for verb, value in statuses.items()})
+    assert (ran.status, [command[0] for command in ran.commands]) == (status, verbs)
+    if is_undecided is not None:  # a warning, and no failure
+        assert (ran.stdout.startswith("::warning::"), ran.stdout.count("\n")) == (is_undecided, is_undecided)
+    if not verbs:
+        assert "gate --base=REVISION, or nightly" in ran.stderr
+
+
+def test_outside_of_github_a_warning_is_a_sentence(script: Callable[..., Ran]) -> None:
     assert script("gate", "--base=v1", STATUS_ab=3).stdout.startswith("The gate cannot decide")
 
 
@@ -355,7 +370,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     ran = script("nightly", "--num_gpus=8")
     assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
     assert not (tmp_path / "a suite" / "out" / "nightly").exists(), "results of another day are not mixed in"
-    assert ran.verbs == ["doctor", "sweep", "check", "baseline"]
+    assert [command[0] for command in ran.commands] == NIGHT
     look, sweep, check, promote = ran.commands
     assert look == ["doctor", "--noladder"]
     values = flag.parse(sweep[1:], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
@@ -368,38 +383,3 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     assert check[1] == "out/nightly"
     assert flag.parse(check[2:], baseline_verb.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
     assert promote == ["baseline", "promote", "out/nightly"]
-
-
-@pytest.mark.parametrize("verb", ["doctor", "check"])
-def test_a_night_that_decides_nothing_is_kept_with_a_warning(script: Callable[..., Ran], verb: str) -> None:
-    ran = script("nightly", GITHUB_ACTIONS="true", **{f"STATUS_{verb}": 3})
-    assert (ran.status, ran.verbs) == (0, ["doctor", "sweep", "check", "baseline"])
-    assert ran.stdout.startswith("::warning::")
-    assert ran.stdout.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("statuses", "status", "verbs"),
-    [
-        ({"check": 1}, 1, ["doctor", "sweep", "check"]),
-        ({"sweep": 2}, 2, ["doctor", "sweep"]),
-        ({"sweep": 130}, 130, ["doctor", "sweep"]),
-        ({"sweep": 4}, 4, ["doctor", "sweep", "check"]),
-        ({"sweep": 4, "check": 1}, 1, ["doctor", "sweep", "check"]),
-        ({"sweep": 4, "check": 3}, 4, ["doctor", "sweep", "check"]),
-        ({"doctor": 2}, 2, ["doctor"]),
-        ({"baseline": 2}, 2, ["doctor", "sweep", "check", "baseline"]),
-    ],
-)
-def test_a_bad_night_becomes_no_baseline(
-    script: Callable[..., Ran], statuses: dict[str, int], status: int, verbs: list[str]
-) -> None:
-    ran = script("nightly", **{f"STATUS_{verb}": value for verb, value in statuses.items()})
-    assert (ran.status, ran.verbs) == (status, verbs)
-
-
-@pytest.mark.parametrize("words", [(), ("night",)])
-def test_the_script_says_what_it_can_run(script: Callable[..., Ran], words: tuple[str, ...]) -> None:
-    ran = script(*words)
-    assert (ran.status, ran.commands) == (2, [])
-    assert "gate --base=REVISION, or nightly" in ran.stderr
