@@ -25,8 +25,9 @@ import msgspec
 
 from benchmarks import option
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
-from benchmarks.config import flag, peer_flags
+from benchmarks.config import peer_flags
 from benchmarks.config.config import Config
+from benchmarks.config.flag import presets
 from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule
 from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
@@ -101,12 +102,12 @@ def _anchor(heading: str) -> str:
 
 
 def _flags(group: Sequence[Flag]) -> str:
-    rows = ((f"`--{one.name}`", _values(one), one.default_text, one.help) for one in group)
+    rows = ((f"`--{flag.name}`", _values(flag), flag.default_text, flag.help) for flag in group)
     return _table(("flag", "values", "default", "meaning"), rows)
 
 
-def _values(one: Flag) -> str:
-    return _code(one.words) if one.kind is str and one.words else one.values_text.replace("|", ", ")
+def _values(flag: Flag) -> str:
+    return _code(flag.words) if flag.kind is str and flag.words else flag.values_text.replace("|", ", ")
 
 
 def _verbs() -> str:
@@ -120,35 +121,35 @@ def _verbs() -> str:
 def _verb(verb: Verb) -> str:
     """Returns examples of a verb and its flags: its own as tables, those that mean the same as for `run` as links."""
     examples = "\n".join(f"run_bench.py {example}" for example in verb.examples)
-    of_run = {each: title for title, group in RUN_FLAGS.items() for each in group}
-    own = {title: [each for each in group if each not in of_run] for title, group in flags_of(verb).items()}
+    of_run = {flag: title for title, group in RUN_FLAGS.items() for flag in group}
+    own = {title: [flag for flag in group if flag not in of_run] for title, group in flags_of(verb).items()}
     own = {title: group for title, group in own.items() if group}
     parts = [f"```\n{examples}\n```"]
     parts += [f"{title}:\n\n{_flags(group)}" if len(own) > 1 else _flags(group) for title, group in own.items()]
-    shared = {each for group in flags_of(verb).values() for each in group if each in of_run}
-    names_taken = {each.name for group in flags_of(verb).values() for each in group}
-    missing = [f"--{each.name}" for each in of_run if each.name not in names_taken]
+    shared = {flag for group in flags_of(verb).values() for flag in group if flag in of_run}
+    names_taken = {flag.name for group in flags_of(verb).values() for flag in group}
+    missing = [f"--{flag.name}" for flag in of_run if flag.name not in names_taken]
     if len(missing) <= _MOST_EXCEPTIONS:
         but = f" except {_code(missing)}" if missing else ""
         return "\n\n".join([*parts, f"All [flags of `run`](flags.md){but}."])
     links = []
     for title, group in RUN_FLAGS.items():
-        taken = [each for each in group if each in shared]
-        names = "all" if len(taken) == len(group) else _code(f"--{each.name}" for each in taken)
+        taken = [flag for flag in group if flag in shared]
+        names = "all" if len(taken) == len(group) else _code(f"--{flag.name}" for flag in taken)
         links += [f"- [{title}](flags.md#{_anchor(title)}): {names}"] if taken else []
     return "\n\n".join([*parts, "Flags of `run`:\n\n" + "\n".join(links)] if links else parts)
 
 
 def _presets() -> str:
     directory = ROOT / "benchmarks" / "config" / "presets"
-    texts = {name: (directory / f"{name}.flags").read_text().splitlines() for name in flag.presets()}
+    texts = {name: (directory / f"{name}.flags").read_text().splitlines() for name in presets()}
     return _table(
         ("preset", "content", "the same as"),
         (
             (
                 f"`--preset={name}`",
                 lines[0].lstrip("# "),
-                f"`{'sweep ' * ('`sweep`' in lines[0])}{' '.join(one for one in lines if one[0] != '#')}`",
+                f"`{'sweep ' * ('`sweep`' in lines[0])}{' '.join(flag for flag in lines if flag[0] != '#')}`",
             )
             for name, lines in texts.items()
         ),
@@ -163,10 +164,10 @@ def _peer_flags() -> str:
     tables = {
         ("the same", "what differs"): {name: peer_flags.DIFFERENCES.get(name, "") for name in [*same, "use_nccl"]},
         ("renamed", "here"): {
-            one.name: f"`--{one.same_as}`{one.help and f'; {one.help}'}" for one in peer_flags.RENAMED
+            flag.name: f"`--{flag.same_as}`{flag.help and f'; {flag.help}'}" for flag in peer_flags.RENAMED
         },
-        ("accepted", "why it has no effect"): {one.name: one.help for one in peer_flags.ACCEPTED},
-        ("rejected", "what to use"): {one.name: one.help for one in peer_flags.REPLACED},
+        ("accepted", "why it has no effect"): {flag.name: flag.help for flag in peer_flags.ACCEPTED},
+        ("rejected", "what to use"): {flag.name: flag.help for flag in peer_flags.REPLACED},
     }
     counts = ", ".join(f"{len(rows.keys() & set(peer))} are {title}" for (title, _), rows in tables.items())
     parts = [f"Of the {len(peer)} flags of its last version {counts}."]

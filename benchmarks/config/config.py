@@ -229,7 +229,7 @@ def _known(
         must_exist=must_exist,
         data_name=data_name,
         data_format=_layout(given, spec, devices, gpus),
-        shares_devices=variable_update.shares_devices(given, on_gpu=devices.on_gpu, in_cluster=cluster is not None),
+        shares_devices=variable_update.shares_devices(given, devices, in_cluster=cluster is not None),
         notices=(*of_cluster, *of_rank, *of_data),
     )
 

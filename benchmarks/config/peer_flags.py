@@ -145,7 +145,7 @@ REPLACED = (
     ),
 )
 GONE = (*RENAMED, *ACCEPTED, *REPLACED)
-# Whatever their values are, they are no lists of several.
+# In a sweep, a value of these is one value, even with commas in it.
 SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
 
 _NO_MODELS = {

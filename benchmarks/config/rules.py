@@ -173,7 +173,7 @@ class Needs(Rule):
 
 
 class NoEffect(Rule):
-    """Any of `flags` does nothing where one of `others` holds. It is passed over with a notice, not refused.
+    """Any of `flags` does nothing where one of `others` holds. It is ignored with a notice, not refused.
 
     Scripts for tf_cnn_benchmarks pass such flags everywhere. A flag is refused instead (`Excludes`) if the result could
     be mistaken for one that it acted on.
