@@ -224,6 +224,9 @@ def test_two_spellings_of_nccl_ignore_the_device_of_parameters_alike() -> None:
     for nccl, device in itertools.product(("--use_nccl", "--all_reduce_spec=nccl"), ("cpu", "gpu")):
         keys.append(resolve(*gpus, nccl, f"--local_parameter_device={device}").key_fields())
     assert all(key == keys[0] for key in keys)
+    split = ("--device=gpu", "--num_gpus=4", "--virtual_gpus=2", *gpus[2:], "--use_nccl")
+    made = resolve(*split, "--local_parameter_device=cpu")
+    assert made.variables.shared_on == "cpu", "NCCL needs whole GPUs, so gradients are copied there"
 
 
 @pytest.mark.parametrize("word", ["--noallow_growth", "--local_parameter_device=cpu", "--batchnorm_persistent"])
