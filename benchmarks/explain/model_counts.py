@@ -67,7 +67,7 @@ class _Held(msgspec.Struct):
 
 
 def _held(key: str) -> tuple[ModelFacts, float | None] | None:
-    held = _FILE.find(key, _Held)
+    held = _FILE.saved(key, _Held)
     return (held.facts, held.sent_bytes) if held else None
 
 

@@ -31,7 +31,7 @@ class Code(NamedTuple):
     version: tuple[int, int] = (0, 0)
 
 
-def of_library(path: Path) -> list[set[Code]]:
+def _code_of(path: Path) -> list[set[Code]]:
     """Returns what each fat binary of a library holds."""
     found = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -55,7 +55,6 @@ def _entries(data: mmap.mmap, at: int, end: int) -> set[Code]:
 
 
 def _library(package: str, pattern: str) -> Path | None:
-    """Returns a library of a package that is not imported."""
     found = importlib.util.find_spec(package)
     places = found.submodule_search_locations if found else None
     return next((path for place in places or () for path in Path(place).glob(pattern)), None)
@@ -66,7 +65,7 @@ def test_tensorflow_has_machine_code_up_to_8_9_and_else_what_a_driver_for_cuda_1
         pytest.skip("the facts are those of TensorFlow 2.21")
     library = _library("tensorflow", "libtensorflow_cc.so.*")
     assert library is not None
-    binaries = of_library(library)
+    binaries = _code_of(library)
     assert len(binaries) > 1000
     for held in binaries:
         assert {Code("machine code", capability) for capability in (60, 70, 80, 89)} <= held
@@ -79,4 +78,4 @@ def test_cudnn_has_code_from_turing_on() -> None:
     library = _library("nvidia", "cudnn/lib/libcudnn_ops.so.*")
     if library is None:
         pytest.skip("no cuDNN is installed")
-    assert {75, 80, 90} <= {code.capability for held in of_library(library) for code in held}
+    assert {75, 80, 90} <= {code.capability for held in _code_of(library) for code in held}

@@ -104,21 +104,14 @@ def test_a_git_that_hangs_costs_only_the_commit(monkeypatch: pytest.MonkeyPatch)
     assert provenance.suite_commit() is None
 
 
-@pytest.mark.parametrize(
-    ("words", "recorded"),
-    [
-        (["--api_key=s3", "--model=vgg16"], ["--api_key=***", "--model=vgg16"]),
-        (["--token", "s3", "--verbose"], ["--token", "***", "--verbose"]),
-        (["--password", "--verbose"], ["--password", "--verbose"]),
-        (["--base_command=env HF_TOKEN='s 3'x python a.py"], ["--base_command=env HF_TOKEN=*** python a.py"]),
-        (["--base_command=python --client-secret s3 a.py"], ["--base_command=python --client-secret *** a.py"]),
-        (["--data_dir=https://me:s3@host/x"], ["--data_dir=https://***@host/x"]),
-        (["--passphrase=it's \"s3"], ["--passphrase=***"]),
-        (["run", "--model=vgg16", "--output_dir=keys/out"], ["run", "--model=vgg16", "--output_dir=keys/out"]),
-    ],
-)
-def test_a_value_that_looks_like_a_secret_is_not_recorded(words: list[str], recorded: list[str]) -> None:
-    assert recorded_command(words) == recorded
+def test_a_value_that_looks_like_a_secret_is_not_recorded() -> None:
+    words = [
+        "--api_key=s3",
+        "--base_command=env HF_TOKEN='s 3'x python --client-secret s3 a.py",
+        "--output_dir=keys/out",
+    ]
+    command = "--base_command=env HF_TOKEN=*** python --client-secret *** a.py"
+    assert recorded_command(words) == ["--api_key=***", command, words[2]]
 
 
 def test_no_flag_of_the_suite_looks_like_a_secret() -> None:
