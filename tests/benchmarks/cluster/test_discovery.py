@@ -167,12 +167,6 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         resolve(job_name="worker", task_index=0, cluster_spec=spec)
 
 
-@pytest.mark.row("S0.10", "S2.7")
-@pytest.mark.fault(
-    "R10",
-    "GPUs that the machine does not have",
-    survives="a sentence that counts those that it has, before anything runs",
-)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

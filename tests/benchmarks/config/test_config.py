@@ -99,6 +99,12 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
     assert resolve(*by_hand, gpus=1).devices.gpu_memory_fraction is None
 
 
+@pytest.mark.row("S0.10", "S2.7")
+@pytest.mark.fault(
+    "R10",
+    "GPUs that the machine does not have",
+    survives="a sentence that counts those that it has, before anything runs",
+)
 @pytest.mark.parametrize(
     ("arguments", "gpus", "words"),
     [
