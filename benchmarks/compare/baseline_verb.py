@@ -16,7 +16,7 @@ from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.option import Flag, Groups, only
 from results.gate import baseline_check, baselines, rounds
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparability import UnlikeError, hardware_in_words
+from results.gate.comparison import (UnlikeError, hardware_in_words)
 from results.gate.noise import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup, sessions
 from results.gate.session_limits import MOST_SESSIONS

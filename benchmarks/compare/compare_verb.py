@@ -12,7 +12,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.option import Flag, Groups
 from results.gate import comparison
-from results.gate.comparability import UnlikeError
+from results.gate.comparison import (UnlikeError)
 from results.gate.noise import QUIET_THRESHOLD
 
 

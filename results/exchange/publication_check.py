@@ -11,7 +11,7 @@ from pathlib import Path
 from results import loading, store
 from results.exchange import publication, whole
 from results.exchange.public_record import differing, public
-from results.gate import comparability
+from results.gate import (comparison)
 from results.record import Record
 from results.report.anomalies import warnings_of
 from results.summary import Row, summarize
@@ -83,7 +83,7 @@ def _private(record: Record, words: frozenset[str]) -> Iterator[str]:
         yield str(error)
         return
     if names:
-        fields = comparability.listed([name[:80] for name in names])
+        fields = comparison.listed([name[:80] for name in names])
         yield f"not in a public form: {fields}. Text is public if it is a word of a flag, or a version"
 
 

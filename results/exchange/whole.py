@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from results import statistics
-from results.gate import comparability
+from results.gate import (comparison)
 from results.masking import MASK
 from results.measurement import derive
 from results.record import Kind, Record, Status, flat
@@ -89,10 +89,10 @@ def mixed(records: Sequence[Record]) -> Iterator[str]:
                 alike.append(seen.setdefault(f"{record.identity.suite_version} {sorted(facts.items())}", record))
             for other in alike:
                 first, second = ({key: getattr(one.identity, key), **facts_of(one)} for one in (other, record))
-                if differing := comparability.differences(first, second, (_id(other), _id(record))):
+                if differing := comparison.differences(first, second, (_id(other), _id(record))):
                     yield (
                         f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
-                        f"{comparability.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
+                        f"{comparison.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
                     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from results.gate import rounds
 from results.gate.change_points import change_points
-from results.gate.comparability import UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words
+from results.gate.comparison import (UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words)
 from results.gate.findings import Finding, Findings, Side, Verdict
 from results.gate.rounds import RunGroup, Session, session_of, sessions
 from results.gate.session_limits import MOST_SESSIONS, SessionLimits

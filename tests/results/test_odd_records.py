@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from results import loading, store
 from results.gate import baseline_check, comparison
-from results.gate.comparability import UnlikeError
+from results.gate.comparison import (UnlikeError)
 from results.gate.views import history_view, json_view, junit_view, text_view
 from results.record import Record, Status
 from results.report import headline, markdown_page, page, published, write

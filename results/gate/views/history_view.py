@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.gate import rounds
 from results.gate.change_points import change_points
-from results.gate.comparability import hardware_in_words
+from results.gate.comparison import (hardware_in_words)
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Record
