@@ -14,7 +14,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.option import Flag, Groups, only
-from results.gate import baseline_check, baselines, rounds
+from results.gate import (baselines, baselines, rounds)
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import (UnlikeError, hardware_in_words)
 from results.gate.noise import QUIET_THRESHOLD
@@ -61,7 +61,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     files, directory = record_files.paths(words), _directory(values)
     try:
         today, stored = record_files.load(files), _stored(directory)
-        findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
+        findings = baselines.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return outputs.report(findings, values)

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from results import loading, store
-from results.gate import baseline_check, comparison
+from results.gate import (baselines, comparison)
 from results.gate.comparison import (UnlikeError)
 from results.gate.views import history_view, json_view, junit_view, text_view
 from results.record import Record, Status
@@ -93,7 +93,7 @@ def judged(records: list[Record], good: Record) -> str:
     """Returns what the gate prints of these records against a good one."""
     texts = []
     for sides in ((records, [good]), ([good], records)):
-        for judge in (comparison.compare, baseline_check.check):
+        for judge in (comparison.compare, baselines.check):
             try:
                 found = judge(*sides, ("a", "b"), 0.05)
             except UnlikeError as error:
