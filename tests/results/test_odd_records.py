@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from results import loading, store
 from results.gate import (baselines, comparison)
 from results.gate.comparison import (UnlikeError)
-from results.gate.views import history_view, json_view, junit_view, text_view
+from results.gate import (history)
+from results.gate.views import (json_view, junit_view, text_view)
 from results.record import Record, Status
 from results.report import headline, markdown_page, page, published, write
 from results.report.anomalies import anomalies, warnings_of
@@ -101,7 +102,7 @@ def judged(records: list[Record], good: Record) -> str:
                 continue
             texts += [text_view.render(found), text_view.render_markdown(found)]
             junit_view.render(found), json_view.render(found), json_view.render_github_benchmark(found)
-    return "\n".join([*texts, *history_view.as_text(history_view.histories(records))])
+    return "\n".join([*texts, *history.as_text(history.histories(records))])
 
 
 def apart(records: list[Record]) -> list[Record]:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from results.gate.change_points import change_points
-from results.gate.views.history_view import History, as_json, as_text, draw, histories
+from results.gate.history import (History, as_json, as_text, draw, histories)
 from results.record import Record, Status
 from tests.support.records import fake_run
 
