@@ -15,7 +15,7 @@ from results.record import Record
 import math
 import statistics
 from results.gate import rounds
-from results.gate.change_points import change_points
+from results.gate.history import (change_points)
 from results.gate.comparison import (UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words)
 from results.gate.findings import Finding, Findings, Side, Verdict
 from results.gate.rounds import RunGroup, Session, session_of, sessions

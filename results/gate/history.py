@@ -1,7 +1,6 @@
 """The rate of each configuration, session by session, as text, JSON and a plot. It decides nothing."""
 
 from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -9,14 +8,15 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from results.gate import rounds
-from results.gate.change_points import change_points
 from results.gate.comparison import (hardware_in_words)
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Record
 from results.text import table
+import math
+from collections.abc import Sequence
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +72,7 @@ def as_text(found: Sequence[History]) -> list[str]:
     lines = []
     for history in found:
         rows = [[*SESSION_HEAD, "change %", ""], *_rows(history)]
-        lines += [f"{history.title} on {history.hardware}", *table(rows, rule=True), ""]
+        lines += [f"{title} on {hardware}", *table(rows, rule=True), ""]
     return lines[:-1]
 
 
@@ -95,7 +95,7 @@ def draw(found: Sequence[History], path: Path) -> int:
 
     from results.report.figures import MOST_PANELS, STYLE, panels_of
 
-    longest = sorted(found, key=lambda history: -len(history.sessions))[:MOST_PANELS]
+    longest = sorted(found, key=lambda history: -len(sessions))[:MOST_PANELS]
     shown = [history for history in found if history in longest]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels_of(len(shown))
@@ -114,20 +114,20 @@ def session_cells(session: Session) -> list[str]:
 def _rows(history: History) -> list[list[str]]:
     marks = {
         after[0]: f"<- {in_words(after[2] / before[2] - 1)} from here: {before[2]:.2f} to {after[2]:.2f}"
-        for before, after in itertools.pairwise(history.levels)
+        for before, after in itertools.pairwise(levels)
     }
     return [
         [*session_cells(session), "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")]
-        for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
+        for index, (session, change) in enumerate(zip(sessions, changes, strict=True))
     ]
 
 
 def _fields(history: History) -> dict[str, Any]:
-    first = history.sessions[0].records[0].identity
-    level = [rate for begin, end, rate in history.levels for _ in range(begin, end)]
+    first = sessions[0].records[0].identity
+    level = [rate for begin, end, rate in levels for _ in range(begin, end)]
     return {
-        "title": history.title,
-        "hardware": history.hardware,
+        "title": title,
+        "hardware": hardware,
         "config_key": first.config_key,
         "hardware_key": first.hardware_key,
         "sessions": [
@@ -138,10 +138,10 @@ def _fields(history: History) -> dict[str, Any]:
                 "rounds": len(session.records),
                 "images_per_sec": session.images_per_sec,
                 "change": change,
-                "is_change_point": index in history.points,
+                "is_change_point": index in points,
                 "level_images_per_sec": level[index],
             }
-            for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
+            for index, (session, change) in enumerate(zip(sessions, changes, strict=True))
         ],
     }
 
@@ -152,29 +152,56 @@ def _panel(axis: Axes, history: History) -> None:
 
     dots = [
         (index, rate)
-        for index, session in enumerate(history.sessions)
+        for index, session in enumerate(sessions)
         for record in session.records
         if (rate := rounds.rate(record))
     ]
     axis.plot(*zip(*dots, strict=True), linestyle="", marker=".", markersize=3, color=COLOURS[7], alpha=0.6)
     style = {name: value for name, value in look(0).items() if name != "capsize"}
-    axis.plot(range(len(history.rates)), history.rates, **style)
-    levels = history.levels if history.points else []
+    axis.plot(range(len(rates)), rates, **style)
+    levels = levels if points else []
     for begin, end, rate in levels:
         axis.hlines(rate, begin - 0.5, end - 0.5, color=COLOURS[1], linewidth=2)
     for before, after in itertools.pairwise(levels):
         axis.axvline(after[0] - 0.5, color=COLOURS[1], linewidth=1, linestyle=":")
         words = f" {in_words(after[2] / before[2] - 1)}"
         axis.text(after[0] - 0.5, 1, words, transform=axis.get_xaxis_transform(), va="top", color=INK, fontsize=8)
-    axis.set_title(f"{history.title}\n{history.hardware}", fontsize=8)
+    axis.set_title(f"{title}\n{hardware}", fontsize=8)
     axis.set_ylabel("images/s")
     low, high = axis.get_ylim()
-    middle = statistics.median(history.rates)
+    middle = statistics.median(rates)
     axis.set_ylim(min(low, (1 - _LEAST_SHOWN) * middle), max(high, (1 + _LEAST_SHOWN) * middle))
-    every = -(-len(history.sessions) // _MOST_DATES)
+    every = -(-len(sessions) // _MOST_DATES)
     axis.set_xticks(
-        range(0, len(history.sessions), every),
-        [session.date[:10] for session in history.sessions[::every]],
+        range(0, len(sessions), every),
+        [session.date[:10] for session in sessions[::every]],
         rotation=30,
         ha="right",
     )
+
+
+# A level that held for fewer sessions is an outlier.
+SHORTEST_LEVEL = 3
+# The price of a cut, in variances of the noise: 10 up to 28 sessions, then growing as chances to be wrong do.
+_PRICE, _PRICE_PER_LOG = 10.0, 3.0
+
+
+def change_points(rates: Sequence[float]) -> list[int]:
+    """Returns the indices of the sessions with which a new level begins, in order.
+
+    The noise is estimated from differences between neighbours, which a step touches once.
+
+    Args:
+        rates: of sessions in the order of time, in any unit, above zero.
+    """
+    if len(rates) < 2 * SHORTEST_LEVEL:
+        return []
+    import ruptures  # with scipy.stats, which takes its time
+
+    logs = np.log(np.asarray(rates, dtype=float))
+    variance = float(np.mean(np.diff(logs) ** 2)) / 2
+    if variance == 0:
+        return []
+    price = max(_PRICE, _PRICE_PER_LOG * math.log(len(logs))) * variance
+    cuts = ruptures.Pelt(model="l2", min_size=SHORTEST_LEVEL, jump=1).fit(logs).predict(pen=price)
+    return [int(cut) for cut in cuts[:-1]]
