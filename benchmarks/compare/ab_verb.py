@@ -23,7 +23,13 @@ from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.sweep.progress import what_is_run
 from results.gate import noise
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparison import (config_differences, hardware_in_words, listed, software_differences, software_in_words)
+from results.gate.comparison import (
+    config_differences,
+    hardware_in_words,
+    listed,
+    software_differences,
+    software_in_words,
+)
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial

@@ -14,13 +14,12 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.option import Flag, Groups, only
-from results.gate import (baselines, baselines, rounds)
+from results.gate import baselines, history, rounds
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparison import (UnlikeError, hardware_in_words)
-from results.gate.noise import QUIET_THRESHOLD
+from results.gate.comparison import UnlikeError, hardware_in_words
+from results.gate.decision import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup, sessions
 from results.gate.session_limits import MOST_SESSIONS
-from results.gate import (history)
 from results.record import Record
 from results.text import counted, table
 

@@ -24,7 +24,7 @@ from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, r
 from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.trackers import tracker_list as trackers
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparison import (differences, hardware, listed)
+from results.gate.comparison import differences, hardware, listed
 from results.gate.findings import Finding, Verdict
 from results.gate.rounds import rate, why_failed
 from results.gate.trial import Trial

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from results.gate.comparison import (hardware_in_words)
+from results.gate.comparison import hardware_in_words
 from results.masking import MASK
 from results.quality import conditions_of, quality_warnings
 from results.record import Record, Status, flat

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from results.gate.comparison import (hardware_in_words, software_in_words)
+from results.gate.comparison import hardware_in_words, software_in_words
 from results.intervals import Interval
 from results.summary import Row, manager_of
 from results.text import csv_cell, one_line

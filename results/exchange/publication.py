@@ -12,7 +12,7 @@ from pathlib import Path
 
 from results.exchange import public_table, whole
 from results.exchange.public_record import differing, public
-from results.gate.comparison import (hardware_in_words)
+from results.gate.comparison import hardware_in_words
 from results.masking import MASK
 from results.record import Record
 from results.report import headline

@@ -11,7 +11,7 @@ from pathlib import Path
 from results import loading, store
 from results.exchange import publication, whole
 from results.exchange.public_record import differing, public
-from results.gate import (comparison)
+from results.gate import comparison
 from results.record import Record
 from results.report.anomalies import warnings_of
 from results.summary import Row, summarize

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from results import statistics
-from results.gate import (comparison)
+from results.gate import comparison
 from results.masking import MASK
 from results.measurement import derive
 from results.record import Kind, Record, Status, flat

@@ -5,21 +5,22 @@ Their files are `DIRECTORY/<hardware_key>/<config_key>.jsonl`, one record per li
 """
 
 from __future__ import annotations
+
 import dataclasses
+import math
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
 from results import loading, store
-from results.gate.rounds import sessions, why_not
-from results.record import Record
-import math
-import statistics
 from results.gate import rounds
-from results.gate.history import (change_points)
-from results.gate.comparison import (UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words)
+from results.gate.comparison import UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words
 from results.gate.findings import Finding, Findings, Side, Verdict
-from results.gate.rounds import RunGroup, Session, session_of, sessions
+from results.gate.history import change_points
+from results.gate.rounds import RunGroup, Session, session_of, sessions, why_not
 from results.gate.session_limits import MOST_SESSIONS, SessionLimits
+from results.record import Record
 
 BASELINES_DIR = "results/baselines"
 _KEY = re.compile(r"[0-9A-Za-z_-]+")

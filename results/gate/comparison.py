@@ -1,21 +1,19 @@
 """Compares two sets of records, base and candidate, configuration by configuration."""
 
 from __future__ import annotations
+
 import dataclasses
 import math
-from collections.abc import Sequence
-from statistics import geometric_mean
-from results.gate import rounds
-from results.gate.decision import judge, judge_apart
-from results.gate.findings import Decision, Finding, Findings, Side, Verdict
-from results.gate.noise import QUIET_THRESHOLD
-from results.gate.rounds import RunGroup
-from results.intervals import Interval
-from results.record import Record
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
+
+from results.gate import rounds
+from results.gate.decision import QUIET_THRESHOLD, judge, judge_apart
+from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
+from results.intervals import Interval
 from results.record import Record, flat
 
 # With fewer rounds, the noise is hardly known.

@@ -1,22 +1,29 @@
-"""The rate of each configuration, session by session, as text, JSON and a plot. It decides nothing."""
+"""The rate of each configuration, session by session, and where its level changed, as text, JSON and a plot.
+
+It decides nothing. Levels are found by PELT (Killick, Fearnhead and Eckley 2012): the cuts that are best for the sum of
+squares on logarithms, at a price per cut. Binary segmentation is as good for one step, but finds a drop and the
+recovery from it together in 33 % of 30 sessions, where PELT finds both in 93 %.
+"""
 
 from __future__ import annotations
+
 import dataclasses
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
 from results.gate import rounds
 from results.gate.comparison import (hardware_in_words)
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Record
 from results.text import table
-import math
-from collections.abc import Sequence
-import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +32,10 @@ SESSION_HEAD = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")
 _MOST_DATES = 8
 # Each panel shows at least this share below and above the median, so that noise does not look like a change.
 _LEAST_SHOWN = 0.05
+# A level that held for fewer sessions is an outlier.
+SHORTEST_LEVEL = 3
+# The price of a cut, in variances of the noise: 10 up to 28 sessions, then growing as chances to be wrong do.
+_PRICE, _PRICE_PER_LOG = 10.0, 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +68,27 @@ class History:
         return [(begin, end, statistics.median(self.rates[begin:end])) for begin, end in itertools.pairwise(ends)]
 
 
+def change_points(rates: Sequence[float]) -> list[int]:
+    """Returns the indices of the sessions with which a new level begins, in order.
+
+    The noise is estimated from differences between neighbours, which a step touches once.
+
+    Args:
+        rates: of sessions in the order of time, in any unit, above zero.
+    """
+    if len(rates) < 2 * SHORTEST_LEVEL:
+        return []
+    import ruptures  # with scipy.stats, which takes its time
+
+    logs = np.log(np.asarray(rates, dtype=float))
+    variance = float(np.mean(np.diff(logs) ** 2)) / 2
+    if variance == 0:
+        return []
+    price = max(_PRICE, _PRICE_PER_LOG * math.log(len(logs))) * variance
+    cuts = ruptures.Pelt(model="l2", min_size=SHORTEST_LEVEL, jump=1).fit(logs).predict(pen=price)
+    return [int(cut) for cut in cuts[:-1]]
+
+
 def histories(records: Iterable[Record]) -> list[History]:
     """Returns the history of each configuration and hardware that has a valid run."""
     found = []
@@ -72,7 +104,7 @@ def as_text(found: Sequence[History]) -> list[str]:
     lines = []
     for history in found:
         rows = [[*SESSION_HEAD, "change %", ""], *_rows(history)]
-        lines += [f"{title} on {hardware}", *table(rows, rule=True), ""]
+        lines += [f"{history.title} on {history.hardware}", *table(rows, rule=True), ""]
     return lines[:-1]
 
 
@@ -95,7 +127,7 @@ def draw(found: Sequence[History], path: Path) -> int:
 
     from results.report.figures import MOST_PANELS, STYLE, panels_of
 
-    longest = sorted(found, key=lambda history: -len(sessions))[:MOST_PANELS]
+    longest = sorted(found, key=lambda history: -len(history.sessions))[:MOST_PANELS]
     shown = [history for history in found if history in longest]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels_of(len(shown))
@@ -114,20 +146,20 @@ def session_cells(session: Session) -> list[str]:
 def _rows(history: History) -> list[list[str]]:
     marks = {
         after[0]: f"<- {in_words(after[2] / before[2] - 1)} from here: {before[2]:.2f} to {after[2]:.2f}"
-        for before, after in itertools.pairwise(levels)
+        for before, after in itertools.pairwise(history.levels)
     }
     return [
         [*session_cells(session), "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")]
-        for index, (session, change) in enumerate(zip(sessions, changes, strict=True))
+        for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
     ]
 
 
 def _fields(history: History) -> dict[str, Any]:
-    first = sessions[0].records[0].identity
-    level = [rate for begin, end, rate in levels for _ in range(begin, end)]
+    first = history.sessions[0].records[0].identity
+    level = [rate for begin, end, rate in history.levels for _ in range(begin, end)]
     return {
-        "title": title,
-        "hardware": hardware,
+        "title": history.title,
+        "hardware": history.hardware,
         "config_key": first.config_key,
         "hardware_key": first.hardware_key,
         "sessions": [
@@ -138,10 +170,10 @@ def _fields(history: History) -> dict[str, Any]:
                 "rounds": len(session.records),
                 "images_per_sec": session.images_per_sec,
                 "change": change,
-                "is_change_point": index in points,
+                "is_change_point": index in history.points,
                 "level_images_per_sec": level[index],
             }
-            for index, (session, change) in enumerate(zip(sessions, changes, strict=True))
+            for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
         ],
     }
 
@@ -152,56 +184,29 @@ def _panel(axis: Axes, history: History) -> None:
 
     dots = [
         (index, rate)
-        for index, session in enumerate(sessions)
+        for index, session in enumerate(history.sessions)
         for record in session.records
         if (rate := rounds.rate(record))
     ]
     axis.plot(*zip(*dots, strict=True), linestyle="", marker=".", markersize=3, color=COLOURS[7], alpha=0.6)
     style = {name: value for name, value in look(0).items() if name != "capsize"}
-    axis.plot(range(len(rates)), rates, **style)
-    levels = levels if points else []
+    axis.plot(range(len(history.rates)), history.rates, **style)
+    levels = history.levels if history.points else []
     for begin, end, rate in levels:
         axis.hlines(rate, begin - 0.5, end - 0.5, color=COLOURS[1], linewidth=2)
     for before, after in itertools.pairwise(levels):
         axis.axvline(after[0] - 0.5, color=COLOURS[1], linewidth=1, linestyle=":")
         words = f" {in_words(after[2] / before[2] - 1)}"
         axis.text(after[0] - 0.5, 1, words, transform=axis.get_xaxis_transform(), va="top", color=INK, fontsize=8)
-    axis.set_title(f"{title}\n{hardware}", fontsize=8)
+    axis.set_title(f"{history.title}\n{history.hardware}", fontsize=8)
     axis.set_ylabel("images/s")
     low, high = axis.get_ylim()
-    middle = statistics.median(rates)
+    middle = statistics.median(history.rates)
     axis.set_ylim(min(low, (1 - _LEAST_SHOWN) * middle), max(high, (1 + _LEAST_SHOWN) * middle))
-    every = -(-len(sessions) // _MOST_DATES)
+    every = -(-len(history.sessions) // _MOST_DATES)
     axis.set_xticks(
-        range(0, len(sessions), every),
-        [session.date[:10] for session in sessions[::every]],
+        range(0, len(history.sessions), every),
+        [session.date[:10] for session in history.sessions[::every]],
         rotation=30,
         ha="right",
     )
-
-
-# A level that held for fewer sessions is an outlier.
-SHORTEST_LEVEL = 3
-# The price of a cut, in variances of the noise: 10 up to 28 sessions, then growing as chances to be wrong do.
-_PRICE, _PRICE_PER_LOG = 10.0, 3.0
-
-
-def change_points(rates: Sequence[float]) -> list[int]:
-    """Returns the indices of the sessions with which a new level begins, in order.
-
-    The noise is estimated from differences between neighbours, which a step touches once.
-
-    Args:
-        rates: of sessions in the order of time, in any unit, above zero.
-    """
-    if len(rates) < 2 * SHORTEST_LEVEL:
-        return []
-    import ruptures  # with scipy.stats, which takes its time
-
-    logs = np.log(np.asarray(rates, dtype=float))
-    variance = float(np.mean(np.diff(logs) ** 2)) / 2
-    if variance == 0:
-        return []
-    price = max(_PRICE, _PRICE_PER_LOG * math.log(len(logs))) * variance
-    cuts = ruptures.Pelt(model="l2", min_size=SHORTEST_LEVEL, jump=1).fit(logs).predict(pen=price)
-    return [int(cut) for cut in cuts[:-1]]

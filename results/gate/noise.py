@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 
 from results import store
+from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.gate.findings import Verdict
 from results.gate.trial import SHORTEST_TRIAL, Trial
 
-QUIET_THRESHOLD = 0.05
-NOISE_IN_THRESHOLD = 2
 # A rate cannot drop by 100 %, and a machine with such noise shows nothing.
 _LARGEST_THRESHOLD = 0.9
 FEWEST_ROUNDS = 3

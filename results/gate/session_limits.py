@@ -13,9 +13,16 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from results.gate.decision import in_words, log_threshold
+from results.gate.decision import (
+    NOISE_IN_THRESHOLD,
+    QUIET_THRESHOLD,
+    Evidence,
+    Reasons,
+    decide,
+    in_words,
+    log_threshold,
+)
 from results.gate.findings import Decision, Verdict
-from results.gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.intervals import Interval, t_quantile
 from results.statistics import MAD_TO_SIGMA
 from results.text import counted
@@ -28,8 +35,6 @@ _STUDENT_SHARE = 0.83
 _STRAY = 4.0
 _REPEATED_SHARE = 0.5
 _BOUND_CONFIDENCE, _CONFIDENCE, _POWER = 0.99, 0.95, 0.95
-# A drop of exactly the threshold counts, and logarithms round.
-_ROUNDING = 1e-9
 
 
 class SessionLimits:
@@ -84,29 +89,39 @@ class SessionLimits:
         logs = [math.log(rate) - self.centre for rate in today]
         if not self.is_enough or not logs:
             return self._too_few(logs)
-        change = median(logs)
-        is_change = abs(change) >= limit - _ROUNDING and abs(change) > self.bound
-        towards = [math.copysign(1, change) * half for half in _halves(logs)]
-        is_repeated = bool(towards) and min(towards) >= _REPEATED_SHARE * limit
+        change, halves = median(logs), _halves(logs)
         error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
         # Student's quantile for a noise from the MAD, which is worth about half as many values (simulated).
         degrees = (self.sessions - 1) / 2
         half_width = t_quantile((1 + _CONFIDENCE) / 2, degrees) * error
-        if is_change and is_repeated:
-            verdict = Verdict.REGRESSED if change < 0 else Verdict.IMPROVED
-        elif not is_change and abs(change) + half_width < limit:
-            verdict = Verdict.UNCHANGED
-        else:
-            verdict = Verdict.INCONCLUSIVE
         smallest = -math.expm1(-(max(limit, self.bound) + t_quantile(_POWER, degrees) * error))
-        return Decision(
-            verdict=verdict,
-            reason=self._reason(verdict, logs, is_change, threshold, smallest),
-            rounds=len(today),
-            is_suspect=is_change and not is_repeated,
-            change=Interval(*map(math.expm1, (change, change - half_width, change + half_width))),
+        evidence = Evidence(
+            change=change,
+            half_width=half_width,
+            bound=self.bound,
+            margin=half_width,
+            repeats=halves,
+            least_repeat=_REPEATED_SHARE * limit,
             smallest_drop=smallest,
+            rounds=len(today),
         )
+        rounds = f"{counted(len(logs), 'round')} {'are' if len(logs) > 1 else 'is'}"
+        seen = f"Today's {rounds} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
+        bound, share = in_words(math.expm1(math.copysign(self.bound, change))), f"{100 * threshold:.3g} %"
+        medians = " and ".join(in_words(math.expm1(half)) for half in halves)
+        reasons = Reasons(
+            repeated=f"{seen}, which is beyond their 99 % bound ({bound}), and the earlier and the later half of the "
+            f"rounds show it: {medians}. The threshold is {share}.",
+            unchanged=f"{seen}; with 95 % confidence it has not changed by the threshold of {share}.",
+            unclear=f"{seen}, which neither shows nor excludes a change by the threshold of {share}: sessions differ "
+            f"by {100 * self.noise:.1f} % here. A drop of {100 * smallest:.1f} % or more would be seen.",
+            not_repeated=f"{seen}, but the earlier and the later half of the rounds do not agree on it: {medians}. The "
+            f"threshold is {share}."
+            if halves
+            else f"{seen}, but a single round is not repeated. Run it again with 3 rounds or more. The threshold is "
+            f"{share}.",
+        )
+        return decide(evidence, threshold, reasons)
 
     def _too_few(self, logs: Sequence[float]) -> Decision:
         reason = "There are no rounds of today to compare."
@@ -118,30 +133,6 @@ class SessionLimits:
             )
         change = Interval(math.expm1(median(logs))) if logs and self.sessions else None
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=len(logs), change=change)
-
-    def _reason(
-        self, verdict: Verdict, logs: Sequence[float], is_change: bool, threshold: float, smallest: float
-    ) -> str:
-        change, limit = median(logs), f"The threshold is {100 * threshold:.3g} %."
-        rounds = f"{counted(len(logs), 'round')} {'are' if len(logs) > 1 else 'is'}"
-        seen = f"Today's {rounds} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
-        bound = in_words(math.expm1(math.copysign(self.bound, change)))
-        if is_change and len(logs) == 1:
-            return f"{seen}, but a single round is not repeated. Run it again with 3 rounds or more. {limit}"
-        halves = " and ".join(in_words(math.expm1(half)) for half in _halves(logs))
-        if verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
-            return (
-                f"{seen}, which is beyond their 99 % bound ({bound}), and the earlier and the later half of the rounds "
-                f"show it: {halves}. {limit}"
-            )
-        if verdict is Verdict.UNCHANGED:
-            return f"{seen}; with 95 % confidence it has not changed by the threshold of {100 * threshold:.3g} %."
-        if is_change:
-            return f"{seen}, but the earlier and the later half of the rounds do not agree on it: {halves}. {limit}"
-        return (
-            f"{seen}, which neither shows nor excludes a change by the threshold of {100 * threshold:.3g} %: sessions "
-            f"differ by {100 * self.noise:.1f} % here. A drop of {100 * smallest:.1f} % or more would be seen."
-        )
 
 
 def _halves(logs: Sequence[float]) -> list[float]:

@@ -13,10 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from results import loading, store
-from results.gate import (baselines, comparison)
-from results.gate.comparison import (UnlikeError)
-from results.gate import (history)
-from results.gate.views import (json_view, junit_view, text_view)
+from results.gate import baselines, comparison, history
+from results.gate.comparison import UnlikeError
+from results.gate.views import json_view, junit_view, text_view
 from results.record import Record, Status
 from results.report import headline, markdown_page, page, published, write
 from results.report.anomalies import anomalies, warnings_of

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from results.gate.comparison import (UnlikeError, config_differences)
-from results.gate.comparison import compare
+from results.gate.comparison import UnlikeError, compare, config_differences
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
 from tests.support.commands import ROOT
