@@ -14,7 +14,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.option import Flag, Groups, only
-from results.gate import baselines, history, rounds
+from results.gate import baselines, rounds, session_history
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import UnlikeError, hardware_in_words
 from results.gate.decision import QUIET_THRESHOLD
@@ -78,15 +78,15 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"--plot={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
     directory = _directory(values)
     records = record_files.load(record_files.paths(words)) if words else _stored(directory)
-    found = history.histories(record_files.matching(records, values["where"]))
+    found = session_history.histories(record_files.matching(records, values["where"]))
     if not found:
         where = ", ".join(words) or directory
         raise UsageError(f"There are no ok runs{_such(values)} in {where}. `baseline promote FILE` adds some.")
     as_json = values["output_format"] == "json"
-    say(history.as_json(found) if as_json else "\n".join(history.as_text(found)))
+    say(session_history.as_json(found) if as_json else "\n".join(session_history.as_text(found)))
     if plot is not None:
         try:
-            drawn = history.draw(found, plot)
+            drawn = session_history.draw(found, plot)
         except OSError as error:
             raise UsageError(f"--plot={plot}: {error.strerror or error}. Name a file that can be written.") from error
         if drawn < len(found):
@@ -141,7 +141,7 @@ def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
             "`baseline list` prints them."
         )
     for group in rounds.group(found).values():
-        rows = [history.SESSION_HEAD, *map(history.session_cells, sessions(group.records))]
+        rows = [session_history.SESSION_HEAD, *map(session_history.session_cells, sessions(group.records))]
         _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", rows)
 
 

@@ -17,8 +17,8 @@ from results import loading, store
 from results.gate import rounds
 from results.gate.comparison import UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words
 from results.gate.findings import Finding, Findings, Side, Verdict
-from results.gate.history import change_points
 from results.gate.rounds import RunGroup, Session, session_of, sessions, why_not
+from results.gate.session_history import change_points
 from results.gate.session_limits import MOST_SESSIONS, SessionLimits
 from results.record import Record
 

@@ -13,9 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from results import loading, store
-from results.gate import baselines, comparison, history
+from results.gate import baselines, comparison, session_history, views
 from results.gate.comparison import UnlikeError
-from results.gate.views import json_view, junit_view, text_view
 from results.record import Record, Status
 from results.report import headline, markdown_page, page, published, write
 from results.report.anomalies import anomalies, warnings_of
@@ -99,9 +98,9 @@ def judged(records: list[Record], good: Record) -> str:
             except UnlikeError as error:
                 texts.append(str(error))
                 continue
-            texts += [text_view.render(found), text_view.render_markdown(found)]
-            junit_view.render(found), json_view.render(found), json_view.render_github_benchmark(found)
-    return "\n".join([*texts, *history.as_text(history.histories(records))])
+            texts += [views.render_text(found), views.render_markdown(found)]
+            views.render_junit(found), views.render_json(found), views.render_github_benchmark(found)
+    return "\n".join([*texts, *session_history.as_text(session_history.histories(records))])
 
 
 def apart(records: list[Record]) -> list[Record]:

@@ -16,16 +16,16 @@ import jsonschema
 import pytest
 
 from results import gate
+from results.gate import views
 from results.gate.findings import Finding, Findings, Side, Verdict
-from results.gate.views import json_view, junit_view, text_view
 
 GOLDEN = Path(__file__).parent / "golden"
 VIEWS = {
-    "findings.txt": text_view.render,
-    "findings.json": json_view.render,
-    "findings.xml": junit_view.render,
-    "findings.md": text_view.render_markdown,
-    "benchmark.json": json_view.render_github_benchmark,
+    "findings.txt": views.render_text,
+    "findings.json": views.render_json,
+    "findings.xml": views.render_junit,
+    "findings.md": views.render_markdown,
+    "benchmark.json": views.render_github_benchmark,
 }
 AWKWARD = 'vgg16 <fp16> & "größer" | 2 GPUs'
 FINDINGS = Findings(
@@ -120,7 +120,7 @@ def test_a_view_is_as_its_golden_file(name: str, render: Callable[[Findings], st
 
 
 def test_the_table_is_aligned_and_says_a_sentence_on_all_that_is_not_unchanged() -> None:
-    lines = text_view.render(FINDINGS).splitlines()
+    lines = views.render_text(FINDINGS).splitlines()
     assert lines[-1] == "1 of 6 regressed, 1 failed, 1 missing, 1 inconclusive, 1 improved, 1 unchanged."
     table = lines[lines.index("") + 1 :][: 2 + len(FINDINGS.findings)]
     begin = table[0].index("verdict")
@@ -132,15 +132,15 @@ def test_the_table_is_aligned_and_says_a_sentence_on_all_that_is_not_unchanged()
 def test_the_last_line_sums_up() -> None:
     regressed = dataclasses.replace(EVERYTHING_FINE.findings[0], verdict=Verdict.REGRESSED)
     both = dataclasses.replace(EVERYTHING_FINE, findings=[*EVERYTHING_FINE.findings, regressed])
-    assert text_view.summary(EVERYTHING_FINE) == "1 of 1 unchanged."
-    assert text_view.summary(both) == "1 of 2 regressed, 1 unchanged."
-    assert text_view.summary(dataclasses.replace(EVERYTHING_FINE, findings=())) == "Nothing was compared."
+    nothing = dataclasses.replace(EVERYTHING_FINE, findings=())
+    last_lines = [views.render_text(findings).splitlines()[-1] for findings in (EVERYTHING_FINE, both, nothing)]
+    assert last_lines == ["1 of 1 unchanged.", "1 of 2 regressed, 1 unchanged.", "Nothing was compared."]
 
 
 def test_json_fits_its_schema_and_holds_everything() -> None:
     schema = json.loads((Path(gate.__file__).parent / "data" / "findings.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    values = json.loads(json_view.render(FINDINGS))
+    values = json.loads(views.render_json(FINDINGS))
     jsonschema.validate(values, schema)
     assert values["format_version"] == 1
     assert values["counts"] == dict.fromkeys(Verdict, 1)
@@ -155,12 +155,12 @@ def test_json_fits_its_schema_and_holds_everything() -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_json_has_no_number_that_is_none(number: float) -> None:
     odd = dataclasses.replace(FINDINGS.findings[0], change=number, smallest_drop=number)
-    (finding,) = json.loads(json_view.render(dataclasses.replace(FINDINGS, findings=[odd])))["findings"]
+    (finding,) = json.loads(views.render_json(dataclasses.replace(FINDINGS, findings=[odd])))["findings"]
     assert finding["change"] is finding["smallest_drop"] is None
 
 
 def test_junit_has_a_case_per_configuration_and_closes_the_gate_where_the_exit_status_does() -> None:
-    text = junit_view.render(FINDINGS)
+    text = views.render_junit(FINDINGS)
     root = ElementTree.fromstring(text.encode())
     (suite,) = root
     assert text.isascii(), "whatever encoding the file is written in, it is the one that is declared"
@@ -181,7 +181,7 @@ def test_junit_has_a_case_per_configuration_and_closes_the_gate_where_the_exit_s
 
 
 def test_junit_says_what_is_known_as_properties() -> None:
-    suite = ElementTree.fromstring(junit_view.render(FINDINGS))[0]
+    suite = ElementTree.fromstring(views.render_junit(FINDINGS))[0]
     known = [
         {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
         for case in suite.iterfind("testcase")
@@ -196,7 +196,7 @@ def test_junit_says_what_is_known_as_properties() -> None:
 
 
 def test_markdown_keeps_its_table_whatever_is_in_a_title() -> None:
-    lines = text_view.render_markdown(FINDINGS).splitlines()
+    lines = views.render_markdown(FINDINGS).splitlines()
     assert lines[0] == "## Performance gate: regressed"
     table = [line for line in lines if line.startswith("| ")]
     assert len(table) == 2 + len(FINDINGS.findings)
@@ -209,12 +209,12 @@ def test_markdown_keeps_its_table_whatever_is_in_a_title() -> None:
 def test_markdown_is_headed_by_what_it_comes_to() -> None:
     undecided = dataclasses.replace(FINDINGS, findings=[FINDINGS.findings[0], FINDINGS.findings[4]])
     for findings, heading in ((EVERYTHING_FINE, "passed"), (undecided, "undecided"), (FINDINGS, "regressed")):
-        assert text_view.render_markdown(findings).startswith(f"## Performance gate: {heading}\n")
-    assert "###" not in text_view.render_markdown(EVERYTHING_FINE), "no heading of nothing"
+        assert views.render_markdown(findings).startswith(f"## Performance gate: {heading}\n")
+    assert "###" not in views.render_markdown(EVERYTHING_FINE), "no heading of nothing"
 
 
 def test_the_chart_has_the_candidates_rates() -> None:
-    entries = json.loads(json_view.render_github_benchmark(FINDINGS))
+    entries = json.loads(views.render_github_benchmark(FINDINGS))
     assert [entry["value"] for entry in entries] == [1239.438, 93.0, 10.36, 1000.0]
     assert {entry["unit"] for entry in entries} == {"images/sec"}
     assert entries[1]["name"] == AWKWARD
@@ -222,7 +222,7 @@ def test_the_chart_has_the_candidates_rates() -> None:
     assert "change: -7.0 % (95 % interval -9.1 to -4.9) against main" in entries[1]["extra"]
     assert "range" not in entries[3], "one round has no interval"
     nothing = dataclasses.replace(FINDINGS.findings[0], candidate_images_per_sec=math.nan)
-    assert json.loads(json_view.render_github_benchmark(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
+    assert json.loads(views.render_github_benchmark(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from results.gate.history import History, as_json, as_text, change_points, draw, histories
+from results.gate.session_history import History, as_json, as_text, change_points, draw, histories
 from results.record import Record, Status
 from tests.support.records import fake_run
 
