@@ -14,12 +14,12 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.option import Flag, Groups, only
-from results.gate import baselines, rounds, session_history
+from results.gate import baseline_check, baselines, rounds, session_history
+from results.gate.baseline_check import MOST_SESSIONS
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import UnlikeError, hardware_in_words
 from results.gate.decision import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup, sessions
-from results.gate.session_limits import MOST_SESSIONS
 from results.record import Record
 from results.text import counted, table
 
@@ -60,7 +60,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     files, directory = record_files.paths(words), _directory(values)
     try:
         today, stored = record_files.load(files), _stored(directory)
-        findings = baselines.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
+        findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return outputs.report(findings, values)

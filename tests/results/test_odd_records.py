@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from results import loading, store
-from results.gate import baselines, comparison, session_history, views
+from results.gate import baseline_check, comparison, session_history, views
 from results.gate.comparison import UnlikeError
 from results.record import Record, Status
 from results.report import headline, markdown_page, page, published, write
@@ -92,7 +92,7 @@ def judged(records: list[Record], good: Record) -> str:
     """Returns what the gate prints of these records against a good one."""
     texts = []
     for sides in ((records, [good]), ([good], records)):
-        for judge in (comparison.compare, baselines.check):
+        for judge in (comparison.compare, baseline_check.check):
             try:
                 found = judge(*sides, ("a", "b"), 0.05)
             except UnlikeError as error:

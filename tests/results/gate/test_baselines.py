@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from results import store
 from results.gate import baselines
-from results.gate.baselines import check
+from results.gate.baseline_check import check
 from results.gate.comparison import UnlikeError, refuse_new_hardware
 from results.gate.findings import Finding, Findings, Verdict
 from results.gate.rounds import session_of, sessions

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from results.gate.baseline_check import FEWEST_SESSIONS, MOST_SESSIONS, SessionLimits
 from results.gate.findings import Verdict
-from results.gate.session_limits import FEWEST_SESSIONS, MOST_SESSIONS, SessionLimits
 
 CHECKS = 2000
 # Of a session's variance, four fifths are common to its rounds; the rest is what the median of three rounds leaves.

@@ -1,7 +1,8 @@
-"""Is today's session slower than the stored ones? Uses medians, so that a few odd sessions have little influence.
+"""Checks today's records against the stored baselines, configuration by configuration.
 
+Is today's session slower than the stored ones? Medians decide, so that a few odd sessions have little influence.
 docs/background/gate-statistics.md has the rule with its formulas and error rates;
-tests/results/gate/test_session_limits.py checks the rates. The factor n / (n - 0.8) of the noise corrects that the MAD
+tests/results/gate/test_baseline_check.py checks the rates. The factor n / (n - 0.8) of the noise corrects that the MAD
 of few values is too small (Croux and Rousseeuw 1992, for n > 9). The MAD alone does not see tails: without the largest
 distance, 4 % instead of 1.7 % of unchanged sessions with heavy tails are called regressed. 0.83 and 4 were chosen by
 simulation, for error rates below 1 % in normal noise.
@@ -9,10 +10,13 @@ simulation, for error rates below 1 % in normal noise.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
+from results.gate import rounds
+from results.gate.comparison import UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words
 from results.gate.decision import (
     NOISE_IN_THRESHOLD,
     QUIET_THRESHOLD,
@@ -22,8 +26,11 @@ from results.gate.decision import (
     in_words,
     log_threshold,
 )
-from results.gate.findings import Decision, Verdict
+from results.gate.findings import Decision, Finding, Findings, Side, Verdict
+from results.gate.rounds import RunGroup, Session, session_of, sessions
+from results.gate.session_history import change_points
 from results.intervals import Interval, t_quantile
+from results.record import Record
 from results.statistics import MAD_TO_SIGMA
 from results.text import counted
 
@@ -35,6 +42,104 @@ _STUDENT_SHARE = 0.83
 _STRAY = 4.0
 _REPEATED_SHARE = 0.5
 _BOUND_CONFIDENCE, _CONFIDENCE, _POWER = 0.99, 0.95, 0.95
+
+
+def check(
+    today: Sequence[Record], stored: Sequence[Record], names: tuple[str, str], threshold: float | None
+) -> Findings:
+    """Judges today's runs by the stored sessions of the same configuration and hardware.
+
+    Of today's records, those that are already stored are neither judged nor used to judge. If all records of a
+    configuration are stored, its latest session is judged by the others.
+
+    Args:
+        today: records; those that are not of runs are ignored.
+        stored: baselines.
+        names: of today's records and the baselines in messages, such as their file and directory.
+        threshold: the share by which a rate must drop to matter; None: 5 %, or twice the noise of the stored sessions.
+
+    Raises:
+        UnlikeError: there are no runs, or no baselines of their hardware.
+        ValueError: the threshold is not between 0 and 1.
+    """
+    today_name, stored_name = names
+    mine, theirs = rounds.group(today), rounds.group(stored)
+    if not mine:
+        raise UnlikeError(f"There is no record of a run in {today_name}. Name a file that `run` or `sweep` wrote.")
+    findings: list[Finding] = []
+    bases: list[Session] = []
+    candidates: list[Record] = []
+    notes: list[str] = []
+    for key, of_file in mine.items():
+        refuse_new_hardware(of_file.records[0], stored, stored_name)
+        history, judged = _split(of_file, theirs.get(key))
+        findings.append(_finding(judged, history, threshold))
+        bases += history
+        candidates += judged.records
+        notes += _note_on_levels(findings[-1], history)
+    hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
+    notes += rounds.notes_on_interleaving([*candidates, *stored])
+    missing = [group.title for key, group in theirs.items() if key[1] in hardware and key not in mine]
+    if missing:
+        notes.append(f"{today_name} lacks runs of stored configurations: {'; '.join(missing)}.")
+    return Findings(
+        base=_side(stored_name, bases),
+        candidate=Side(name=today_name, software=software_in_words(candidates)),
+        hardware="; ".join(hardware.values()),
+        findings=findings,
+        notes=notes,
+    )
+
+
+def _split(of_file: RunGroup, of_store: RunGroup | None) -> tuple[list[Session], RunGroup]:
+    """Returns the stored sessions to judge by, and the rounds to judge."""
+    stored = of_store.records if of_store else []
+    known = {record.identity.run_id for record in stored}
+    new = [record for record in of_file.records if record.identity.run_id not in known] or of_file.records[-1:]
+    names = {session_of(record) for record in new}
+    judged = [record for record in of_file.records if session_of(record) in names]
+    history = [session for session in sessions(stored) if session_of(session.records[0]) not in names]
+    return history[-MOST_SESSIONS:], dataclasses.replace(of_file, records=judged)
+
+
+def _finding(today: RunGroup, history: Sequence[Session], threshold: float | None) -> Finding:
+    limits = SessionLimits([session.images_per_sec for session in history])
+    limit = limits.threshold if threshold is None else threshold
+    decision = limits.judge(today.rates, threshold=limit)
+    failed = today.failures
+    if history and failed:
+        reason = f"{len(failed)} of today's {len(today.records)} rounds failed where {len(history)} stored sessions "
+        reason += f"ran. {rounds.why_failed(failed[0])}"
+        decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
+    elif not today.rates:
+        reason = f"Today has no valid round of it. {rounds.why_failed(today.records[0])}"
+        decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
+    stored_rounds = sum(len(session.records) for session in history)
+    base = (math.exp(limits.centre) if history else None, stored_rounds)
+    candidate = (median(today.rates) if today.rates else None, len(today.rates))
+    return decision.finding(today.title, today.config_key, limit, base, candidate)
+
+
+def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:
+    """Yields a note if nothing could be decided and the stored sessions had several levels, which may be why."""
+    if finding.verdict is not Verdict.INCONCLUSIVE:
+        return
+    points = change_points([session.images_per_sec for session in history])
+    if points:
+        yield (
+            f"{finding.title}: its rate changed with the session of {history[points[-1]].date}, which counts as noise. "
+            f"If the new rate is expected, `baseline prune --keep={len(history) - points[-1]}` keeps only the sessions "
+            "since then, of every configuration."
+        )
+
+
+def _side(name: str, history: Sequence[Session]) -> Side:
+    if not history:
+        return Side(name=name, software="")
+    first, last = (choose(history, key=lambda session: session.date) for choose in (min, max))
+    return Side(
+        name=f"{name}, {first.date[:10]} to {last.date[:10]}", software=f"last {software_in_words(last.records[-1:])}"
+    )
 
 
 class SessionLimits:
