@@ -135,7 +135,7 @@ def _notes_on_software(sides: Sequence[Sequence[Record]], names: tuple[str, str]
     return notes
 
 
-_HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
+HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
 _MOST_FIELDS = 5
 _NOT_RECORDED = "not recorded"
 
@@ -212,7 +212,7 @@ def hardware_in_words(record: Record) -> str:
 
 def hardware(record: Record) -> dict[str, Any]:
     """Returns the recorded fields of the machine that must be equal where rates are compared."""
-    return {name: record.environment[name] for name in _HARDWARE if name in record.environment}
+    return {name: record.environment[name] for name in HARDWARE if name in record.environment}
 
 
 def software_in_words(records: Iterable[Record]) -> str:

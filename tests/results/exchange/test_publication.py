@@ -15,7 +15,7 @@ from benchmarks.cli import publish_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.machine.provenance import describe_software
 from docs import generate
-from results.exchange import publication, publication_check
+from results.exchange import publication
 from results.exchange.public_record import public
 from results.measurement import derive
 from results.record import Record, flat
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_leaves_no_part(tmp_path: Path, monkeypa
 def test_a_title_is_published_as_it_is_given_without_controls(title: str, tmp_path: Path) -> None:
     kept, *_ = publication.selected([run()], WORDS, title)
     assert kept[0].environment["machine"] == one_line(title)
-    assert publication_check.check(publication.write(kept, tmp_path / "public"), WORDS).refusals == []
+    assert publication.check(publication.write(kept, tmp_path / "public"), WORDS).refusals == []
 
 
 def test_without_a_title_of_the_machine_nothing_is_published() -> None:

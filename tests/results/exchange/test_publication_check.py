@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from results import store
-from results.exchange import publication, publication_check, whole
+from results.exchange import public_record, publication
 from results.record import Record
 from tests.results.exchange.test_publication import MACHINE, WORDS, published, run
 
@@ -56,12 +56,12 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_run_that_is_not_whole_is_neither_published_nor_passed(words: str, tmp_path: Path) -> None:
     (good,) = published(run())
-    assert list(whole.why_not(good)) == []
+    assert list(public_record.why_not(good)) == []
     bad = REFUSED[words](good)
-    assert words in " ".join(whole.why_not(bad))
+    assert words in " ".join(public_record.why_not(bad))
     assert publication.selected([bad], WORDS, MACHINE)[0] == []
     folder = publication.write([bad], tmp_path / "public")
-    assert any(words in refusal for refusal in publication_check.check(folder, WORDS).refusals)
+    assert any(words in refusal for refusal in publication.check(folder, WORDS).refusals)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_a_run_that_is_not_whole_is_neither_published_nor_passed(words: str, tmp
 )
 def test_keys_that_contradict_what_records_state_are_refused(part: str, fields: dict[str, Any], words: str) -> None:
     first, second = published(*(changed(config={"data_set": None})(run()) for _ in range(2)))
-    assert list(whole.mixed([first, second])) == []
-    (sentence,) = whole.mixed([first, changed(**{part: fields})(second)])
+    assert list(publication.contradictions([first, second])) == []
+    (sentence,) = publication.contradictions([first, changed(**{part: fields})(second)])
     assert words in sentence and second.identity.run_id in sentence
 
 
 def test_a_change_of_a_file_of_the_folder_is_found(tmp_path: Path) -> None:
     folder = publication.write(published(run(), run(model="vgg16")), tmp_path / "public")
-    assert publication_check.check(folder, WORDS).refusals == []
+    assert publication.check(folder, WORDS).refusals == []
     for name, old, new, line in (
         ("table.csv", "290.909", "390.909", 2),
         ("table.csv", "images_per_sec,", "rate,", 1),
@@ -93,11 +93,11 @@ def test_a_change_of_a_file_of_the_folder_is_found(tmp_path: Path) -> None:
     ):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace(old, new, 1))
-        (refusal,) = publication_check.check(folder, WORDS).refusals
+        (refusal,) = publication.check(folder, WORDS).refusals
         assert f"{name}:{line or ''}" in refusal and "it was edited: it has '" in refusal
         (folder / name).write_text(text)
     (folder / "notes.txt").touch()
-    assert "notes.txt: this file is no part" in publication_check.check(folder, WORDS).refusals[0]
+    assert "notes.txt: this file is no part" in publication.check(folder, WORDS).refusals[0]
 
 
 def test_damaged_and_repeated_lines_are_refused(tmp_path: Path) -> None:
@@ -111,16 +111,14 @@ def test_damaged_and_repeated_lines_are_refused(tmp_path: Path) -> None:
         ("", "there is no record"),
     ):
         path.write_text(text)
-        assert any(words in refusal for refusal in publication_check.check(folder, WORDS).refusals), words
+        assert any(words in refusal for refusal in publication.check(folder, WORDS).refusals), words
 
 
 def test_a_key_twice_in_a_line_hides_no_text(tmp_path: Path) -> None:
     folder = publication.write(published(run()), tmp_path / "public")
     path = folder / store.JSONL_NAME
     path.write_text(path.read_text().replace('"identity":', '"reason":"/home/alice","identity":', 1))
-    assert any(
-        "results.jsonl:1: it was edited" in refusal for refusal in publication_check.check(folder, WORDS).refusals
-    )
+    assert any("results.jsonl:1: it was edited" in refusal for refusal in publication.check(folder, WORDS).refusals)
 
 
 @pytest.mark.parametrize("name", [store.JSONL_NAME, "README.md", "table.csv", "folder"])
@@ -132,18 +130,18 @@ def test_what_is_not_a_regular_file_is_refused_and_not_read(
     if (folder / name).exists():
         (folder / name).rename(tmp_path / "elsewhere")
     make(folder / name)
-    (refusal,) = publication_check.check(folder, WORDS).refusals
+    (refusal,) = publication.check(folder, WORDS).refusals
     assert f"{name}: it is not a regular file" in refusal
 
 
 def test_an_edited_warning_is_found(tmp_path: Path) -> None:
     (good,) = published(run())
     folder = publication.write([replace(good, warnings=[])], tmp_path / "public")
-    (refusal,) = publication_check.check(folder, WORDS).refusals
+    (refusal,) = publication.check(folder, WORDS).refusals
     assert "not in a public form: warnings" in refusal
 
 
 def test_a_record_with_private_fields_is_refused_with_their_names(tmp_path: Path) -> None:
     folder = publication.write([changed(environment={"machine": MACHINE})(run())], tmp_path / "public")
-    text = " ".join(publication_check.check(folder, WORDS).refusals)
+    text = " ".join(publication.check(folder, WORDS).refusals)
     assert "not in a public form" in text and "identity.command" in text
