@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from results.record import Record
-from results.statistics import MIN_STEPS_FOR_INTERVAL
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
 
 # The parts of a record that are plain mappings.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from results import statistics
+from results import step_statistics
 
 _STEPS_FOR_P999 = 1000
 _LAST_STEPS = 10
@@ -246,14 +246,14 @@ def _loss_difference(measurement: Measurement) -> float | None:
 def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, Any]:
     if images is None:
         return {}
-    rate = statistics.rate_interval(seconds, images)
+    rate = step_statistics.rate_interval(seconds, images)
     low, high = rate.bounds
     return {
         "images_per_sec": rate.value,
         "images_per_sec_low": low,
         "images_per_sec_high": high,
         "images_per_sec_per_device": rate.value / num_devices,
-        "images_per_sec_jitter": statistics.rate_jitter(seconds, images),
+        "images_per_sec_jitter": step_statistics.rate_jitter(seconds, images),
     }
 
 
@@ -285,15 +285,15 @@ def _stragglers(measurement: Measurement, *, towers_share_cores: bool) -> dict[s
     """Returns which worker and which tower is slower than the others by more than the noise, and how much slower."""
     steps, apart = measurement.step_seconds, measurement.tower_step_seconds
     of_workers = bool(measurement.worker_step_seconds)
-    of_tower = _LEAST_RATIO_ON_SHARED_CORES if towers_share_cores else statistics.LEAST_RATIO
+    of_tower = _LEAST_RATIO_ON_SHARED_CORES if towers_share_cores else step_statistics.LEAST_RATIO
     if apart and of_workers:
-        worker = statistics.straggler(apart, steps, asynchronous=True)
+        worker = step_statistics.straggler(apart, steps, asynchronous=True)
     else:
-        worker = statistics.straggler(measurement.worker_compute_seconds, steps)
+        worker = step_statistics.straggler(measurement.worker_compute_seconds, steps)
     if apart and not of_workers:
-        tower = statistics.straggler(apart, steps, asynchronous=True, least_ratio=of_tower)
+        tower = step_statistics.straggler(apart, steps, asynchronous=True, least_ratio=of_tower)
     else:
-        tower = statistics.straggler(measurement.tower_compute_seconds, steps, least_ratio=of_tower)
+        tower = step_statistics.straggler(measurement.tower_compute_seconds, steps, least_ratio=of_tower)
     names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
     derived: dict[str, Any] = {}
     for found, (member, ratio) in zip((worker, tower), names, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 from results.input_verdict import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
-from results.statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 from results.text import counted
 
 BUSY_LOAD_PER_CORE = 0.5

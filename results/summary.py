@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results import intervals, statistics
+from results import intervals, step_statistics
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
 from results.text import counted
@@ -233,7 +233,7 @@ def _row(records: Sequence[Record]) -> Row:
 
 
 def _rate(record: Record) -> float:
-    return statistics.rate(record.measurement.step_seconds, record.measurement.images_per_step or 0)
+    return step_statistics.rate(record.measurement.step_seconds, record.measurement.images_per_step or 0)
 
 
 def between_runs(rows: Iterable[Row]) -> float:

@@ -15,12 +15,12 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from results import statistics
 from results.gate.comparison import HARDWARE, hardware_in_words
 from results.masking import MASK
 from results.measurement import derive
 from results.quality import conditions_of, quality_warnings
 from results.record import Kind, Record, Status, flat
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import is_in_data_sheets
 from results.text import ODD_VALUE, counted, one_line
 
@@ -68,10 +68,8 @@ def why_not(record: Record) -> Iterator[str]:
         yield "slowed_down_by: its steps were delayed on purpose: measure it without the delay"
     if (record.identity.suite_commit or "").endswith("+"):
         yield "suite_commit ends in +: files of the suite were changed: commit or undo that, and measure it again"
-    if steps < statistics.MIN_STEPS_FOR_INTERVAL:
-        yield (
-            f"it has {steps} steps, and an interval needs {statistics.MIN_STEPS_FOR_INTERVAL}: give more --num_batches"
-        )
+    if steps < MIN_STEPS_FOR_INTERVAL:
+        yield (f"it has {steps} steps, and an interval needs {MIN_STEPS_FOR_INTERVAL}: give more --num_batches")
     try:
         yield from _wrong_numbers(record)
     except ODD_VALUE:  # telemetry and evaluations may hold anything

@@ -31,7 +31,7 @@ from results.gate.rounds import RunGroup, Session, session_of, sessions
 from results.gate.session_history import change_points
 from results.intervals import Interval, t_quantile
 from results.record import Record
-from results.statistics import MAD_TO_SIGMA
+from results.step_statistics import MAD_TO_SIGMA
 from results.text import counted
 
 MOST_SESSIONS = 20

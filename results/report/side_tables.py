@@ -14,7 +14,7 @@ from results.record import Kind, Record
 from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.report.headline import markdown_table
-from results.statistics import MIN_STEPS_FOR_INTERVAL
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
 from results.text import first_few, table
 

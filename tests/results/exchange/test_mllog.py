@@ -8,7 +8,7 @@ from mlperf_logging.compliance_checker import mlp_parser
 from mlperf_logging.mllog import constants
 from msgspec.structs import replace
 
-from results.exchange import mllog, step_times
+from results.exchange import formats, step_times
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from tests.support.records import fake_reduction, make_record
@@ -32,7 +32,7 @@ def trained(**changes: Any) -> Record:
 
 def parsed(record: Record) -> list[tuple[str, float, Any, Any]]:
     """Returns key, time, value and metadata of each line, as MLPerf's parser reads them."""
-    found, failed = mlp_parser.ruleset_410.parse_generator(list(mllog.lines(record)))
+    found, failed = mlp_parser.ruleset_410.parse_generator(list(formats.mllog_lines(record)))
     assert failed == []
     return [(line.key, line.timestamp, line.value["value"], line.value["metadata"]) for line in found]
 
@@ -73,7 +73,7 @@ def test_a_run_that_failed_is_aborted() -> None:
 def test_an_odd_record_has_lines_too() -> None:
     odd = replace(trained(), config={"model": {"a": [1]}, "seed": "x\n:::MLLOG {"})
     odd = replace(odd, identity=replace(odd.identity, time_utc="never"))
-    assert all(line.count("\n") == 0 for line in mllog.lines(odd)) and parsed(odd)
+    assert all(line.count("\n") == 0 for line in formats.mllog_lines(odd)) and parsed(odd)
 
 
 def test_steps_are_numbered_as_in_the_training() -> None:
