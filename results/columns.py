@@ -68,7 +68,6 @@ def _loss(which: int) -> Callable[[Record], Any]:
 
 
 def _busiest_ps(record: Record) -> float | None:
-    """Returns the bytes per second that the busiest parameter server sends and receives."""
     sent = (record.placement.get("sent_per_step") or {}).get("busiest_ps_bytes")
     seconds = record.measurement.step_seconds
     return sent * len(seconds) / sum(seconds) if sent and seconds else None

@@ -129,7 +129,6 @@ def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
 
 
 def _frame(records: Sequence[Record], columns: Sequence[Column]) -> pd.DataFrame:
-    """Returns a row per record, with these columns."""
     series = {column.name: _series(list(map(column.of, records)), column.kind) for column in columns}
     frame = pd.DataFrame(series, index=range(len(records)))
     return _with_units(frame, {column.name: column.unit for column in columns if column.unit})

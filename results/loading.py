@@ -108,7 +108,7 @@ class Kept:
 
 
 def _is_same_run(one: Record, other: Record) -> bool:
-    """Returns whether records of one id are of one run: one of them may be published, and lack what is private."""
+    # One of them may be published, and lack what is private.
     return (
         one.identity.time_utc == other.identity.time_utc
         and one.status == other.status
@@ -117,7 +117,6 @@ def _is_same_run(one: Record, other: Record) -> bool:
 
 
 def _unlike(one: Record, other: Record) -> set[str]:
-    """Returns the fields in which configurations with one key differ, as far as both have them."""
     if one.config is other.config:
         return set()
     names = one.config.keys() & other.config.keys() - {*one.config_not_in_key, *other.config_not_in_key}
@@ -125,7 +124,6 @@ def _unlike(one: Record, other: Record) -> set[str]:
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Returns whether values differ; of parts of a configuration, as far as both have them."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return any(_differ(one[name], other[name]) for name in one.keys() & other.keys())
     return bool(one != other)

@@ -55,7 +55,7 @@ def without_passwords(text: str) -> str:
 
 
 def _without_value_of_flag(word: str) -> str:
-    """Returns `--name=value`, masked to its end if the name is a secret's and no further flag stands in it."""
+    # The value is masked to the end of the word, unless a further flag stands in it.
     name = _FLAG.match(word)
     if not name or word[name.end() :][:1] != "=" or " -" in word or not _names_secret(name[0], is_header=False):
         return word

@@ -30,12 +30,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 def _of_run(workers: Literal["sum", "max"]) -> msgspec.Meta:
-    """A number of a run; `workers` combines those of a cluster's workers. Other fields take the first worker's."""
+    # A number of a run: how those of a cluster's workers combine. Other fields take the first worker's.
     return msgspec.Meta(extra={"of_run": workers})
 
 
 def _of_step(workers: Literal["mean", "max", "first", "each"]) -> msgspec.Meta:
-    """A number that a step may yield besides its time and loss; `workers` combines those of a cluster's workers."""
+    # A number that a step may yield besides its time and loss: how those of a cluster's workers combine.
     return msgspec.Meta(extra={"of_step": workers})
 
 
@@ -236,7 +236,6 @@ def derive(
 
 
 def _loss_difference(measurement: Measurement) -> float | None:
-    """Returns the mean difference of the last losses to those in fp32; None if one of them is not finite."""
     pairs = list(zip(measurement.losses, measurement.fp32_losses, strict=False))[-_LAST_STEPS:]
     differences = [loss - in_fp32 for loss, in_fp32 in pairs if loss is not None and in_fp32 is not None]
     whole = pairs and len(differences) == len(pairs) and math.isfinite(sum(differences))
@@ -273,7 +272,6 @@ def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices
 
 
 def _input_wait_share(measurement: Measurement) -> float | None:
-    """Returns the share of the measured time that steps spent waiting for input."""
     waits, seconds = measurement.input_wait_seconds, measurement.step_seconds
     if measurement.tower_step_seconds:  # a wait is then a mean over towers, so the time must be one too
         seconds = [s for tower in measurement.tower_step_seconds for s in tower]

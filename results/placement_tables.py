@@ -188,6 +188,5 @@ def devices(names: Sequence[str]) -> str:
 
 
 def _cells(side: Mapping[str, Sequence[float | None]] | None, kind: str) -> list[str]:
-    """Returns the number and the bytes of a kind."""
     sent = (None, None) if side is None else side.get(kind, (0, 0))
     return ["unknown" if number is None else f"{number:.12g}" for number in sent]

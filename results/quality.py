@@ -193,7 +193,7 @@ def _of_steps(measurement: Measurement, derived: Derived, conditions: Conditions
 
 
 def _jitter_share(measurement: Measurement, derived: Derived) -> float:
-    """Returns the jitter over the rate; of asynchronous towers, whose common steps are uneven, the largest of one."""
+    # The common steps of asynchronous towers are uneven, so the largest jitter of one tower counts.
     towers = [seconds for seconds in measurement.tower_step_seconds if len(seconds) >= MIN_STEPS_FOR_INTERVAL]
     if measurement.tower_step_seconds:
         return max((rate_jitter(seconds, 1) / rate(seconds, 1) for seconds in towers), default=0.0)

@@ -224,7 +224,7 @@ def _why_not_read(line: bytes, error: Exception) -> ValueError:
 
 
 def _harmless_line(line: bytes) -> bytes:
-    """Returns JSON whose text controls no reader; nearly every line is so already, as its bytes show."""
+    # Nearly every line is harmless already, as its bytes show.
     is_plain = (line.isascii() and b"\x7f" not in line) or line.decode().strip().isprintable()
     if is_plain and (b"\\" not in line or b"\\" not in line.replace(rb"\\", b"").replace(rb"\"", b"")):
         return line
@@ -257,7 +257,6 @@ def _read_entry(text: msgspec.Raw, shared: Shared) -> Any:
 
 
 def _check_steps(status: Status, step_seconds: Sequence[float]) -> None:
-    """Raises a `ValidationError` if the measured steps cannot be those of a run."""
     if status is Status.OK and not step_seconds:
         raise msgspec.ValidationError("status is ok, but no step was measured")
     if step_seconds and not (min(step_seconds) >= 0 and 0 < sum(step_seconds) < _LONGEST_SECONDS):

@@ -102,7 +102,7 @@ def straggler(
 
 
 def _in_blocks(taken: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the mean times of blocks of the steps that all have taken: (blocks, members)."""
+    # (blocks, members), of the steps that all have taken
     steps = min(map(len, taken))
     times = np.array([own[:steps] for own in taken])
     return np.array([block.mean(axis=1) for block in np.array_split(times, min(steps, _MOST_BLOCKS), axis=1)])

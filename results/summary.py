@@ -285,7 +285,6 @@ def _varying_fields(rows: Sequence[Row]) -> set[str]:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with the options of its input as fields of their own."""
     return {name: value for name, value in config.items() if name != "input"} | (config.get("input") or {})
 
 

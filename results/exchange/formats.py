@@ -225,7 +225,6 @@ def _labels(row: Row) -> dict[str, str]:
 
 
 def _family(name: str, meaning: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:
-    """Returns the lines of a gauge; none without samples."""
     lines = [f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} gauge"] if samples else []
     for labels, value in samples:
         quoted = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())

@@ -33,7 +33,6 @@ class Column:
 
 
 def _column(meaning: str, kind: type = str, unit: str = "", *, required: bool = False) -> Any:
-    """Declares a field of a figure, which is a column of the table; not stated, it is None or empty text."""
     metadata = {"meaning": meaning, "kind": kind, "unit": unit, "required": required}
     default: Any = dataclasses.MISSING if required else "" if kind is str else None
     return dataclasses.field(default=default, metadata=metadata)
@@ -115,7 +114,7 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
 
 
 def _separator(text: str) -> str:
-    """Returns what separates the cells: a spreadsheet saves semicolons or tabs where numbers have a comma."""
+    # A spreadsheet saves semicolons or tabs where numbers have a comma.
     head = text.partition("\n")[0]
     return max((",", ";", "\t"), key=head.count)
 

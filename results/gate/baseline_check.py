@@ -241,6 +241,5 @@ class SessionLimits:
 
 
 def _halves(logs: Sequence[float]) -> list[float]:
-    """Returns the medians of the earlier and the later half; nothing for less than two rounds."""
     middle = (len(logs) + 1) // 2
     return [median(logs[:middle]), median(logs[middle:])] if len(logs) > 1 else []

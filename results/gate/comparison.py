@@ -97,7 +97,6 @@ def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
 
 
 def _judged(base: RunGroup, candidate: RunGroup, paired: Sequence[tuple[float, float]], threshold: float) -> Decision:
-    """Returns the decision from interleaved pairs of rates if they suffice, otherwise from all rates."""
     if len(paired) >= FEWEST_ROUNDS:
         ratios = [math.log(other) - math.log(mine) for mine, other in paired]
         return judge(ratios, threshold=threshold, fresh=len(ratios) // 2)
@@ -114,7 +113,6 @@ def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: De
 
 
 def _how_it_ended(side: RunGroup) -> str:
-    """Returns the reason of an invalid round; of a failed one, if there is any."""
     ended = [*side.failures, *(record for record in side.records if rounds.rate(record) is None)]
     return rounds.why_failed(ended[0])
 

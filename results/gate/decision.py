@@ -241,12 +241,12 @@ def _halves(logs: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
 
 @functools.lru_cache(maxsize=1024)
 def _detectable(degrees: float) -> float:
-    """Returns how many standard errors a change must be for its bound to exclude zero often enough (noncentral t)."""
+    # How many standard errors a change must be for its bound to exclude zero often enough: noncentral t.
     from scipy import special
 
     return float(special.nctdtrinc(degrees, 1 - _POWER, t_quantile(_BOUND_CONFIDENCE, degrees)))
 
 
 def _expm1(log: float) -> float:
-    """Returns a log ratio as a relative change; the ends of an interval from two rounds may exceed all floats."""
+    # The ends of an interval from two rounds may exceed all floats.
     return math.expm1(min(log, 700.0))

@@ -181,7 +181,6 @@ def _counts(findings: Findings) -> dict[Verdict, int]:
 
 
 def _summary(findings: Findings) -> str:
-    """Returns the counts, such as '1 of 3 regressed, 2 unchanged.'; the most severe verdict comes first."""
     number = _counts(findings)
     phrases = [f"{number[verdict]} {verdict}" for verdict in _BY_SEVERITY if number[verdict]]
     if not phrases:
