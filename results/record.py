@@ -122,12 +122,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Returns whether its steps were interleaved with those of another run."""
         return STEPS_PER_TURN in self.environment
 
-    def with_config_key(self, key: str) -> Record:
-        """Returns the record with another key of its configuration."""
-        if key == self.identity.config_key:
-            return self
-        return replace(self, identity=replace(self.identity, config_key=key))
-
     def cleaned(self) -> Record:
         """Returns the record as it is saved, printed and sent: secrets are masked, and no text controls its reader."""
 

@@ -22,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 from results import store as store_module
-from results.loading import Loaded, load
+from results.loading import load
 from results.record import Record
 from results.store import Store, StoreError
 from results.summary import summarize
@@ -264,7 +264,8 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_bytes(codecs.BOM_UTF8 + text.encode())
     store = Store(tmp_path)
     assert store.append(added := make_record()) == []
-    assert load(store.jsonl_path) == Loaded([*records, added], [])
+    loaded = load(store.jsonl_path)
+    assert (loaded.records, loaded.problems) == ([*records, added], [])
 
 
 @pytest.mark.parametrize(
