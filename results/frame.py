@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import os
 import re
 import warnings
@@ -65,7 +66,7 @@ class Results:
         """
         named = [column for column in COLUMNS if re.search(rf"\b{column.name}\b", condition)]
         kept = _fulfilled(_frame(self.records, named), condition)
-        return dataclasses.replace(self, records=[one for one, keep in zip(self.records, kept, strict=True) if keep])
+        return dataclasses.replace(self, records=list(itertools.compress(self.records, kept)))
 
     def to_frame(self) -> pd.DataFrame:
         """Returns a row per run, with the columns of `results.csv` (docs/reference/columns.md)."""
@@ -75,8 +76,8 @@ class Results:
         """Returns a row per run, with a column per field of its configuration, such as `input.cycle_length`."""
         rows = []
         for record in self.records:
-            own = {"run_id": record.identity.run_id}
-            rows.append(own | flat(record.config) | own)  # first, and not what a configuration calls so
+            run_id = {"run_id": record.identity.run_id}
+            rows.append(run_id | flat(record.config) | run_id)  # first, and not what a configuration calls so
         return pd.DataFrame(rows, columns=None if rows else ["run_id"]).convert_dtypes()
 
     def steps(self) -> pd.DataFrame:
@@ -110,15 +111,11 @@ class Results:
 def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
     """Reads the records of files, or of directories with a `results.jsonl`; without any, those in `out`.
 
-    Lines that are not records are left out, with a warning for each.
-
-    Args:
-        paths: the files and directories; a run that is in several counts once.
-        where: see `Results.where`.
+    A run that is in several files counts once. Lines that are not records are left out, with a warning for each.
 
     Raises:
         OSError: a file cannot be read.
-        FilterError: `where` is no condition.
+        FilterError: `where` is no condition; see `Results.where`.
     """
     named = [Path(path) for path in paths] or [Path("out")]
     loaded = loading.load(*(path / store.JSONL_NAME if path.is_dir() else path for path in named))
@@ -148,15 +145,15 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
             kept &= frame[name].astype("string").fillna("").str.lower() == value.lower()
         return list(kept)
     try:  # without the variables of this program
-        found = frame.eval(condition, engine="python", local_dict={}, global_dict={})
+        fulfilled = frame.eval(condition, engine="python", local_dict={}, global_dict={})
     except pd.errors.UndefinedVariableError as error:
         name = str(error).partition("'")[2].partition("'")[0]
         raise FilterError(f"there is no column '{name}'", unknown=name) from error
     except Exception as error:  # pandas raises almost anything
         raise FilterError(" ".join(str(error).split()) or type(error).__name__) from error
-    if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
+    if not isinstance(fulfilled, pd.Series) or not pd.api.types.is_bool_dtype(fulfilled):
         raise FilterError("it is no condition that is true or false for each run")
-    return list(found.fillna(False))
+    return list(fulfilled.fillna(False))
 
 
 def _series(values: Sequence[Any], kind: type) -> pd.Series[Any]:

@@ -150,26 +150,26 @@ def _with_config_key(record: Record, key: str) -> Record:
     return replace(record, identity=replace(record.identity, config_key=key))
 
 
-def _is_same_run(one: Record, other: Record) -> bool:
+def _is_same_run(record: Record, other: Record) -> bool:
     # One of them may be published, and lack what is private.
     return (
-        one.identity.time_utc == other.identity.time_utc
-        and one.status == other.status
-        and one.measurement.step_seconds == other.measurement.step_seconds
+        record.identity.time_utc == other.identity.time_utc
+        and record.status == other.status
+        and record.measurement.step_seconds == other.measurement.step_seconds
     )
 
 
-def _unlike(one: Record, other: Record) -> set[str]:
-    if one.config is other.config:
+def _unlike(record: Record, other: Record) -> set[str]:
+    if record.config is other.config:
         return set()
-    names = one.config.keys() & other.config.keys() - {*one.config_not_in_key, *other.config_not_in_key}
-    return {name for name in names if _differ(one.config[name], other.config[name])}
+    names = record.config.keys() & other.config.keys() - {*record.config_not_in_key, *other.config_not_in_key}
+    return {name for name in names if _differ(record.config[name], other.config[name])}
 
 
-def _differ(one: Any, other: Any) -> bool:
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return any(_differ(one[name], other[name]) for name in one.keys() & other.keys())
-    return bool(one != other)
+def _differ(value: Any, other: Any) -> bool:
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return any(_differ(value[name], other[name]) for name in value.keys() & other.keys())
+    return bool(value != other)
 
 
 def foreign_format(line: bytes) -> str:
@@ -177,9 +177,9 @@ def foreign_format(line: bytes) -> str:
 
     The beginning of a record, which was left by a process that was killed, may.
     """
-    found = next((said for start, said in _FOREIGN_FORMATS if line.startswith(start)), "")
-    if not found and b"\0" in line[:4] and line[:4].strip(b"\0"):
-        found = _UTF16
-    if not found and line.strip() == b"{":
-        found = "is indented JSON, and a file of records has one record per line: jq -c . makes that of it"
-    return found
+    sentence = next((reason for start, reason in _FOREIGN_FORMATS if line.startswith(start)), "")
+    if not sentence and b"\0" in line[:4] and line[:4].strip(b"\0"):
+        sentence = _UTF16
+    if not sentence and line.strip() == b"{":
+        sentence = "is indented JSON, and a file of records has one record per line: jq -c . makes that of it"
+    return sentence

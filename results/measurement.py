@@ -138,8 +138,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def _rules(kind: str) -> dict[str, str]:
     hints = typing.get_type_hints(Measurement, include_extras=True)
-    found = ((name, meta.extra or {}) for name, hint in hints.items() for meta in getattr(hint, "__metadata__", ()))
-    return {name: extra[kind] for name, extra in found if kind in extra}
+    metas = ((name, meta.extra or {}) for name, hint in hints.items() for meta in getattr(hint, "__metadata__", ()))
+    return {name: extra[kind] for name, extra in metas if kind in extra}
 
 
 # How the numbers of a cluster's workers combine, by the name of the field.
@@ -199,12 +199,12 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
     """Returns the telemetry of each physical GPU, once, by its name: `GPU 0`, or in a cluster `GPU 0 of worker 1`."""
-    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    by_uuid: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for worker, process in enumerate(measurement.telemetry):
         of_worker = f" of worker {worker}" if len(measurement.telemetry) > 1 else ""
         for gpu in process.get("gpus", ()):
-            found.setdefault(gpu["uuid"], (f"GPU {gpu['index']}{of_worker}", gpu))
-    return dict(found.values())
+            by_uuid.setdefault(gpu["uuid"], (f"GPU {gpu['index']}{of_worker}", gpu))
+    return dict(by_uuid.values())
 
 
 def derive(
@@ -294,27 +294,27 @@ def _stragglers(measurement: Measurement, *, towers_share_cores: bool) -> dict[s
         tower = step_statistics.straggler(measurement.tower_compute_seconds, steps, least_ratio=of_tower)
     names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
     derived: dict[str, Any] = {}
-    for found, (member, ratio) in zip((worker, tower), names, strict=True):
-        if found:
-            derived |= {member: found[0], ratio: found[1]}
+    for straggler, (member, ratio) in zip((worker, tower), names, strict=True):
+        if straggler:
+            derived |= {member: straggler[0], ratio: straggler[1]}
     return derived
 
 
 def _resources(measurement: Measurement) -> dict[str, Any]:
     """Returns power, CPU time and memory of all processes together; a sum is known only if all its parts are."""
-    seen = [process for process in measurement.telemetry if "gpus" in process]
-    if not seen or len(seen) < len(measurement.telemetry):
+    processes = [process for process in measurement.telemetry if "gpus" in process]
+    if not processes or len(processes) < len(measurement.telemetry):
         return {}
     # Processes may share a GPU or a host. Each has a name, so it counts once.
-    watts = {name: value for process in seen for name, value in process["mean_watts"].items()}
-    used = [gpu["peak_memory_bytes"] for process in seen for gpu in process["gpus"]]
+    watts = {name: value for process in processes for name, value in process["mean_watts"].items()}
+    used = [gpu["peak_memory_bytes"] for process in processes for gpu in process["gpus"]]
     total = sum(watts.values()) if watts and None not in watts.values() else None
     # The energy of pauses between steps counts, since the power is a mean over them, too.
-    seconds = max([sum(measurement.step_seconds), *(process.get("window_seconds", 0.0) for process in seen)])
+    seconds = max([sum(measurement.step_seconds), *(process.get("window_seconds", 0.0) for process in processes)])
     images = (measurement.images_per_step or 0) * len(measurement.step_seconds)
     return {
         "power_watts": total,
         "images_per_joule": images / (total * seconds) if total and images else None,
-        "cpu_cores_used": sum(process["cpu_cores_used"] for process in seen),
+        "cpu_cores_used": sum(process["cpu_cores_used"] for process in processes),
         "gpu_memory_reserved_bytes": max((one for one in used if one is not None), default=None),
     }

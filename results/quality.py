@@ -76,7 +76,7 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
 
 def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[str]:
     if wanted is not None and measurement.evaluations and measurement.seconds_to_accuracy is None:
-        best = max(one["top_1_accuracy"] for one in measurement.evaluations)
+        best = max(evaluation["top_1_accuracy"] for evaluation in measurement.evaluations)
         yield (
             f"No evaluation reached --stop_at_top_1_accuracy={wanted:g}: the best accuracy was {best:.4f}. "
             "Train longer with more --num_epochs, or change the learning rate."

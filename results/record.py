@@ -156,11 +156,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def from_json(cls, line: str | bytes, shared: Shared | None = None) -> Record:
-        """Reads the output of `to_json`.
-
-        Args:
-            line: the record.
-            shared: holds parts of earlier records; equal parts of this one become the same objects.
+        """Reads the output of `to_json`. Parts equal to those of earlier records, in `shared`, are the same objects.
 
         Raises:
             UnknownFormatError: this version cannot read the record's `format_version`.
@@ -206,14 +202,14 @@ class _Format(msgspec.Struct):
 
 def _why_not_read(line: bytes, error: Exception) -> ValueError:
     try:
-        found = msgspec.json.decode(_harmless_line(line), type=_Format).format_version
+        version = msgspec.json.decode(_harmless_line(line), type=_Format).format_version
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ValueError(f"not a record: {error}")
-    if found == FORMAT_VERSION:
+    if version == FORMAT_VERSION:
         return ValueError(f"not a record of format {FORMAT_VERSION}: {error}")
     return UnknownFormatError(
-        f"The record has format {found}, and format {FORMAT_VERSION} is read here: read it with the version that wrote "
-        "it (suite_commit)."
+        f"The record has format {version}, and format {FORMAT_VERSION} is read here: read it with the version that "
+        "wrote it (suite_commit)."
     )
 
 
@@ -234,12 +230,12 @@ def _read(name: str, text: msgspec.Raw, shared: Shared) -> Any:
     key = name, bytes(text)
     if key not in shared:
         try:
-            found = _CHECKS[name].decode(text)
+            part = _CHECKS[name].decode(text)
             if name in PARTS:
-                found = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
+                part = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
         except msgspec.ValidationError as error:
             raise msgspec.ValidationError(f"{name}: {error}") from error
-        shared[key] = found
+        shared[key] = part
     return shared[key]
 
 
@@ -319,7 +315,7 @@ def strict(value: Any, levels: int = _DEEPEST) -> Any:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns a mapping without nested ones, whose entries are named `outer.inner`."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
+        entries |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return entries

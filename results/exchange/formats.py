@@ -119,22 +119,22 @@ def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
     Bounds are those of the 95 % interval. Source: bencher.dev/docs/reference/bencher-metric-format.
     """
     rows = [row for row in summarize(records) if row.images_per_sec is not None]
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for name, row in zip(_names(rows), rows, strict=True):
         images = row.valid[0].measurement.images_per_step or 0
         latency = row.measured.inverse(_NANOSECONDS * images)
-        found[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
-    return json.dumps(strict(found), allow_nan=False, indent=1) + "\n"
+        metrics[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
+    return json.dumps(strict(metrics), allow_nan=False, indent=1) + "\n"
 
 
 def render_mllog(records: Sequence[Record], table: str = "runs") -> str:
     """Returns the lines of MLPerf's logging library for each run, in the order of the records."""
-    found: list[str] = []
+    lines: list[str] = []
     for record in records:
         if record.kind is Kind.RUN:
             with contextlib.suppress(*ODD_VALUE):  # an odd record has times that no run has
-                found += list(mllog_lines(record))
-    return "".join(f"{line}\n" for line in found)
+                lines += list(mllog_lines(record))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def render_openmetrics(records: Sequence[Record], table: str = "runs") -> str:

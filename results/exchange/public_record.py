@@ -92,13 +92,13 @@ def _wrong_numbers(record: Record) -> Iterator[str]:
         yield "num_devices, num_workers and batch_per_device are not all whole numbers: measure it again"
         return
     devices = (sizes[0] or 0) * (sizes[1] or 1)
-    wanted = (sizes[2] or 0) * devices
-    if wanted and images != wanted:
-        yield f"images_per_step is {images}, and batch_per_device times all devices is {wanted}: measure it again"
+    expected = (sizes[2] or 0) * devices
+    if expected and images != expected:
+        yield f"images_per_step is {images}, and batch_per_device times all devices is {expected}: measure it again"
     compiled = config.get("xla") == "jit" and not (config.get("modifiers") or {}).get("staged_vars")
     on_cpu = config.get("device") == "cpu"
-    expected = asdict(derive(measured, devices or 1, compiled=compiled, towers_share_cores=on_cpu))
-    for name, value in expected.items():
+    derived = asdict(derive(measured, devices or 1, compiled=compiled, towers_share_cores=on_cpu))
+    for name, value in derived.items():
         stated = getattr(record.derived, name)
         if value is None and stated is not None and name not in _OF_OTHER_RUNS:
             yield f"derived.{name} is {stated}, and {steps} steps are too few for it: measure it again"
@@ -109,10 +109,7 @@ def _wrong_numbers(record: Record) -> Iterator[str]:
 def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
     """Returns a valid run without what is not public. It has the same keys, steps and derived numbers.
 
-    Args:
-        record: of the run.
-        words: those that flags of the suite may have.
-        machine: what to call the machine; empty for the title that the record has.
+    `words` are those that flags of the suite may have. Without `machine`, the machine keeps its title.
 
     Raises:
         ValueError: the run is not valid, has odd values or an odd identity, or its machine has no title.
@@ -175,29 +172,29 @@ def _text(text: str, name: str, words: frozenset[str]) -> str:
     if all(part in words or _NUMBER.fullmatch(part) for part in _BETWEEN_NUMBERS.split(text)):
         return text
     form = _FORMS.get(name.rpartition("_")[2])
-    if form and (found := re.fullmatch(form, text, re.ASCII)):
-        return "".join(found.groups())
+    if form and (match := re.fullmatch(form, text, re.ASCII)):
+        return "".join(match.groups())
     return OWN_MODEL if name == "model" else MASK
 
 
 def _command(command: Sequence[str], words: frozenset[str]) -> list[str]:
     """Returns a command to repeat: its flags, with `MASK` for private values."""
-    found, name = [], ""
+    public_words, name = [], ""
     for word in command:
         flag, equals, value = word.partition("=")
         if is_flag := _FLAG.fullmatch(flag) is not None:
             name = flag.lstrip("-")
         public_value = _text(value if is_flag else word, name, words).replace(OWN_MODEL, MASK)
-        found.append(f"{flag}{equals}{public_value}" if is_flag else public_value)
-    return found
+        public_words.append(f"{flag}{equals}{public_value}" if is_flag else public_value)
+    return public_words
 
 
 def _numbered(telemetry: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns telemetry with numbers for the ids of GPUs and hosts; the same id gets the same number."""
     names: dict[str, str] = {}
 
-    def name(found: Any) -> str:
-        return names.setdefault(str(found), f"device {len(names)}")
+    def name(uuid: Any) -> str:
+        return names.setdefault(str(uuid), f"device {len(names)}")
 
     return [
         {

@@ -88,11 +88,7 @@ _BOOLS = {"true": True, "false": False}
 
 
 def parsed(text: str, name: str) -> tuple[Figure, ...]:
-    """Reads a public table; other columns than its own are ignored.
-
-    Args:
-        text: of the file.
-        name: of the file, for messages.
+    """Reads the text of a public table; other columns than its own are ignored. `name` is the file in messages.
 
     Raises:
         TableError: a required column is missing, or a cell is not what its column holds.

@@ -47,12 +47,7 @@ class Checked:
 def selected(
     records: Sequence[Record], words: frozenset[str], machine: str = ""
 ) -> tuple[list[Record], Counter[str], list[str]]:
-    """Selects the runs that can be published, and takes out of them what is not public.
-
-    Args:
-        records: of runs, and others.
-        words: those that flags may have.
-        machine: what to call the machine; empty for the titles that the records have.
+    """Selects the runs that can be published, and takes out of them what is not public; see `public`.
 
     Returns:
         The runs; for each reason to leave out other records their number; the names of fields that were changed.
@@ -103,8 +98,8 @@ def write(records: Sequence[Record], directory: Path) -> Path:
 def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     days = sorted(record.identity.time_utc[:10] for record in records)
     versions = dict.fromkeys(
-        f"{one.suite_version}{f' (commit {one.suite_commit})' if one.suite_commit else ''}"
-        for one in (record.identity for record in records)
+        f"{identity.suite_version}{f' (commit {identity.suite_commit})' if identity.suite_commit else ''}"
+        for identity in (record.identity for record in records)
     )
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     machines = {record.identity.hardware_key: record for record in records}
@@ -217,18 +212,18 @@ def _first_edit(path: Path, expected: str) -> str:
 def contradictions(records: Sequence[Record]) -> Iterator[str]:
     """Yields a sentence for two records whose keys contradict what they state: equal keys are those of equal facts."""
     for key, what in (("hardware_key", "hardware"), ("software_key", "software"), ("config_key", "configuration")):
-        seen: dict[str, Record] = {}
+        first_with: dict[str, Record] = {}
         for record in records:
             facts = _facts(record, what)
-            alike = [seen.setdefault(getattr(record.identity, key), record)]
+            alike = [first_with.setdefault(getattr(record.identity, key), record)]
             if MASK not in str(facts):  # else what differs may be what is not public
-                alike.append(seen.setdefault(f"{record.identity.suite_version} {sorted(facts.items())}", record))
+                alike.append(first_with.setdefault(f"{record.identity.suite_version} {sorted(facts.items())}", record))
             for other in alike:
-                first, second = ({key: getattr(one.identity, key), **_facts(one, what)} for one in (other, record))
-                if found := comparison.differences(first, second, (_id(other), _id(record))):
+                first, second = ({key: getattr(mine.identity, key), **_facts(mine, what)} for mine in (other, record))
+                if differing := comparison.differences(first, second, (_id(other), _id(record))):
                     yield (
                         f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
-                        f"{comparison.listed(found)}. Equal keys mean equal {what}: publish their runs again."
+                        f"{comparison.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
                     )
 
 

@@ -50,13 +50,8 @@ def check(
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
     Of today's records, those that are already stored are neither judged nor used to judge. If all records of a
-    configuration are stored, its latest session is judged by the others.
-
-    Args:
-        today: records; those that are not of runs are ignored.
-        stored: baselines.
-        names: of today's records and the baselines in messages, such as their file and directory.
-        threshold: the share by which a rate must drop to matter; None: 5 %, or twice the noise of the stored sessions.
+    configuration are stored, its latest session is judged by the others. `names` are today's records and the baselines
+    in messages. The default threshold is 5 %, or twice the noise of the stored sessions.
 
     Raises:
         UnlikeError: there are no runs, or no baselines of their hardware.
@@ -181,14 +176,10 @@ class SessionLimits:
         return max(QUIET_THRESHOLD, -math.expm1(-NOISE_IN_THRESHOLD * self.noise))
 
     def judge(self, today: Sequence[float], *, threshold: float) -> Decision:
-        """Judges today's rounds.
-
-        Args:
-            today: images per second of each round, in the order in which they ran.
-            threshold: the share by which a rate must drop to matter, such as 0.05.
+        """Judges today's rounds, by their images per second in the order in which they ran.
 
         Raises:
-            ValueError: a rate is not above zero, or the threshold is not between 0 and 1.
+            ValueError: a rate is not above zero, or the threshold, a share such as 0.05, is not between 0 and 1.
         """
         limit = log_threshold(threshold)
         logs = [math.log(rate) - self.centre for rate in today]

@@ -85,11 +85,11 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
     removed = {}
     for path in _paths(directory):
         with store.locked(path):
-            found = sessions(loading.load(path).records)
-            if len(found) > keep:
-                kept = [record for session in found[-keep:] for record in session.records]
+            stored = sessions(loading.load(path).records)
+            if len(stored) > keep:
+                kept = [record for session in stored[-keep:] for record in session.records]
                 store.replace(path, "".join(record.to_json() + "\n" for record in kept))
-                removed[path] = len(found) - keep
+                removed[path] = len(stored) - keep
     return removed
 
 

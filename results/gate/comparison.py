@@ -30,11 +30,8 @@ def compare(
 ) -> Findings:
     """Compares all runs of the candidate with those of the base of equal configuration and hardware.
 
-    Args:
-        base: records; those that are not of runs are ignored.
-        candidate: records, by the same rule.
-        names: of base and candidate in messages, such as their files or revisions.
-        threshold: the share by which a rate must drop to matter.
+    `names` are base and candidate in messages, such as their files or revisions; `threshold` is the share by which a
+    rate must drop to matter.
 
     Raises:
         UnlikeError: the hardware differs, no configuration is in both, or a side has no runs.
@@ -122,14 +119,14 @@ def _notes_on_software(sides: Sequence[Sequence[Record]], names: tuple[str, str]
     for name, records in zip(names, sides, strict=True):
         softwares = {record.identity.software_key for record in records}
         commits = {(record.identity.suite_version, record.identity.suite_commit) for record in records}
-        found = [f"{len(softwares)} sets of software versions"] if len(softwares) > 1 else []
-        found += [f"{len(commits)} commits of the suite"] if len(commits) > 1 else []
-        if found:
-            notes.append(f"{name} mixes {' and '.join(found)}; a difference between them counts as noise.")
+        mixtures = [f"{len(softwares)} sets of software versions"] if len(softwares) > 1 else []
+        mixtures += [f"{len(commits)} commits of the suite"] if len(commits) > 1 else []
+        if mixtures:
+            notes.append(f"{name} mixes {' and '.join(mixtures)}; a difference between them counts as noise.")
     first, second = (records[0] for records in sides)
     if first.identity.software_key != second.identity.software_key:
-        found = software_differences(first, second, names)
-        notes += [f"The software differs: {listed(found)}."] if found else []
+        mixtures = software_differences(first, second, names)
+        notes += [f"The software differs: {listed(mixtures)}."] if mixtures else []
     return notes
 
 
@@ -162,15 +159,15 @@ def refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup
     if not couples:
         first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
         keys = [{"hardware_key": record.identity.hardware_key} for record in (first, second)]
-        found = differences(hardware(first), hardware(second), names) or differences(keys[0], keys[1], names)
+        differing = differences(hardware(first), hardware(second), names) or differences(keys[0], keys[1], names)
         raise UnlikeError(
-            f"The hardware differs: {listed(found)}. Only rates of equal machines compare: run both on one of them."
+            f"The hardware differs: {listed(differing)}. Only rates of equal machines compare: run both on one of them."
         )
     by_couple = [config_differences(mine.records[0], other.records[0], names) for mine, other in couples]
-    found, (mine, other) = min(zip(by_couple, couples, strict=True), key=lambda pair: len(pair[0]))
+    differing, (mine, other) = min(zip(by_couple, couples, strict=True), key=lambda pair: len(pair[0]))
     raise UnlikeError(
         f"No configuration is both in {names[0]} and in {names[1]}. The nearest are {mine.title} and {other.title}: "
-        f"{listed(found)}. Run both with the same flags."
+        f"{listed(differing)}. Run both with the same flags."
     )
 
 
@@ -189,8 +186,8 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
         return
     # The baselines whose hardware differs least.
     names = ("this run", "the baselines")
-    found = [(other, differences(hardware(record), hardware(other), names)) for other in stored]
-    other, differing = min(found, key=lambda pair: len(pair[1]))
+    candidates = [(other, differences(hardware(record), hardware(other), names)) for other in stored]
+    other, differing = min(candidates, key=lambda pair: len(pair[1]))
     raise UnlikeError(
         f"There are no baselines of this hardware ({hardware_in_words(record)}) in {stored_name}. The nearest there is "
         f"{hardware_in_words(other)}: {listed(differing)}. Only rates of equal machines compare: check on a machine "
@@ -215,12 +212,12 @@ def hardware(record: Record) -> dict[str, Any]:
 
 def software_in_words(records: Iterable[Record]) -> str:
     """Returns the versions of TensorFlow and the suite; of a mixture, each once."""
-    found = []
+    versions = []
     for record in records:
         identity, version = record.identity, record.environment.get("tensorflow_version")
         commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
-        found.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
-    return "; ".join(dict.fromkeys(found))
+        versions.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
+    return "; ".join(dict.fromkeys(versions))
 
 
 def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
@@ -252,7 +249,8 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tupl
     ]
 
 
-def listed(found: Sequence[str]) -> str:
+def listed(phrases: Sequence[str]) -> str:
     """Returns phrases of `differences` as part of a sentence; of many, the first few."""
-    more = [f"{len(found) - _MOST_FIELDS} more"] if len(found) > _MOST_FIELDS else []
-    return "; ".join([*found[:_MOST_FIELDS], *more]) or "all recorded fields are equal, but not the keys made from them"
+    more = [f"{len(phrases) - _MOST_FIELDS} more"] if len(phrases) > _MOST_FIELDS else []
+    named = "; ".join([*phrases[:_MOST_FIELDS], *more])
+    return named or "all recorded fields are equal, but not the keys made from them"

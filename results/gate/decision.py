@@ -102,15 +102,8 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
 def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, threshold: float) -> Decision:
     """Judges rounds that were not interleaved, by Welch's interval: a drift of the machine looks like a change.
 
-    A drop is confirmed if each half in time shows it, not only the later one: neither half was searched for a drop.
-
-    Args:
-        base_logs: logarithms of the base's rates, in the order in which they ran.
-        candidate_logs: of the candidate's.
-        threshold: as in `judge`.
-
-    Raises:
-        ValueError: as in `judge`.
+    The logarithms of both sides' rates are in the order in which they ran. A drop is confirmed if each half in time
+    shows it, not only the later one: neither half was searched for a drop. Raises as `judge`.
     """
     log_threshold(threshold)
     _require_finite([*base_logs, *candidate_logs])

@@ -81,11 +81,7 @@ def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> N
 def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60) -> int | None:
     """Returns the max_rounds with which a trial finds a drop in 95 % of the cases, by a seeded simulation of trials.
 
-    Args:
-        noise: of one round, as a share.
-        drop: the true drop, as a share; above the threshold.
-        threshold: the share by which a rate must drop to matter.
-        most: pairs; None is returned if these do not suffice.
+    `noise` of one round, `drop` and `threshold` are shares. None is returned if `most` pairs do not suffice.
     """
     generator = np.random.default_rng(0)
     mean, spread = math.log1p(-drop), math.sqrt(2) * noise

@@ -39,7 +39,7 @@ class RunGroup:
     @property
     def rates(self) -> list[float]:
         """Returns images per second of the valid rounds."""
-        return [found for record in self.records if (found := rate(record)) is not None]
+        return [images_per_sec for record in self.records if (images_per_sec := rate(record)) is not None]
 
     @property
     def failures(self) -> list[Record]:
@@ -49,10 +49,8 @@ class RunGroup:
 
 def rate(record: Record) -> float | None:
     """Returns images per second of a valid run: its status is ok and its rate a finite number above zero."""
-    found = record.derived.images_per_sec
-    if record.status is not Status.OK or found is None or not math.isfinite(found) or found <= 0:
-        return None
-    return found
+    value = record.derived.images_per_sec
+    return value if record.status is Status.OK and value is not None and 0 < value < math.inf else None
 
 
 def why_failed(record: Record) -> str:

@@ -69,12 +69,9 @@ class History:
 
 
 def change_points(rates: Sequence[float]) -> list[int]:
-    """Returns the indices of the sessions with which a new level begins, in order.
+    """Returns the indices of the sessions with which a new level begins, in order of time.
 
     The noise is estimated from differences between neighbours, which a step touches once.
-
-    Args:
-        rates: of sessions in the order of time, in any unit, above zero.
     """
     if len(rates) < 2 * SHORTEST_LEVEL:
         return []
@@ -91,34 +88,32 @@ def change_points(rates: Sequence[float]) -> list[int]:
 
 def histories(records: Iterable[Record]) -> list[History]:
     """Returns the history of each configuration and hardware that has a valid run."""
-    found = []
+    all_histories = []
     for group in rounds.group(records).values():
         if members := sessions(group.records):
             points = change_points([session.images_per_sec for session in members])
-            found.append(History(group.title, hardware_in_words(group.records[0]), members, points))
-    return found
+            all_histories.append(History(group.title, hardware_in_words(group.records[0]), members, points))
+    return all_histories
 
 
-def as_text(found: Sequence[History]) -> list[str]:
+def as_text(histories: Sequence[History]) -> list[str]:
     """Returns a heading and a table for each configuration; where a new level begins, the row shows both levels."""
     lines = []
-    for history in found:
+    for history in histories:
         rows = [[*SESSION_HEAD, "change %", ""], *_rows(history)]
         lines += [f"{history.title} on {history.hardware}", *table(rows, rule=True), ""]
     return lines[:-1]
 
 
-def as_json(found: Sequence[History]) -> str:
+def as_json(histories: Sequence[History]) -> str:
     """Returns a list with an object for each configuration."""
-    return json.dumps([_fields(history) for history in found], indent=2)
+    return json.dumps([_fields(history) for history in histories], indent=2)
 
 
-def draw(found: Sequence[History], path: Path) -> int:
+def draw(histories: Sequence[History], path: Path) -> int:
     """Draws the configurations with the most sessions, at most MOST_PANELS, and returns how many.
 
-    Args:
-        found: at least one.
-        path: its suffix selects the format, such as .png or .svg.
+    The suffix of the path selects the format, such as .png or .svg.
 
     Raises:
         OSError: the file cannot be written.
@@ -127,8 +122,8 @@ def draw(found: Sequence[History], path: Path) -> int:
 
     from results.report.figures import MOST_PANELS, STYLE, panels_of
 
-    longest = sorted(found, key=lambda history: -len(history.sessions))[:MOST_PANELS]
-    shown = [history for history in found if history in longest]
+    longest = sorted(histories, key=lambda history: -len(history.sessions))[:MOST_PANELS]
+    shown = [history for history in histories if history in longest]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels_of(len(shown))
         for axis, history in zip(axes, shown, strict=True):
