@@ -25,7 +25,7 @@ from results.version import SUITE_VERSION
 
 FORMAT_VERSION: Literal[1] = 1
 # Key in the environment of a run whose steps were interleaved with those of another run: steps per time slice.
-STEPS_PER_TURN = "steps_per_turn"
+STEPS_PER_SLICE = "steps_per_turn"
 # A reader of JSON rounds an integer beyond these.
 _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**64 - 1
 # No run takes so long; sums and products of larger numbers overflow.
@@ -118,9 +118,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     format_version: Literal[1] = FORMAT_VERSION
 
     @property
-    def in_turn(self) -> bool:
-        """Returns whether its steps were interleaved with those of another run."""
-        return STEPS_PER_TURN in self.environment
+    def is_interleaved(self) -> bool:
+        """Whether its steps were interleaved with those of another run."""
+        return STEPS_PER_SLICE in self.environment
 
     def cleaned(self) -> Record:
         """Returns the record as it is saved, printed and sent: secrets are masked, and no text controls its reader."""

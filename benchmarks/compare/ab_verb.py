@@ -133,8 +133,8 @@ def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) 
         raise DataError(str(error)) from error
     if stored is None:
         return QUIET_THRESHOLD
-    if stored.in_turn != record.in_turn:
-        how = "interleaved steps" if stored.in_turn else "whole runs"
+    if stored.is_interleaved != record.is_interleaved:
+        how = "interleaved steps" if stored.is_interleaved else "whole runs"
         notes.append(f"{stored.title}: calibrate has measured the noise of {how} ({path}): run it again.")
         return QUIET_THRESHOLD
     if stored.threshold > QUIET_THRESHOLD:

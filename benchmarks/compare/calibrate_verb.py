@@ -61,7 +61,7 @@ def _store(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         suite_commit=first.identity.suite_commit,
         title=title,
-        in_turn=first.in_turn,
+        is_interleaved=first.is_interleaved,
     )
     for line in lines(found):
         say(line)
@@ -99,7 +99,7 @@ def _advice(found: Noise) -> str:
     if found.threshold > QUIET_THRESHOLD:
         return (
             "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
-            f"{'let the run use all cores' if found.in_turn else 'give the run fewer threads than there are cores'}; "
+            f"{'let the run use all cores' if found.is_interleaved else 'give the run fewer threads than there are cores'}; "
             "then calibrate again."
         )
     if NOISE_IN_THRESHOLD * found.high > QUIET_THRESHOLD:

@@ -103,7 +103,7 @@ def _why_not(record: Record) -> str | None:
         return why
     if record.environment.get("slowed_down_by"):
         return "it was slowed down on purpose"
-    if record.in_turn:
+    if record.is_interleaved:
         return "it interleaved its steps with another run"
     keys = (record.identity.config_key, record.identity.hardware_key)
     # A record must not choose where this process writes.

@@ -39,7 +39,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         rounds: number of pairs that it was estimated from.
         time_utc: time of the estimate.
         title: what was run, in words.
-        in_turn: whether the runs of a pair interleaved their steps instead of running one after the other.
+        is_interleaved: whether the runs of a pair interleaved their steps instead of running one after the other.
     """
 
     noise: Annotated[float, msgspec.Meta(ge=0)]
@@ -49,7 +49,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     time_utc: str = ""
     suite_commit: str | None = None
     title: str = ""
-    in_turn: bool = False
+    is_interleaved: bool = msgspec.field(default=False, name="in_turn")
 
     @property
     def threshold(self) -> float:

@@ -62,7 +62,7 @@ def why_failed(record: Record) -> str:
 
 def notes_on_interleaving(records: Iterable[Record]) -> list[str]:
     """Returns a warning if some of the valid runs interleaved their steps with another run, and some ran alone."""
-    if len({record.in_turn for record in records if rate(record) is not None}) < 2:
+    if len({record.is_interleaved for record in records if rate(record) is not None}) < 2:
         return []
     return [
         "Some runs interleaved their steps with another run, and some ran alone. Interleaved runs begin each time "

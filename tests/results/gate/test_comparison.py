@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from results.gate.comparison import UnlikeError, compare, config_differences
 from results.gate.findings import Finding, Findings, Verdict
-from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
+from results.record import STEPS_PER_SLICE, Kind, Record, Status, key_of
 from tests.support.commands import ROOT
 from tests.support.records import fake_input, fake_reduction, fake_run
 
@@ -275,16 +275,18 @@ def test_software_may_differ_and_is_named() -> None:
     assert any("branch mixes 2 commits of the suite;" in note for note in mixed.notes)
 
 
-def test_that_only_some_runs_measured_in_turn_is_noted() -> None:
-    def in_turn(records: Sequence[Record]) -> list[Record]:
-        return [replace(r, environment={**r.environment, STEPS_PER_TURN: 3}) for r in records]
+def test_that_only_some_runs_interleaved_their_steps_is_noted() -> None:
+    def interleaved_steps(records: Sequence[Record]) -> list[Record]:
+        return [replace(r, environment={**r.environment, STEPS_PER_SLICE: 3}) for r in records]
 
     def told(base: Sequence[Record], candidate: Sequence[Record]) -> bool:
         return any("interleaved their steps with another run" in note for note in judged(base, candidate).notes)
 
-    assert told(in_turn(apart()), apart()) and told(apart(), [*in_turn(apart(number=1)), *apart(start=1.0)])
-    assert not told(apart(), apart()) and not told(in_turn(apart()), in_turn(apart()))
-    failed = [with_rate(record, None) for record in in_turn(apart(number=2))]
+    assert told(interleaved_steps(apart()), apart()) and told(
+        apart(), [*interleaved_steps(apart(number=1)), *apart(start=1.0)]
+    )
+    assert not told(apart(), apart()) and not told(interleaved_steps(apart()), interleaved_steps(apart()))
+    failed = [with_rate(record, None) for record in interleaved_steps(apart(number=2))]
     assert not told(apart(), [*apart(), *failed])
 
 
