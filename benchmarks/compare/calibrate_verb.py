@@ -97,10 +97,12 @@ def _percent(share: float) -> str:
 
 def _advice(found: Noise) -> str:
     if found.threshold > QUIET_THRESHOLD:
+        advice = (
+            "let the run use all cores" if found.is_interleaved else "give the run fewer threads than there are cores"
+        )
         return (
             "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
-            f"{'let the run use all cores' if found.is_interleaved else 'give the run fewer threads than there are cores'}; "
-            "then calibrate again."
+            f"{advice}; then calibrate again."
         )
     if NOISE_IN_THRESHOLD * found.high > QUIET_THRESHOLD:
         return "Quiet enough for 5 %, but these rounds are too few to be sure: set more --rounds."
