@@ -57,9 +57,7 @@ def test_advice_on_every_stage_that_is_measured_names_flags_that_exist(stage: st
     [
         ("read", {"cache": "records"}, "--datasets_use_caching"),
         ("decode", {"decode_scaling": True}, "--decode_scaling"),
-        ("decode", {"fuse_decode_and_crop": True}, "--fuse_decode_and_crop"),
         ("augment", {"distortions": False}, "--distortions"),
-        ("augment", {"resize_method": "bilinear"}, "--resize_method"),
         ("copy", {"pipelined_input": True}, "--pipelined_input"),
     ],
 )

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from results import columns
+from results import columns, record
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from tests.support.records import make_record
@@ -60,6 +60,10 @@ def test_json_holds_no_nan() -> None:
 def test_what_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(ValueError):
         Record.from_json(line)
+
+
+def test_keys_do_not_depend_on_order() -> None:
+    assert record.key_of({"a": 1, "b": [2]}) == record.key_of({"b": [2], "a": 1}) != record.key_of({"a": 2, "b": [2]})
 
 
 def test_row_has_every_column_and_leaves_unknown_ones_empty() -> None:

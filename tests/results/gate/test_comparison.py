@@ -276,17 +276,15 @@ def test_software_may_differ_and_is_named() -> None:
 
 
 def test_that_only_some_runs_interleaved_their_steps_is_noted() -> None:
-    def interleaved_steps(records: Sequence[Record]) -> list[Record]:
+    def sliced(records: Sequence[Record]) -> list[Record]:
         return [replace(r, environment={**r.environment, STEPS_PER_SLICE: 3}) for r in records]
 
     def told(base: Sequence[Record], candidate: Sequence[Record]) -> bool:
         return any("interleaved their steps with another run" in note for note in judged(base, candidate).notes)
 
-    assert told(interleaved_steps(apart()), apart()) and told(
-        apart(), [*interleaved_steps(apart(number=1)), *apart(start=1.0)]
-    )
-    assert not told(apart(), apart()) and not told(interleaved_steps(apart()), interleaved_steps(apart()))
-    failed = [with_rate(record, None) for record in interleaved_steps(apart(number=2))]
+    assert told(sliced(apart()), apart()) and told(apart(), [*sliced(apart(number=1)), *apart(start=1.0)])
+    assert not told(apart(), apart()) and not told(sliced(apart()), sliced(apart()))
+    failed = [with_rate(record, None) for record in sliced(apart(number=2))]
     assert not told(apart(), [*apart(), *failed])
 
 
