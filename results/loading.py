@@ -19,7 +19,7 @@ from results.record import Record, Shared, UnknownFormatError
 _MOST_PROBLEMS = 20  # of one file
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
-# How files begin that users take for records, and what to say of them.
+# How files begin that users take for records, and the message about them.
 _FOREIGN_FORMATS = (
     (codecs.BOM_UTF16_LE, _UTF16),
     (codecs.BOM_UTF16_BE, _UTF16),
@@ -173,7 +173,7 @@ def _differ(value: Any, other: Any) -> bool:
 
 
 def foreign_format(line: bytes) -> str:
-    """Returns what is to be said of a file with this first line, to follow its name; nothing if it may hold records.
+    """Returns what a file with this first line is, to follow its name; nothing if it may hold records.
 
     The beginning of a record, which was left by a process that was killed, may.
     """

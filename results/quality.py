@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from results.input_verdict import verdict
+from results.input_bottleneck import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 from results.text import counted
@@ -26,7 +26,7 @@ _CLOCK_FALL_SHARE = 0.05
 class Conditions:
     """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains.
 
-    `input_options` are those of its input, as of `results.input_verdict.advice`. `load_per_core` is None where it says
+    `input_options` are those of its input, as of `results.input_bottleneck.advice`. `load_per_core` is None where it says
     nothing: where it is known what other processes used during the run, and where nothing was measured. Training was to
     end at the top-1 accuracy `wanted_accuracy`, if it is not None. With `evaluates_only`, images decide on the steps.
     Of `steps_per_round` steps, one does more than the others.

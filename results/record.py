@@ -170,7 +170,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             identity = fields["identity"]
             command = shared.setdefault(("command", "\0".join(identity.command)), identity.command)
             msgspec.structs.force_setattr(identity, "command", command)
-            return cls(**fields | {name: _read(name, fields[name], shared) for name in _SHARED})
+            return cls(**fields | {name: _read_part(name, fields[name], shared) for name in _SHARED})
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise _why_not_read(line, error) from error
 
@@ -221,7 +221,7 @@ def _harmless_line(line: bytes) -> bytes:
     return msgspec.json.encode(strict(msgspec.json.decode(line)))
 
 
-def _read(name: str, text: msgspec.Raw, shared: Shared) -> Any:
+def _read_part(name: str, text: msgspec.Raw, shared: Shared) -> Any:
     """Returns a part of a record after a check of what views read, or what was read of equal text before.
 
     Runs of one machine or configuration have most of it in common. That is two thirds of the memory of a record, and

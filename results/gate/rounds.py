@@ -12,7 +12,7 @@ from results.record import Kind, Record, Status
 from results.report.anomalies import title
 from results.summary import summarize
 
-# A run that was refused or stopped by the user says nothing about the build.
+# A run that was refused or stopped by the user is no evidence about the build.
 _NO_EVIDENCE = (Status.SKIPPED, Status.INTERRUPTED)
 
 # config_key and hardware_key.

@@ -8,7 +8,7 @@ from typing import Any
 
 from results import placement_tables
 from results.exchange.public_table import Figure
-from results.input_verdict import costs
+from results.input_bottleneck import costs
 from results.intervals import ASSUMED_SPREAD
 from results.record import Kind, Record
 from results.report import published, ranking, scalability
