@@ -24,12 +24,18 @@ _CLOCK_FALL_SHARE = 0.05
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains.
+    """The conditions of a run.
 
-    `input_options` are those of its input, as of `results.input_bottleneck.advice`. `load_per_core` is None where it says
-    nothing: where it is known what other processes used during the run, and where nothing was measured. Training was to
-    end at the top-1 accuracy `wanted_accuracy`, if it is not None. With `evaluates_only`, images decide on the steps.
-    Of `steps_per_round` steps, one does more than the others.
+    Attributes:
+        load_per_core: before the run; None if it is known what other processes used during the run, or if nothing was
+            measured.
+        cpu_devices: logical CPU devices.
+        cores: of the CPU.
+        training: whether it trains.
+        input_options: as of `results.input_bottleneck.advice`.
+        wanted_accuracy: the top-1 accuracy at which training was to end.
+        evaluates_only: the number of images decides on the number of steps.
+        steps_per_round: of so many steps, one does more than the others.
     """
 
     load_per_core: float | None
