@@ -197,18 +197,14 @@ def _table(
 
 def _steps(record: Record) -> Iterator[tuple[Any, ...]]:
     taken, images = record.measurement, record.measurement.images_per_step
-    waits, early = taken.input_wait_seconds, len(taken.warmup_losses)
-    times = [("warmup", seconds) for seconds in taken.warmup_step_seconds]
-    if taken.first_step_seconds is not None:
-        times.insert(0, ("first", taken.first_step_seconds))
-    before = len(times)
-    times += [("measured", seconds) for seconds in taken.step_seconds]
-    measured = (taken.top_1_accuracies, taken.top_5_accuracies, taken.loss_scales, waits)
-    for at, (phase, seconds) in enumerate(times):
+    early = [] if taken.first_step_seconds is None else [("first", taken.first_step_seconds)]
+    early += [("warmup", seconds) for seconds in taken.warmup_step_seconds]
+    measured = (taken.top_1_accuracies, taken.top_5_accuracies, taken.loss_scales, taken.input_wait_seconds)
+    for at, (phase, seconds) in enumerate([*early, *(("measured", seconds) for seconds in taken.step_seconds)]):
         rate = images / seconds if images and seconds else None
-        others = [_at(values, at - before) for values in measured]
-        loss = _at(taken.losses, at - before) if at >= before else _at(taken.warmup_losses, at - before + early)
-        yield phase, at + 1, seconds, rate, loss, *others
+        number = at - len(early)  # of the measured step
+        losses = (taken.losses, number) if number >= 0 else (taken.warmup_losses, number + len(taken.warmup_losses))
+        yield phase, at + 1, seconds, rate, _at(*losses), *(_at(values, number) for values in measured)
 
 
 def _at(values: Sequence[Any], index: int) -> Any:

@@ -281,23 +281,24 @@ def _input_wait_share(measurement: Measurement) -> float | None:
 
 def _stragglers(measurement: Measurement, *, towers_share_cores: bool) -> dict[str, Any]:
     """Returns which worker and which tower is slower than the others by more than the noise, and how much slower."""
-    steps, apart = measurement.step_seconds, measurement.tower_step_seconds
-    of_workers = bool(measurement.worker_step_seconds)
-    of_tower = _LEAST_RATIO_ON_SHARED_CORES if towers_share_cores else step_statistics.LEAST_RATIO
-    if apart and of_workers:
-        worker = step_statistics.straggler(apart, steps, asynchronous=True)
-    else:
-        worker = step_statistics.straggler(measurement.worker_compute_seconds, steps)
-    if apart and not of_workers:
-        tower = step_statistics.straggler(apart, steps, asynchronous=True, least_ratio=of_tower)
-    else:
-        tower = step_statistics.straggler(measurement.tower_compute_seconds, steps, least_ratio=of_tower)
-    names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
-    derived: dict[str, Any] = {}
-    for straggler, (member, ratio) in zip((worker, tower), names, strict=True):
-        if straggler:
-            derived |= {member: straggler[0], ratio: straggler[1]}
-    return derived
+    steps, asynchronous = measurement.step_seconds, measurement.tower_step_seconds
+    of_workers = bool(asynchronous and measurement.worker_step_seconds)
+    of_towers = bool(asynchronous and not measurement.worker_step_seconds)
+    worker, worker_ratio = step_statistics.straggler(
+        asynchronous if of_workers else measurement.worker_compute_seconds, steps, asynchronous=of_workers
+    ) or (None, None)
+    tower, tower_ratio = step_statistics.straggler(
+        asynchronous if of_towers else measurement.tower_compute_seconds,
+        steps,
+        asynchronous=of_towers,
+        least_ratio=_LEAST_RATIO_ON_SHARED_CORES if towers_share_cores else step_statistics.LEAST_RATIO,
+    ) or (None, None)
+    return {
+        "slowest_worker": worker,
+        "straggler_ratio": worker_ratio,
+        "slowest_tower": tower,
+        "slowest_tower_ratio": tower_ratio,
+    }
 
 
 def _resources(measurement: Measurement) -> dict[str, Any]:

@@ -243,13 +243,11 @@ def between_runs(rows: Iterable[Row]) -> float:
 
 def _among_processes(rows: Sequence[Row]) -> list[Row]:
     between = between_runs(row for row in rows if row.images_per_sec is not None)
-    widened = []
-    for row in rows:
-        if row.images_per_sec is not None:
-            rate = row.images_per_sec.widened(between) if len(row.valid) == 1 else row.images_per_sec
-            row = dataclasses.replace(row, among_processes=rate)
-        widened.append(row)
-    return widened
+
+    def among_processes(rate: Interval, row: Row) -> Row:
+        return dataclasses.replace(row, among_processes=rate.widened(between) if len(row.valid) == 1 else rate)
+
+    return [row if row.images_per_sec is None else among_processes(row.images_per_sec, row) for row in rows]
 
 
 def _distinctions(rows: Sequence[Row]) -> list[str]:

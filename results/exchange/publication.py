@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import shlex
 import shutil
 import stat
-import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -81,11 +80,8 @@ def write(records: Sequence[Record], directory: Path) -> Path:
     Raises:
         OSError: they cannot be written.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    mask = os.umask(0)
-    os.umask(mask)
-    folder.chmod(0o777 & ~mask)  # mkdtemp's is for its user alone
+    folder = directory.parent / f".{directory.name}.{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
     try:
         for name, text in files_of(records).items():
             replace(folder / name, text)
