@@ -64,7 +64,6 @@ AREAS = (
     "security",
     "data",
     "training",
-    "writers",
     "software",
     "signals",
 )
