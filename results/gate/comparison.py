@@ -1,4 +1,7 @@
-"""Compares two sets of records, base and candidate, configuration by configuration."""
+"""Compares two sets of records, base and candidate, configuration by configuration.
+
+Runs compare if their configurations and hardware are equal; differences are reported in words.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,18 @@ from results.record import Record, flat
 
 # With fewer rounds, the noise is hardly known.
 FEWEST_ROUNDS = 3
+HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
+_MOST_FIELDS = 5
+_NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
 _SEPARATE_ROUNDS = (
     "Rounds were not interleaved ({}), so a drift of the machine would look like a change. The verb `ab` interleaves "
     "them."
 )
+
+
+class UnlikeError(ValueError):
+    """The runs cannot be compared. The message names the fields that differ, and what to do."""
 
 
 def compare(
@@ -38,7 +48,7 @@ def compare(
         ValueError: the threshold is not between 0 and 1.
     """
     mine, others = rounds.group(base), rounds.group(candidate)
-    refuse_unlike(mine, others, names)
+    _refuse_unlike(mine, others, names)
     findings, apart = [], []
     for key, of_base in mine.items():
         of_candidate = others.get(key, _NO_RUNS)
@@ -125,21 +135,12 @@ def _notes_on_software(sides: Sequence[Sequence[Record]], names: tuple[str, str]
             notes.append(f"{name} mixes {' and '.join(mixtures)}; a difference between them counts as noise.")
     first, second = (records[0] for records in sides)
     if first.identity.software_key != second.identity.software_key:
-        mixtures = software_differences(first, second, names)
-        notes += [f"The software differs: {listed(mixtures)}."] if mixtures else []
+        differing = software_differences(first, second, names)
+        notes += [f"The software differs: {listed(differing)}."] if differing else []
     return notes
 
 
-HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
-_MOST_FIELDS = 5
-_NOT_RECORDED = "not recorded"
-
-
-class UnlikeError(ValueError):
-    """The runs cannot be compared. The message names the fields that differ, and what to do."""
-
-
-def refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]) -> None:
+def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]) -> None:
     """Checks that both sides ran at least one configuration on equal hardware; `names` are the sides in messages.
 
     Raises:
