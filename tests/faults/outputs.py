@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from pathlib import Path
 
 from tests.faults.catalog import fault
 from tests.faults.harness import (
@@ -23,28 +22,6 @@ from tests.faults.harness import (
 
 _PAUSE_SECONDS = 45.0
 _STEP_LIMIT_SECONDS = 10.0
-
-
-@fault("stderr-on-a-full-disk", "R1", injects="stderr is /dev/full, and a warning is due", must="status 0, one record")
-def _stderr_full(scratch: Scratch) -> None:
-    with Path("/dev/full").open("wb") as full:
-        ended = scratch.bench("run", *TINY, "--num_batches=2", stderr=full.fileno())
-    scratch.expect(ended, 0, records=["ok"])
-
-
-@fault("stdout-on-a-full-disk", "R1", injects="stdout is /dev/full", must="one record, no traceback")
-def _stdout_full(scratch: Scratch) -> None:
-    with Path("/dev/full").open("wb") as full:
-        ended = scratch.bench("run", *TINY, "--num_batches=20", stdout=full.fileno())
-    scratch.expect(ended, 0, 4, records=["ok"])
-
-
-@fault(
-    "stdout-and-stderr-closed", "R1", injects="stdout and stderr are closed", must="status 0, one record, whole files"
-)
-def _closed(scratch: Scratch) -> None:
-    ended = scratch.bench("run", *TINY, "--num_batches=5", under=("sh", "-c", 'exec "$@" >&- 2>&-', "sh"))
-    scratch.expect(ended, 0, records=["ok"])
 
 
 @fault(

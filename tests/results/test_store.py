@@ -138,22 +138,6 @@ def test_rows_of_records_that_were_moved_away_are_kept(tmp_path: Path) -> None:
     assert _rows(store) == [added.identity.run_id]
 
 
-def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.append(make_record(reason="\udcff × \U0001f600"))
-    loaded = store.load()
-    assert loaded.problems == []
-    assert loaded.records[0].reason == "\\udcff × \U0001f600"
-
-
-def test_a_record_that_was_pasted_again_counts_once(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.append(make_record())
-    with store.jsonl_path.open("a") as file:
-        file.write(store.jsonl_path.read_text())
-    assert len(store.load().records) == 1
-
-
 def test_the_end_of_a_long_file_is_read_in_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "long"
     path.write_bytes(b"first\n" + b"x" * 10_000_000)
@@ -302,12 +286,6 @@ def test_a_merge_conflict_is_said_and_both_sides_are_read(tmp_path: Path) -> Non
     ]
     with pytest.raises(StoreError, match="has a merge conflict of git: resolve it"):
         Store(tmp_path)
-
-
-def test_of_many_damaged_lines_the_first_are_said(tmp_path: Path) -> None:
-    (tmp_path / "results.jsonl").write_text('{"a\n' * 500)
-    problems = load(tmp_path / "results.jsonl").problems
-    assert len(problems) == 21 and problems[-1] == f"{tmp_path}/results.jsonl: 480 more lines have such a problem."
 
 
 def _append_many(directory: Path, count: int) -> None:
