@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 
 from tests.faults.catalog import fault
@@ -19,9 +18,6 @@ from tests.faults.harness import (
     small_pipe,
     want,
 )
-
-_PAUSE_SECONDS = 45.0
-_STEP_LIMIT_SECONDS = 10.0
 
 
 @fault(
@@ -56,40 +52,6 @@ def _sweep_reader_gone(scratch: Scratch) -> None:
     os.close(reader)
     sweep.end()
     scratch.expect(sweep.end(), 0, records=["ok"] * 3)
-
-
-@fault(
-    "reader-pauses",
-    "R4",
-    injects=f"the reader of stdout pauses for {_PAUSE_SECONDS:g} s; a step may take {_STEP_LIMIT_SECONDS:g} s",
-    must="status 0 when it reads on; or an end during the pause, with a record that does not blame a step",
-)
-def _reader_pauses(scratch: Scratch) -> None:
-    reader, writer = small_pipe()
-    run = scratch.start(
-        "run",
-        *ENDLESS,
-        "--time_limit_seconds=30",
-        f"--step_timeout_seconds={_STEP_LIMIT_SECONDS:g}",
-        stdout=writer,
-    )
-    os.close(writer)
-    read_until(reader, MEASURES.encode())
-    gave_up = run.ended_within(_PAUSE_SECONDS)
-    drain = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 2**16), b"")])
-    drain.start()
-    try:
-        ended = run.end(60)
-    finally:
-        scratch.kill()
-        drain.join()
-        os.close(reader)
-    if not gave_up:
-        scratch.expect(ended, 0, records=["ok"])
-        return
-    records = scratch.records()
-    want(len(records) == 1, f"status {ended.status} and {len(records)} records: {ended.tail}")
-    want("A step" not in records[0]["reason"], f"{ended.status}, {records[0]['status']}: {records[0]['reason']}")
 
 
 @fault(
