@@ -102,7 +102,7 @@ def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
     return file.getvalue()
 
 
-def render_markdown(records: Sequence[Record], table: str = "runs") -> str:
+def render_markdown(records: Sequence[Record]) -> str:
     """Returns the report's Markdown, without its plots."""
     rows = summarize(records)
     return markdown_page.text(
@@ -113,7 +113,7 @@ def render_markdown(records: Sequence[Record], table: str = "runs") -> str:
     )
 
 
-def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
+def render_bencher(records: Sequence[Record]) -> str:
     """Returns Bencher Metric Format: per configuration, `throughput` in images/s and `latency` of a step in ns.
 
     Bounds are those of the 95 % interval. Source: bencher.dev/docs/reference/bencher-metric-format.
@@ -127,7 +127,7 @@ def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
     return json.dumps(strict(metrics), allow_nan=False, indent=1) + "\n"
 
 
-def render_mllog(records: Sequence[Record], table: str = "runs") -> str:
+def render_mllog(records: Sequence[Record]) -> str:
     """Returns the lines of MLPerf's logging library for each run, in the order of the records."""
     lines: list[str] = []
     for record in records:
@@ -137,7 +137,7 @@ def render_mllog(records: Sequence[Record], table: str = "runs") -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def render_openmetrics(records: Sequence[Record], table: str = "runs") -> str:
+def render_openmetrics(records: Sequence[Record]) -> str:
     """Returns gauges per configuration, for the textfile collector of Prometheus' node_exporter.
 
     The text is valid both as OpenMetrics 1.0 and as Prometheus' text format. Names end in their unit. A configuration
@@ -302,8 +302,8 @@ FORMATS: Mapping[str, Format] = {
     "parquet": Format(
         "the same for data frames; needs the extra 'parquet'", render_parquet, has_tables=True, is_binary=True
     ),
-    "md": Format("the report without its plots", render_markdown),
-    "bencher": Format("Bencher Metric Format", render_bencher),
-    "mllog": Format("MLPerf's log lines of each run", render_mllog),
-    "openmetrics": Format("for node_exporter's textfile collector", render_openmetrics),
+    "md": Format("the report without its plots", lambda records, table: render_markdown(records)),
+    "bencher": Format("Bencher Metric Format", lambda records, table: render_bencher(records)),
+    "mllog": Format("MLPerf's log lines of each run", lambda records, table: render_mllog(records)),
+    "openmetrics": Format("for node_exporter's textfile collector", lambda records, table: render_openmetrics(records)),
 }
