@@ -22,7 +22,7 @@ from benchmarks.option import Groups
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import watched
 from benchmarks.run import cluster_launch
-from benchmarks.run.runner import empty_log
+from benchmarks.run.run_record import empty_log
 from results import placement_tables
 from results.text import table
 from variable_mgr.catalog import REFERENCE_LOOPS
@@ -39,7 +39,7 @@ def run_placement(config: Config) -> ExitStatus:
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
     length = dataclasses.replace(config.length, num_batches=config.processes.num_workers, num_warmup_batches=0)
     config, cluster = dataclasses.replace(config, length=length), config.processes.cluster
-    log = empty_log(config.workload, config.place, config.variables.modifiers)
+    log = empty_log(config)
     log.traced_always = True
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
@@ -47,12 +47,12 @@ def run_placement(config: Config) -> ExitStatus:
         start(config.runtime)
         deadlines.none()
         from benchmarks.cluster.member import Alone
-        from benchmarks.run import cluster_run, session
+        from benchmarks.run import cluster_run, train
 
         if cluster:
-            cluster_run.train(config, cluster, log, Display(), watchdog)
+            cluster_run.carry_out_task(config, cluster, log, Display(), watchdog)
         else:
-            session.execute(config, log, Display(), Alone(watchdog))
+            train.carry_out(config, log, Display(), Alone(watchdog))
     if cluster is None or cluster.own == cluster.leader:
         found = log.placement_of_all()
         if config.output.output_format == "json":
