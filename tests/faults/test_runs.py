@@ -73,7 +73,7 @@ def test_many_runs_into_one_directory_of_which_some_are_killed(scratch: Scratch)
 @pytest.mark.fault(
     "R3",
     "a batch of 256 for vgg16 with ulimit -v of 6 GB",
-    survives="status 4, or 134 or 139 where the C++ runtime ends the process; a row oom that names the request and the device",
+    survives="status 4, or 134 or 139 where the C++ runtime ends it; a row oom that names request and device",
 )
 def test_an_address_space_that_is_too_small(scratch: Scratch) -> None:
     words = ("--device=cpu", "--model=vgg16", "--num_batches=2", "--batch_size=256")
