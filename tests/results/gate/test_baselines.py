@@ -92,16 +92,6 @@ class TestStore:
         promoted = baselines.promote(directory, [strange])
         assert not promoted.added and "cannot name a file" in promoted.refused[0]
 
-    def test_several_that_promote_at_once_keep_all_and_each_once(self, directory: Path) -> None:
-        all_of_them = [run(day, minute=minute) for minute in range(4) for day in range(1, 6)]
-        with ThreadPoolExecutor(4) as pool:
-            twice = [record for record in all_of_them for _ in range(2)]
-            list(pool.map(lambda record: baselines.promote(directory, [record]), twice))
-        loaded = baselines.load(directory)
-        (path,) = directory.glob("*/*.jsonl")
-        assert len(path.read_text().splitlines()) == len(all_of_them)
-        assert not loaded.problems and sorted(ids(loaded.records)) == sorted(ids(all_of_them))
-
     @pytest.mark.fault(
         "R13", "several promote records into one file of baselines at once", survives="all are stored, each once"
     )
