@@ -349,7 +349,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
     ("text", "words"),
     [
         ("`--num_gpu=2`", "There is no flag --num_gpu"),
-        ("`--noladders`", "There is no flag --noladders"),
+        ("`--nobreakdowns`", "There is no flag --nobreakdowns"),
         ("`--resize_method=lanczos`", "there is no 'lanczos'"),
         ("`--batch_size=-1`", "too small"),
         ("`--preset=quickly`", "Presets: "),
@@ -391,7 +391,7 @@ EXECUTED = (
     ("run_bench.py check out", ()),
     ("run_bench.py history --plot=history.png", ()),
     ("run_bench.py explain replicated --num_gpus=8 --model=vgg16", ()),
-    ("run_bench.py doctor --noladder", ()),
+    ("run_bench.py doctor --nobreakdown", ()),
     ("run_bench.py data make-imagenet data/fake --train_images=512", ()),
     ("run_bench.py input --data_dir=data/fake", ("--device=cpu", "--seconds=0.2")),
 )

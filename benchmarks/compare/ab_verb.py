@@ -165,7 +165,7 @@ _TIMEOUT = Flag(
     above=0,
 )
 _INTERLEAVING = Flag(
-    "steps_in_turn",
+    "interleave_steps",
     bool,
     "start both sides of a pair at once and interleave their steps in time slices of 0.25 s, so that both run under "
     "the same load; on CPUs with synthetic images only; false: one run after the other",

@@ -91,7 +91,7 @@ def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: in
         output_dir=directory,
         baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
         warmup_round=values.get("warmup_round") is not False,
-        interleave_steps=values["steps_in_turn"] is not False,
+        interleave_steps=values["interleave_steps"] is not False,
         round_timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
     )
 

@@ -30,49 +30,71 @@ def _advice(part: Part, of: Setting) -> str:
     devices = f"--device={of.devices.device} --num_gpus={count}{split}"
     recommend = f"'run_bench.py recommend --model={model} {devices}'"
     on_cpu, is_shared = not of.devices.on_gpu, of.at_once < count
-    sentences: dict[Part, dict[str, object]] = {
-        Part.FIXED: {
+    rows: list[tuple[Part, bool, str]] = [
+        (
+            Part.FIXED,
+            True,
             "TensorFlow and the suite need this time for every step: try a --batch_size above "
-            f"{batch}, so that more images share it.": True
-        },
-        Part.COMPUTE: {
-            "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses "
-            "move).": of.has_bf16 and of.precision not in ("bf16", "fp16"),
-            "Try --xla.": not on_cpu,
-            "Try --onednn=on.": on_cpu and of.other_onednn == "on",
-            f"Try {', '.join(f'--{name}' for name in of.as_matmul)}.": on_cpu and of.as_matmul,
-            f"Try a --batch_size above {batch} if memory suffices.": True,
-            f"{recommend} tries batch sizes and layouts.": True,
-        },
-        Part.DEVICES: {
+            f"{batch}, so that more images share it.",
+        ),
+        (
+            Part.COMPUTE,
+            of.has_bf16 and of.precision not in ("bf16", "fp16"),
+            "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses move).",
+        ),
+        (Part.COMPUTE, not on_cpu, "Try --xla."),
+        (Part.COMPUTE, on_cpu and of.other_onednn == "on", "Try --onednn=on."),
+        (Part.COMPUTE, on_cpu and bool(of.as_matmul), f"Try {', '.join(f'--{name}' for name in of.as_matmul)}."),
+        (Part.COMPUTE, True, f"Try a --batch_size above {batch} if memory suffices."),
+        (Part.COMPUTE, True, f"{recommend} tries batch sizes and layouts."),
+        (
+            Part.DEVICES,
+            is_shared,
             "The devices are logical and share the hardware: try fewer with a larger --batch_size, or on a CPU fewer "
-            "threads per operation (--num_intra_threads).": is_shared,
+            "threads per operation (--num_intra_threads).",
+        ),
+        (
+            Part.DEVICES,
+            not is_shared,
             "Together the devices are slower than one alone, so check what they share: host cores (try "
-            f"--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and "
-            "cooling.": not is_shared,
-        },
-        Part.EXCHANGE: {
+            f"--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and cooling.",
+        ),
+        (
+            Part.EXCHANGE,
+            True,
             f"'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try "
-            "its --all_reduce_spec with --gradient_repacking=8.": True,
-            "Both need --variable_update=replicated.": of.manager != "replicated",
-            # Its default type is float16, which is rejected for gradients of a scaled loss.
-            "Try --compact_gradient_transfer.": of.precision != "fp16",
-            f"{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image.": True,
-        },
-        Part.HOST_COPY: {
-            "Images are copied to the devices while these compute: leave --pipelined_input on.": True,
-            "Keep this process on the cores next to its GPUs (numactl).": not on_cpu,
-            "On a CPU the copy takes cores from the model.": on_cpu,
-        },
-        Part.INPUT: {
+            "its --all_reduce_spec with --gradient_repacking=8.",
+        ),
+        (Part.EXCHANGE, of.manager != "replicated", "Both need --variable_update=replicated."),
+        # Its default type is float16, which is rejected for gradients of a scaled loss.
+        (Part.EXCHANGE, of.precision != "fp16", "Try --compact_gradient_transfer."),
+        (
+            Part.EXCHANGE,
+            True,
+            f"{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image.",
+        ),
+        (
+            Part.HOST_COPY,
+            True,
+            "Images are copied to the devices while these compute: leave --pipelined_input on.",
+        ),
+        (Part.HOST_COPY, not on_cpu, "Keep this process on the cores next to its GPUs (numactl)."),
+        (Part.HOST_COPY, on_cpu, "On a CPU the copy takes cores from the model."),
+        (
+            Part.INPUT,
+            True,
             f"'run_bench.py input --model={model} --data_dir={of.data_dir or 'DIR'}' measures which stage of the "
-            "input limits.": True,
-            "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device.": True,
-            "Try --decode_scaling or --datasets_use_caching.": of.photos,
-            "These images were generated: pass your own with --data_dir.": not of.data_dir,
-        },
-    }
-    return " ".join(sentence for sentence, holds in sentences[part].items() if holds)
+            "input limits.",
+        ),
+        (
+            Part.INPUT,
+            True,
+            "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device.",
+        ),
+        (Part.INPUT, of.photos, "Try --decode_scaling or --datasets_use_caching."),
+        (Part.INPUT, not of.data_dir, "These images were generated: pass your own with --data_dir."),
+    ]
+    return " ".join(sentence for of_part, holds, sentence in rows if of_part is part and holds)
 
 
 def row(found: Breakdown, part: Part, what: str) -> str:

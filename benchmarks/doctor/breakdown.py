@@ -257,4 +257,4 @@ class Breakdown:
                 }
             stages.append(known)
         step = dataclasses.asdict(self.step) if self.step else None
-        return dict(strict({"step_seconds": step, "rungs": stages}))
+        return dict(strict({"step_seconds": step, "parts": stages}))

@@ -170,7 +170,7 @@ def measure_breakdown(
     checks of this machine that failed.
 
     Returns:
-        All of it under `ladder` and `roofline`, in JSON's types; RUN_FAILED if a stage failed, or how it was stopped.
+        Both under `breakdown` and `roofline`, in JSON's types; RUN_FAILED if a stage failed, or how it was stopped.
 
     Raises:
         UsageError: results cannot be saved.
@@ -209,7 +209,7 @@ def measure_breakdown(
     if status is ExitStatus.OK and any(stage.failed for stage in found.stages):
         status = ExitStatus.RUN_FAILED
     return {
-        "ladder": {**found.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
+        "breakdown": {**found.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
 

@@ -23,7 +23,7 @@ _COMMANDS = {
         f"--base_command={shlex.join(RUN_BENCH)}",
         *_SHORT,
         "--nowarmup_round",
-        "--nosteps_in_turn",
+        "--nointerleave_steps",
         "--max_rounds=6",
         "--output_dir=out",
     ),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.config import flag, run_flags
-from benchmarks.doctor import breakdown_run, doctor_verb, host_checks
-from benchmarks.doctor.machine import Observation
+from benchmarks.doctor import breakdown_run, doctor_verb, machine_checks
+from benchmarks.doctor.machine_checks import Observation
 from benchmarks.errors import ExitStatus
 from benchmarks.process import tensorflow_setup
 
@@ -23,12 +23,12 @@ def examine(
     break_down: BreakDown | None = None,
 ) -> ExitStatus:
     """Runs the verb; `break_down` stands for the breakdown, which there is none of without it."""
-    monkeypatch.setattr(host_checks, "look", lambda: seen)
+    monkeypatch.setattr(machine_checks, "look", lambda: seen)
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda runtime: None)
     if break_down:
         monkeypatch.setattr(
             breakdown_run, "measure_breakdown", lambda plan, command, disturbing: break_down(disturbing)
         )
-    words = ["--device=cpu", f"--output_format={output_format}", *([] if break_down else ["--noladder"])]
+    words = ["--device=cpu", f"--output_format={output_format}", *([] if break_down else ["--nobreakdown"])]
     values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
     return doctor_verb.run_doctor(*doctor_verb.doctor_options(values, lambda: 0), ["doctor"])

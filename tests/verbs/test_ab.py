@@ -133,7 +133,7 @@ def ab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     def run(*arguments: str, models: str = "trivial") -> Compared:
         words = ["ab", "--device=cpu", f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         chosen = [f"--model={models}"] if models else []
-        status = main.dispatch([*words, *chosen, "--nosteps_in_turn", "--output_format=json", *arguments])
+        status = main.dispatch([*words, *chosen, "--nointerleave_steps", "--output_format=json", *arguments])
         shown = capsys.readouterr()
         said = json.loads(shown.out) if shown.out else {"findings": [], "notes": [], "base": {}, "candidate": {}}
         return Compared(status, said["findings"], said["notes"], [said["base"], said["candidate"]], shown.err)

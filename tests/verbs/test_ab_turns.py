@@ -138,7 +138,7 @@ def test_a_drop_is_found_in_interleaved_steps(ab: Ab) -> None:
     assert status == ExitStatus.REGRESSED and "10.0 % slower" in said
 
 
-@pytest.mark.parametrize(("words", "noted"), [(["--nosteps_in_turn"], False), ([], True)])
+@pytest.mark.parametrize(("words", "noted"), [(["--nointerleave_steps"], False), ([], True)])
 def test_whole_runs_follow_each_other_if_steps_are_not_interleaved(
     ab: Ab, builds: Builds, tmp_path: Path, words: list[str], noted: bool
 ) -> None:
@@ -205,7 +205,7 @@ def test_what_a_side_refuses_is_not_tried_again(ab: Ab, tmp_path: Path) -> None:
 def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: Path, in_turn: bool) -> None:
     places = [f"--output_dir={tmp_path / 'calibrated'}", f"--baselines_dir={tmp_path / 'baselines'}"]
     words = ["calibrate", "--device=cpu", "--model=mlp", "--rounds=3", *places]
-    assert main.dispatch([*words, *([] if in_turn else ["--nosteps_in_turn"])]) == ExitStatus.OK
+    assert main.dispatch([*words, *([] if in_turn else ["--nointerleave_steps"])]) == ExitStatus.OK
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     ((key, found),) = noise.load(path).items()
     assert found.in_turn == in_turn

@@ -41,7 +41,7 @@ def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
         monkeypatch.setattr(subprocesses, "supervise", FakeRuns(behave))
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
-        return main.dispatch(["calibrate", "--device=cpu", "--nosteps_in_turn", *places, *words])
+        return main.dispatch(["calibrate", "--device=cpu", "--nointerleave_steps", *places, *words])
 
     return run
 

@@ -25,7 +25,7 @@ from benchmarks.config.config import Config
 from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.doctor import breakdown_run, doctor_verb
 from benchmarks.doctor.breakdown import Part
-from benchmarks.doctor.machine import Observation
+from benchmarks.doctor.machine_checks import Observation
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
@@ -57,12 +57,12 @@ class BrokenDown:
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
-        return {stage["part"]: stage for stage in self.found["rungs"]}
+        return {stage["part"]: stage for stage in self.found["parts"]}
 
 
 def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> tuple[Config, breakdown_run.BreakdownPlan | None]:
     """Returns what `doctor` examines with these flags, on a machine with so many GPUs."""
-    words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
+    words = [*arguments, *([] if "--nobreakdown" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
     values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
     return doctor_verb.doctor_options(values, lambda: gpus)
 
@@ -154,7 +154,7 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         monkeypatch.setattr(device_peak, "measure_apart", lambda *_: roofline)
         found, status = breakdown_run.measure_breakdown(plan, ["doctor"], disturbing)
         commands = [list(each.words[2:]) for each in runs.started]
-        return BrokenDown(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
+        return BrokenDown(status, found["breakdown"], found["roofline"], capsys.readouterr().out, commands)
 
     return run
 
@@ -204,9 +204,9 @@ def test_json_is_one_object_with_everything(
     capsys: pytest.CaptureFixture[str], break_down: BreakDown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert break_down("--output_format=json").out == ""
-    status = examine(monkeypatch, "json", [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+    status = examine(monkeypatch, "json", [], lambda seen: ({"breakdown": {"parts": []}}, ExitStatus.OK))
     assert status == 0
-    assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
+    assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "breakdown": {"parts": []}}
 
 
 def test_the_roofline_stands_below_and_its_share_is_used(break_down: BreakDown) -> None:
@@ -258,7 +258,7 @@ def test_a_stage_that_crashes_does_not_end_the_breakdown(break_down: BreakDown, 
     done = break_down(told={stage: CRASH})
     assert done.status == ExitStatus.RUN_FAILED
     assert done.stages[stage]["failed"] and "crash: Ended by signal 6" in done.stages[stage]["reason"]
-    above = done.found["rungs"][PARTS.index(stage) + 1]
+    above = done.found["parts"][PARTS.index(stage) + 1]
     assert above["added_parts"] == [stage, above["part"]]
 
 
@@ -266,7 +266,7 @@ def test_what_cannot_be_run_is_a_row_with_the_reason_and_no_failure(break_down: 
     done = break_down(told={"host copy": REFUSAL, "real input": REFUSAL})
     assert done.status == ExitStatus.OK
     assert done.stages["host copy"] == {"part": "host copy", "failed": False, "reason": "This cannot be."}
-    assert done.found["rungs"][3]["share"] is not None, "the step goes as far as the stages do"
+    assert done.found["parts"][3]["share"] is not None, "the step goes as far as the stages do"
 
 
 def test_one_device_exchanges_nothing(break_down: BreakDown) -> None:
@@ -396,7 +396,7 @@ def test_what_is_known_is_said_when_it_is_stopped(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done = break_down(told={PARTS[at - 1]: number})
     assert done.status == status
-    assert [stage["part"] for stage in done.found["rungs"]] == PARTS[: at - 1]
+    assert [stage["part"] for stage in done.found["parts"]] == PARTS[: at - 1]
     assert "A step of 64 images takes" in done.out
     assert len(load(tmp_path / "out" / "results.jsonl").records) == at - 1
     assert not list(tmp_path.glob("run_bench_doctor_*"))
@@ -452,8 +452,8 @@ def test_defaults(tmp_path: Path) -> None:
     assert plan.output.output_dir == "out/doctor"
 
 
-OF_THE_LADDER = [
-    "--ladder",
+OF_THE_BREAKDOWN = [
+    "--breakdown",
     "--model=vgg16",
     "--batch_size=3",
     "--precision=bf16",
@@ -464,19 +464,19 @@ OF_THE_LADDER = [
 ]
 
 
-@pytest.mark.parametrize("given", OF_THE_LADDER)
+@pytest.mark.parametrize("given", OF_THE_BREAKDOWN)
 def test_flags_of_the_breakdown_are_refused_where_there_is_none(given: str) -> None:
     name = given.split("=")[0]
     cluster = "--local_cluster=ps:1,worker:2"
-    for where, words in (([cluster], "with a cluster"), (["--noladder"], "with --noladder")):
-        if (given, words) in (("--ladder", "with --noladder"), ("--output_dir=there", "with a cluster")):
+    for where, words in (([cluster], "with a cluster"), (["--nobreakdown"], "with --nobreakdown")):
+        if (given, words) in (("--breakdown", "with --nobreakdown"), ("--output_dir=there", "with a cluster")):
             continue
         with pytest.raises(UsageError, match=f"{name} belongs to the step-time breakdown, and {words} there is none"):
             main.dispatch(["doctor", "--device=cpu", *where, given])
 
 
 def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
-    assert resolved(tmp_path, "--noladder")[1] is None
+    assert resolved(tmp_path, "--nobreakdown")[1] is None
     values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
     chosen, plan = doctor_verb.doctor_options(values, lambda: 0)
     assert plan is None and chosen.processes.cluster is not None
@@ -548,10 +548,10 @@ def test_in_earnest(run_bench: RunBench, tmp_path: Path) -> None:
     done = run_bench("doctor", *small, "--output_format=json", XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.status in (0, 3), done.stderr
     found = json.loads(done.stdout)
-    assert set(found) == {"is_quiet", "observations", "ladder", "roofline"}
-    assert found["roofline"]["images_per_sec"] == found["ladder"]["rungs"][1]["images_per_sec"]["value"]
-    assert [stage["part"] for stage in found["ladder"]["rungs"]] == PARTS
-    assert all(stage["seconds"]["value"] > 0 for stage in found["ladder"]["rungs"])
+    assert set(found) == {"is_quiet", "observations", "breakdown", "roofline"}
+    assert found["roofline"]["images_per_sec"] == found["breakdown"]["parts"][1]["images_per_sec"]["value"]
+    assert [stage["part"] for stage in found["breakdown"]["parts"]] == PARTS
+    assert all(stage["seconds"]["value"] > 0 for stage in found["breakdown"]["parts"])
     records = load(tmp_path / "out" / "doctor" / "results.jsonl").records
     names = ("batch_per_device", "num_devices", "variable_update", "data_name")
     ran = list(dict.fromkeys(tuple(record.config[name] for name in names) for record in records))  # some ran again

@@ -13,9 +13,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from benchmarks.doctor import gpu_checks, host_checks
-from benchmarks.doctor.host_checks import list_processes
-from benchmarks.doctor.machine import UNSEEN, Observation
+from benchmarks.doctor import machine_checks
+from benchmarks.doctor.machine_checks import UNSEEN, Observation, list_processes
 from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
 from tests.support.doctor import examine
@@ -81,10 +80,12 @@ class Machine:
         own, processes = iter(self.own_cpu_seconds), iter(self.processes)
         clock = types.SimpleNamespace(monotonic=lambda: self._now, sleep=self._sleep, process_time=lambda: next(own))
         with self._monkeypatch.context() as patch:
-            patch.setattr(host_checks, "time", clock)
-            patch.setattr(host_checks, "list_processes", lambda: {(pid, 0.0): used for pid, *used in next(processes)})
-            patch.setattr(gpu_checks, "look", lambda: self.gpus)
-            observations = host_checks.look(self.root, frozenset(cpus))
+            patch.setattr(machine_checks, "time", clock)
+            patch.setattr(
+                machine_checks, "list_processes", lambda: {(pid, 0.0): used for pid, *used in next(processes)}
+            )
+            patch.setattr(machine_checks, "look_at_gpus", lambda: self.gpus)
+            observations = machine_checks.look(self.root, frozenset(cpus))
         assert all(bool(one.advice) == one.is_disturbing and one.value for one in observations)
         seen = {one.name: one for one in observations}
         assert len(seen) == len(observations), "each name once"
@@ -279,7 +280,7 @@ class Driver:
 
 
 def _look_at_gpu(machine: Machine, driver: Driver) -> Seen:
-    machine.gpus = gpu_checks.look({}, driver)
+    machine.gpus = machine_checks.look_at_gpus({}, driver)
     return {name: one for name, one in machine.look().items() if name.startswith("GPU")}
 
 
@@ -340,11 +341,11 @@ def test_a_driver_that_tells_nothing_is_no_error(machine: Machine) -> None:
     seen = _look_at_gpu(machine, Driver(refuses=questions))
     assert {one.value for one in seen.values()} == {UNSEEN}
     for refused in ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
-        assert gpu_checks.look({}, Driver(refuses=[refused])) == []
+        assert machine_checks.look_at_gpus({}, Driver(refuses=[refused])) == []
 
 
 def test_only_gpus_that_may_be_used_are_looked_at() -> None:
-    seen = gpu_checks.look({"CUDA_VISIBLE_DEVICES": "2,0"}, Driver(count=4))
+    seen = machine_checks.look_at_gpus({"CUDA_VISIBLE_DEVICES": "2,0"}, Driver(count=4))
     assert list(dict.fromkeys(one.name[:5] for one in seen)) == ["GPU 2", "GPU 0"] and len(seen) == 10
 
 
@@ -393,8 +394,8 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 def test_the_exit_status_of_the_verb_is_its_verdict(
     run_bench: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_checks, "_SECONDS", 0.2)
-    done = run_bench("doctor", "--device=cpu", "--noladder")
+    monkeypatch.setattr(machine_checks, "_SECONDS", 0.2)
+    done = run_bench("doctor", "--device=cpu", "--nobreakdown")
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert [line.split()[-1] for line in lines[:1]] == ["seen"]
