@@ -27,7 +27,7 @@ from results.record import Record, Status
 
 # `CellRunner` sets these flags itself.
 _OWN_FLAGS = ("--output_dir=", "--session_id=", "--output_format=")
-_numbers = itertools.count()
+_numbers = itertools.count(1)
 _one_at_a_time = threading.Lock()
 
 
@@ -68,12 +68,13 @@ def train(config: Config) -> Record:
             session_id=config.output.session_id or uuid.uuid4().hex[:12],
         ),
         timeout_seconds=math.inf,
+        numbers=_numbers,
     )
     what = in_few_words(config.to_dict())
     with _one_at_a_time:
         progress.begin(f"running {what}", measured=True)
         try:
-            record = runner.run(cell, next(_numbers))
+            record = runner.run(cell)
         finally:
             progress.end()
     for warning in record.warnings[len(config.notices) :]:

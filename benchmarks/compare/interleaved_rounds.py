@@ -6,6 +6,7 @@ Where possible, both runs of a round start at once and interleave their steps in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
 import uuid
@@ -241,7 +242,7 @@ class _PairRunner:
 
     def __init__(self, builds: Mapping[str, Build], directory: Path, origin: Provenance, limit_seconds: float) -> None:
         self.notes: list[str] = []
-        self._count = 0
+        numbers = itertools.count(1)
         self._runners = {
             side: CellRunner(
                 program=build.program,
@@ -250,6 +251,7 @@ class _PairRunner:
                 provenance=origin,
                 timeout_seconds=limit_seconds,
                 timeout_flag="--round_timeout_seconds",
+                numbers=numbers,
             )
             for side, build in builds.items()
         }
@@ -270,6 +272,5 @@ class _PairRunner:
         return Pair(**records)
 
     def _start(self, sides: Sequence[str], cell: Cell) -> dict[str, Record]:
-        records = run_together([self._runners[side] for side in sides], [cell] * len(sides), self._count)
-        self._count += len(sides)
+        records = run_together([self._runners[side] for side in sides], [cell] * len(sides))
         return dict(zip(sides, records, strict=True))

@@ -230,7 +230,7 @@ class _StageRunner:
         self._plan, self._show = plan, show
         self._end = time.monotonic() + plan.time_limit_seconds
         self._ran: dict[Part, tuple[PlannedStage, Record]] = {}
-        self._started, self._least_seconds = 0, _LEAST_SECONDS
+        self._least_seconds = _LEAST_SECONDS
 
     def run_all(self) -> None:
         """Runs all stages, and those of the model again if time is left."""
@@ -268,9 +268,8 @@ class _StageRunner:
         (cell,) = grid.cells([{name: [value] for name, value in words.items()}], count_gpus)
         all_left = f", about {in_words(seconds_left)} left" if seconds_left > 0 else ""
         progress.begin(f"{one.part}: {one.what}{all_left}", measured=True)
-        record = self.runner.run(cell, self._started) if cell.runs else self.runner.refuse(cell)
+        record = self.runner.run(cell) if cell.runs else self.runner.refuse(cell)
         progress.end()
-        self._started += 1
         self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record
 

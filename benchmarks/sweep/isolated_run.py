@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import signal
@@ -51,6 +52,7 @@ class CellRunner:
         provenance: of all runs; its session id marks their records.
         timeout_seconds: of one run.
         timeout_flag: the flag that changes it, if there is one.
+        numbers: name the logs of a session; runners of one session may share them.
         records: of all runs so far.
     """
 
@@ -60,19 +62,20 @@ class CellRunner:
     provenance: Provenance
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     timeout_flag: str = ""
+    numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
     records: list[Record] = dataclasses.field(default_factory=list, init=False)
 
-    def run(self, cell: Cell, number: int) -> Record:
-        """Runs a cell and returns its stored record; `number`, from 0, names the log."""
-        return run_together([self], [cell], number)[0]
+    def run(self, cell: Cell) -> Record:
+        """Runs a cell and returns its stored record."""
+        return run_together([self], [cell])[0]
 
     @contextlib.contextmanager
-    def ready(self, cell: Cell, number: int, end: interleaved_steps.End | None) -> Iterator[subprocesses.Command]:
+    def ready(self, cell: Cell, end: interleaved_steps.End | None) -> Iterator[subprocesses.Command]:
         """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
         directory = self.store.jsonl_path.parent
-        with _temporary_file(directory) as stdout, _log(directory, f"{session}-{number + 1:04d}") as log:
+        with _temporary_file(directory) as stdout, _log(directory, f"{session}-{next(self.numbers):04d}") as log:
             yield subprocesses.Command(
                 words=[*self.program, *cell.arguments, *own],
                 stdout=stdout,
@@ -174,13 +177,12 @@ class CellRunner:
         )
 
 
-def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: int) -> list[Record]:
+def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell]) -> list[Record]:
     """Runs one cell, or two at once that interleave their steps, each with its runner, and returns the records.
 
     Args:
         runners: the first one begins. Together they may take as long as one after the other.
         cells: what each of them runs.
-        number: of the first runner's log, from 0; the second has the next.
 
     Raises:
         BenchError: a store was removed, and cannot be made again.
@@ -193,8 +195,8 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: i
         try:
             before = [stack.enter_context(runner.opened()) for runner in runners]
             commands = [
-                stack.enter_context(runner.ready(cell, number + index, end))
-                for index, (runner, cell, end) in enumerate(zip(runners, cells, ends, strict=True))
+                stack.enter_context(runner.ready(cell, end))
+                for runner, cell, end in zip(runners, cells, ends, strict=True)
             ]
             ended = subprocesses.supervise(*commands, timeout_seconds=limit)
         except OSError as error:

@@ -165,7 +165,7 @@ def _run_all(
             warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
             break
         display.begin(own[cell] if len(own) > 1 else what_is_run(cell))
-        records.append(runner.run(cell, count))
+        records.append(runner.run(cell))
         display.end(records[-1])
     return records
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import signal
 import sys
@@ -197,13 +196,13 @@ def _trials(
 ) -> Callable[[int], Probed]:
     """Returns a function that tries a batch of so many images, see `_probed`."""
     passed_on = {name: value for name, value in values.items() if name not in _NOT_PASSED_ON} | _STEPS
-    numbers, fitted = itertools.count(), [math.inf]
+    fitted = [math.inf]
 
     def probe(images: int) -> Probed:
         flags = {**passed_on, "batch_size": images}
         cell = Cell(tuple(run_flags.words(flags)), config.resolve(run_flags.unset(flags), count_gpus))
         progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
-        record = runner.run(cell, next(numbers))
+        record = runner.run(cell)
         progress.end()
         probed = _probed(record, images, is_checked=is_checked, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])

@@ -122,7 +122,7 @@ class Trials:
         self.now = 0.0
         self.seconds_left_out: list[float] = []
 
-    def run(self, runner: isolated_run.CellRunner, cell: Cell, number: int) -> Record:
+    def run(self, runner: isolated_run.CellRunner, cell: Cell) -> Record:
         self.cells.append(cell)
         self.directories.add(runner.output_dir)
         self.now += 1000.0
@@ -144,7 +144,7 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
     made = Trials(100)
     monkeypatch.setattr(batch_size, "time", types.SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(run_log, "leave_out", made.seconds_left_out.append)
-    monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
+    monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell: made.run(runner, cell))
     return made
 
 

@@ -45,16 +45,14 @@ class Runs:
         self.now = 0.0
         self.takes: Callable[[Config], float] = lambda chosen: 0.0
 
-    def run_together(
-        self, runners: Sequence[isolated_run.CellRunner], cells: Sequence[Cell], number: int
-    ) -> list[Record]:
+    def run_together(self, runners: Sequence[isolated_run.CellRunner], cells: Sequence[Cell]) -> list[Record]:
         assert all(cell.config and cell.config.length.time_limit_seconds is None for cell in cells), (
             "or they do not interleave"
         )
         self.pairs += 1
-        return [self.run(runner, cell, number) for runner, cell in zip(runners, cells, strict=True)]
+        return [self.run(runner, cell) for runner, cell in zip(runners, cells, strict=True)]
 
-    def run(self, runner: isolated_run.CellRunner, cell: Cell, number: int) -> Record:
+    def run(self, runner: isolated_run.CellRunner, cell: Cell) -> Record:
         if self.stops_after is not None and len(self.cells) >= self.stops_after:
             raise KeyboardInterrupt
         self.cells.append(cell)
@@ -77,7 +75,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Runs(_rate)
-    monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
+    monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell: made.run(runner, cell))
     monkeypatch.setattr(search, "run_together", made.run_together)
     return made
 
