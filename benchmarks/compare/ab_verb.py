@@ -18,9 +18,8 @@ from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
-from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
-from benchmarks.sweep.progress import what_is_run
+from benchmarks.sweep.progress import estimate_seconds, what_is_run
 from results.gate import noise
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparability import (
@@ -145,7 +144,6 @@ def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) 
 
 
 def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yields how software and configurations of the sides differ, for pairs with rates."""
     for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
         if found := software_differences(base, candidate, SIDES):
             yield f"The software differs: {listed(found)}."

@@ -219,7 +219,6 @@ def run_rounds(
 
 
 def _why_not_interleaved(pair: Pair) -> str:
-    """Returns why the runs of a warm-up pair, started at once, did not interleave their steps; empty if they did."""
     sides = ((BASE, pair.base), (CANDIDATE, pair.candidate))
     if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not rate(record)]:
         return f"started at once, {' '.join(failed)}"

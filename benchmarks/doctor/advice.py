@@ -184,7 +184,6 @@ def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
 
 
 def _figures(number: float) -> str:
-    """Returns a number with at least three significant figures, and no more decimals than that takes."""
     if number == 0:
         return "0"
     return f"{number:.{max(0, 2 - math.floor(math.log10(abs(number))))}f}"

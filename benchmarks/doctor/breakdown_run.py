@@ -142,7 +142,6 @@ def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
 
 
 def _why_none_are_generated(spec: ModelSpec) -> str:
-    """Returns why no data set that can be generated fits a model; empty if one does."""
     if spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes:
         return f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
     return ""
@@ -292,7 +291,6 @@ class _StageRunner:
 
 
 def _seconds_for_interval(measurement: Measurement) -> float:
-    """Returns how long a run like this must take to measure as many steps as an interval needs."""
     seconds = measurement.step_seconds
     if not seconds:
         return 0.0

@@ -157,7 +157,6 @@ def _number(path: Path, pattern: str = r"\A([0-9]+)\Z") -> float:
 
 
 def _container(root: Path) -> dict[str, float]:
-    """Returns numbers of the control group (version 2) with the tightest CPU limit, of ours and its parents."""
     cores, group = min(linux.cpu_limits(root), default=(math.nan, root))  # which has no such file
     stat = linux.table(group / "cpu.stat")
     used, throttled = (stat.get(name, math.nan) / 1e6 for name in ("usage_usec", "throttled_usec"))

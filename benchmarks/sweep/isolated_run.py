@@ -129,7 +129,6 @@ class CellRunner:
         return file
 
     def _left_in(self, removed: IO[bytes]) -> Loaded:
-        """Reads a file that was removed, and the one that may have taken its place."""
         path = self.store.jsonl_path
         return load(Path(f"/proc/self/fd/{removed.fileno()}"), *([path] if path.exists() else []))
 
@@ -220,7 +219,6 @@ def given(cell: Cell) -> dict[str, Any]:
 
 
 def _is_still(file: IO[bytes], path: Path) -> bool:
-    """Returns whether an open file still has its name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:
@@ -236,7 +234,6 @@ def _tail(file: IO[bytes] | None) -> str:
 
 
 def _log(directory: Path, name: str) -> IO[bytes]:
-    """Opens a run's log; a temporary one if the directory cannot be written."""
     try:
         (directory / "logs").mkdir(exist_ok=True)
         return (directory / "logs" / f"{name}.log").open("w+b")

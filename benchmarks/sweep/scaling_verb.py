@@ -92,7 +92,6 @@ def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
 
 
 def _up_to(most: int) -> list[int]:
-    """Returns the powers of two below a number, and the number."""
     return [*(2**power for power in range((most - 1).bit_length())), most]
 
 

@@ -20,10 +20,9 @@ from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
-from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
-from benchmarks.sweep.progress import SweepDisplay, grid_lines, what_is_run
+from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_lines, what_is_run
 from benchmarks.trackers import tracker_list as trackers
 from results.gate.comparability import differences, listed
 from results.record import Record, Status, key_of
@@ -56,7 +55,6 @@ def run_sweep(values: Mapping[str, Any], command: Sequence[str], program: Sequen
 
 
 def _show(finished: Sequence[Record]) -> None:
-    """Prints the results, and what they show together."""
     rows = summarize(finished)
     for line in [*headline.lines(rows), *(line for one in side_tables.comparisons(rows) for line in one.text())]:
         say(line)
@@ -209,7 +207,6 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
 
 
 def _key(config: Mapping[str, Any]) -> str:
-    """Returns a key that is equal for records of the same run, without output fields."""
     return key_of({name: value for name, value in config.items() if name not in _NOT_CHOSEN})
 
 

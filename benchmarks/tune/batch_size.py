@@ -127,7 +127,6 @@ def _expected_bytes(peaks: Mapping[int, int], images: int) -> float:
 
 
 def _next_trial(fits: int, too_many: int | None) -> int:
-    """Returns the images of the next trial; 0 if there is none."""
     if too_many is None:
         return min(2 * fits, _MOST_IMAGES) if fits < _MOST_IMAGES else 0
     if not fits:

@@ -297,7 +297,6 @@ class Halving:
         return len(self._repeats(candidate)) >= ENOUGH_REPEATS
 
     def _counted(self, candidate: Candidate) -> list[Outcome]:
-        """Returns the runs behind a rate: the repeats if there are enough, else all runs."""
         return self._repeats(candidate) if self._is_repeated(candidate) else candidate.runs
 
     def _rank(self, candidate: Candidate) -> tuple[bool, int, float]:
@@ -325,6 +324,5 @@ class Halving:
         )
 
     def _is_faster(self, first: Candidate, second: Candidate) -> bool:
-        """Returns whether a valid candidate is clearly faster than another."""
         blocks = [_rates(self._repeats(candidate)) for candidate in (first, second)]
         return is_faster(self._interval(first), self._interval(second), blocks)

@@ -104,7 +104,6 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
 
 
 def _cached(key: str) -> tuple[Answer, str] | None:
-    """Returns the cached answer and the time at which it was found."""
     found = cache.FILE.find(key, cache.Answered[Answer])
     return (found.answer, found.time_utc) if found else None
 
@@ -139,7 +138,6 @@ def _write_flagfile(directory: str, answer: Answer) -> str | None:
 
 
 def _by_topology(devices: Devices) -> str | None:
-    """Returns what the connections between the GPUs suggest; None where there are no whole GPUs."""
     if not devices.on_gpu or devices.virtual_gpus > 1:
         return None
     return advice(gpu_topology.read_gpu_links().only(devices.gpu_numbers))

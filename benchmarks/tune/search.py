@@ -14,9 +14,9 @@ from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
 from benchmarks.machine import linux
 from benchmarks.process import subprocesses
-from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
+from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row
 from benchmarks.tune.report import Answer, Table
 from benchmarks.tune.search_stages import Stage, Texts, cells
@@ -223,7 +223,6 @@ def _in_words(candidate: Candidate) -> str:
 
 
 def _shortened(candidate: Candidate, **length: Any) -> Cell:
-    """Returns a cell with flags of its length; on a CPU, where steps take long, with a single step of warm-up."""
     config = _config(candidate)
     if not config.devices.on_gpu:
         length["num_warmup_batches"] = 1

@@ -85,12 +85,10 @@ def _is_fixed(name: str, fixed: Texts) -> bool:
 
 
 def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
-    """Returns the choices of one flag; only the empty one if the flag is fixed or has no values."""
     return [{name: value} for value in values if not _is_fixed(name, fixed)] or [{}]
 
 
 def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
-    """Returns the choices that do not contradict the fixed flags, without these; the empty one if none is left."""
     return [
         {name: value for name, value in choice.items() if not _is_fixed(name, fixed)}
         for choice in choices

@@ -161,7 +161,6 @@ class Steps:
         return float(np.mean(losses)), [{**shared, **states} for states in own]
 
     def _updated(self, tower: int, values: Values, gradients: Values) -> Values:
-        """Returns the weights after an update; the velocity is the tower's own."""
         return self._rule.update(values, gradients, self._velocities[tower], self._learning_rate)
 
     def _state(self, own: Values, first: Values, kinds: Mapping[str, str]) -> Values:
@@ -264,7 +263,6 @@ def _numbered(model: Model) -> Model:
 
 
 def _copies(variables: Sequence[ModelVariable], towers: int) -> list[dict[str, tf.Variable]]:
-    """Returns by name what each tower reads: its own copy of a variable, or the one that all share."""
     created = {variable.op.name: variable for variable in tf.compat.v1.global_variables()}
     names = [variable.name for variable in variables]
     return [
@@ -287,5 +285,4 @@ def _errors(got: Values, wanted: Values, before: Values, kinds: Mapping[str, str
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest difference, in float64, since seeds are unsigned."""
     return float(np.max(np.abs(np.subtract(one, other, dtype=np.float64)), initial=0.0))

@@ -274,7 +274,6 @@ def _numbers(devices: DevicePlan) -> list[TowerInput]:
 
 
 def _copies(name: str) -> list[tf.Variable]:
-    """Returns all copies of a variable, in tower order."""
     every = tf.compat.v1.global_variables()
     copies = (variable for variable in every if variable.op.name.endswith(f"/product/{name}"))
     return sorted(copies, key=lambda variable: (len(variable.op.name), variable.op.name))

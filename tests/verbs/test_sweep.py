@@ -27,8 +27,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine.provenance import describe_software
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run, sweep_verb
-from benchmarks.sweep.estimate import estimate_seconds
-from benchmarks.sweep.progress import SweepDisplay
+from benchmarks.sweep.progress import SweepDisplay, estimate_seconds
 from models import specs
 from results.loading import load
 from results.record import Record, Status, key_of
