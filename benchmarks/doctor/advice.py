@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from benchmarks.doctor.breakdown import (
     NEVER_SAVE,
@@ -23,78 +24,87 @@ HEADING = (
 )
 
 
+def _always(of: Setting) -> bool:
+    return True
+
+
+def _is_shared(of: Setting) -> bool:
+    return of.at_once < of.devices.num_devices
+
+
+def _on_cpu(of: Setting) -> bool:
+    return not of.devices.on_gpu
+
+
+# What to try where a part costs much, in the order in which it is said: the part, its condition, the sentence.
+_ADVICE: tuple[tuple[Part, Callable[[Setting], object], str], ...] = (
+    (
+        Part.FIXED,
+        _always,
+        "TensorFlow and the suite need this time for every step: try a --batch_size above {batch}, so that more images "
+        "share it.",
+    ),
+    (
+        Part.COMPUTE,
+        lambda of: of.has_bf16 and of.precision not in ("bf16", "fp16"),
+        "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses move).",
+    ),
+    (Part.COMPUTE, lambda of: of.devices.on_gpu, "Try --xla."),
+    (Part.COMPUTE, lambda of: _on_cpu(of) and of.other_onednn == "on", "Try --onednn=on."),
+    (Part.COMPUTE, lambda of: _on_cpu(of) and of.as_matmul, "Try {as_matmul}."),
+    (Part.COMPUTE, _always, "Try a --batch_size above {batch} if memory suffices."),
+    (Part.COMPUTE, _always, "{recommend} tries batch sizes and layouts."),
+    (
+        Part.DEVICES,
+        _is_shared,
+        "The devices are logical and share the hardware: try fewer with a larger --batch_size, or on a CPU fewer "
+        "threads per operation (--num_intra_threads).",
+    ),
+    (
+        Part.DEVICES,
+        lambda of: not _is_shared(of),
+        "Together the devices are slower than one alone, so check what they share: host cores (try "
+        "--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and cooling.",
+    ),
+    (
+        Part.EXCHANGE,
+        _always,
+        "'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try its "
+        "--all_reduce_spec with --gradient_repacking=8.",
+    ),
+    (Part.EXCHANGE, lambda of: of.manager != "replicated", "Both need --variable_update=replicated."),
+    # Its default type is float16, which is rejected for gradients of a scaled loss.
+    (Part.EXCHANGE, lambda of: of.precision != "fp16", "Try --compact_gradient_transfer."),
+    (Part.EXCHANGE, _always, "{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image."),
+    (Part.HOST_COPY, _always, "Images are copied to the devices while these compute: leave --pipelined_input on."),
+    (Part.HOST_COPY, lambda of: of.devices.on_gpu, "Keep this process on the cores next to its GPUs (numactl)."),
+    (Part.HOST_COPY, _on_cpu, "On a CPU the copy takes cores from the model."),
+    (
+        Part.INPUT,
+        _always,
+        "'run_bench.py input --model={model} --data_dir={data_dir}' measures which stage of the input limits.",
+    ),
+    (Part.INPUT, _always, "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device."),
+    (Part.INPUT, lambda of: of.photos, "Try --decode_scaling or --datasets_use_caching."),
+    (Part.INPUT, lambda of: not of.data_dir, "These images were generated: pass your own with --data_dir."),
+)
+
+
 def _advice(part: Part, of: Setting) -> str:
     """Returns what a part's cost means and what to try: the sentences whose conditions hold."""
-    model, batch, count = of.workload.model, of.workload.batch_per_device, of.devices.num_devices
+    model, count = of.workload.model, of.devices.num_devices
     split = f" --virtual_gpus={of.devices.virtual_gpus}" if of.devices.virtual_gpus > 1 else ""
     devices = f"--device={of.devices.device} --num_gpus={count}{split}"
-    recommend = f"'run_bench.py recommend --model={model} {devices}'"
-    on_cpu, is_shared = not of.devices.on_gpu, of.at_once < count
-    rows: list[tuple[Part, bool, str]] = [
-        (
-            Part.FIXED,
-            True,
-            "TensorFlow and the suite need this time for every step: try a --batch_size above "
-            f"{batch}, so that more images share it.",
-        ),
-        (
-            Part.COMPUTE,
-            of.has_bf16 and of.precision not in ("bf16", "fp16"),
-            "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses move).",
-        ),
-        (Part.COMPUTE, not on_cpu, "Try --xla."),
-        (Part.COMPUTE, on_cpu and of.other_onednn == "on", "Try --onednn=on."),
-        (Part.COMPUTE, on_cpu and bool(of.as_matmul), f"Try {', '.join(f'--{name}' for name in of.as_matmul)}."),
-        (Part.COMPUTE, True, f"Try a --batch_size above {batch} if memory suffices."),
-        (Part.COMPUTE, True, f"{recommend} tries batch sizes and layouts."),
-        (
-            Part.DEVICES,
-            is_shared,
-            "The devices are logical and share the hardware: try fewer with a larger --batch_size, or on a CPU fewer "
-            "threads per operation (--num_intra_threads).",
-        ),
-        (
-            Part.DEVICES,
-            not is_shared,
-            "Together the devices are slower than one alone, so check what they share: host cores (try "
-            f"--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and cooling.",
-        ),
-        (
-            Part.EXCHANGE,
-            True,
-            f"'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try "
-            "its --all_reduce_spec with --gradient_repacking=8.",
-        ),
-        (Part.EXCHANGE, of.manager != "replicated", "Both need --variable_update=replicated."),
-        # Its default type is float16, which is rejected for gradients of a scaled loss.
-        (Part.EXCHANGE, of.precision != "fp16", "Try --compact_gradient_transfer."),
-        (
-            Part.EXCHANGE,
-            True,
-            f"{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image.",
-        ),
-        (
-            Part.HOST_COPY,
-            True,
-            "Images are copied to the devices while these compute: leave --pipelined_input on.",
-        ),
-        (Part.HOST_COPY, not on_cpu, "Keep this process on the cores next to its GPUs (numactl)."),
-        (Part.HOST_COPY, on_cpu, "On a CPU the copy takes cores from the model."),
-        (
-            Part.INPUT,
-            True,
-            f"'run_bench.py input --model={model} --data_dir={of.data_dir or 'DIR'}' measures which stage of the "
-            "input limits.",
-        ),
-        (
-            Part.INPUT,
-            True,
-            "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device.",
-        ),
-        (Part.INPUT, of.photos, "Try --decode_scaling or --datasets_use_caching."),
-        (Part.INPUT, not of.data_dir, "These images were generated: pass your own with --data_dir."),
-    ]
-    return " ".join(sentence for of_part, holds, sentence in rows if of_part is part and holds)
+    words = {
+        "model": model,
+        "batch": of.workload.batch_per_device,
+        "count": count,
+        "devices": devices,
+        "recommend": f"'run_bench.py recommend --model={model} {devices}'",
+        "as_matmul": ", ".join(f"--{name}" for name in of.as_matmul),
+        "data_dir": of.data_dir or "DIR",
+    }
+    return " ".join(text.format(**words) for of_part, holds, text in _ADVICE if of_part is part and holds(of))
 
 
 def row(found: Breakdown, part: Part, what: str) -> str:

@@ -242,20 +242,6 @@ def test_a_combination_that_cannot_be_is_a_note(ab: Callable[..., Compared], sid
     assert "--variable_update=independent" in note and "There is no flag --new" in note
 
 
-def test_a_suite_has_several_configurations(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
-) -> None:
-    (tmp_path / "suite.toml").write_text('[[grid]]\nmodel = ["trivial", "vgg16"]\n[[grid]]\nmodel = "trivial"\n')
-    found = ab(side("base"), side("candidate", rates={"vgg16": 85}), f"--suite={tmp_path / 'suite.toml'}", models="")
-    assert (found.verdicts, found.status) == (["unchanged", "regressed"], ExitStatus.REGRESSED)
-    assert [finding["title"].split(",")[0] for finding in found.findings] == ["trivial", "vgg16"]
-
-
-def test_the_threshold_is_that_of_the_user(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    assert ab(side("base"), side("candidate", rate=92), "--threshold=15").verdicts == ["unchanged"]
-    assert ab(side("base"), side("candidate", rate=97), "--threshold=2").verdicts == ["regressed"]
-
-
 def test_a_noisy_machine_has_a_threshold_of_its_own(
     ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -342,16 +328,6 @@ def test_without_a_candidate_it_is_the_working_tree_as_it_is(
     found = ab("--base=HEAD~1")
     assert found.verdicts == ["unchanged"] and "this suite as it is" in found.sides[1]["name"]
     assert {line.split()[-2] for line in builds.order} == {"first", "uncommitted"}
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_removes_the_worktree(
-    ab: Callable[..., Compared], builds: Builds, repository: Repository, tmp_path: Path, number: int, status: int
-) -> None:
-    found = ab("--base=HEAD~1", builds.side("candidate", raises=number))
-    assert found.status == status and "The finished runs are in" in found.stderr
-    assert builds.order == ["warmup first trivial", "warmup candidate trivial"]
-    assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
 
 
 def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
@@ -454,16 +430,10 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
     ("arguments", "words"),
     [
         (["--device=cpu"], "set what to compare with"),
-        (["--candidate=HEAD"], "set what to compare with"),
         (["--base=a", "--base_command=true"], "--base and --base_command"),
-        (["--base=a", "--candidate=b", "--candidate_command=true"], "--candidate and --candidate_command"),
         (["--base_command=nowhere --x"], "there is no program 'nowhere'"),
-        (["--base_command="], "there is no program ''"),
         (["--base_command='a"], "No closing quotation"),
-        (["--base_command=true", "--max_rounds=5"], "it must be at least 6 (pairs of rounds"),
         (["--base_command=true", "--threshold=0"], "--threshold=0"),
-        (["--base_command=true", "--round_timeout_seconds=0"], "must be above 0"),
-        (["--base_command=true", "--model=vgg61"], "Did you mean 'vgg16'?"),
         (["--base_command=true", "word"], "'word' is not a flag"),
     ],
 )

@@ -38,14 +38,12 @@ class Build:
     Attributes:
         rate: images per second.
         interleaves: whether it knows how.
-        refuses: whether it refuses its flags.
         breaks: whether a run fails, given its number, from 1, and whether it was to interleave.
         stuck: whether its runs take no time slice; they are killed when the other side gives up.
     """
 
     rate: float = 100.0
     interleaves: bool = True
-    refuses: bool = False
     breaks: Callable[[int, bool], bool] = lambda number, in_turn: False
     stuck: Callable[[int], bool] = lambda number: False
 
@@ -62,8 +60,6 @@ class Builds:
     def __call__(self, run: FakeRun) -> Record | Failure:
         name = Path(run.flags["output_dir"]).name
         build = self.named.get(name, Build())
-        if build.refuses:
-            return Failure(returncode=2, stderr="run_bench: There is no flag --new.")
         self._numbers[name] += 1
         if build.breaks(self._numbers[name], run.turns is not None):
             return Failure(returncode=1, stderr="it broke here")
@@ -133,11 +129,6 @@ def test_steps_are_interleaved_and_the_first_side_alternates(ab: Ab, builds: Bui
     assert rounds(tmp_path) == [len(pairs)] * 2
 
 
-def test_a_drop_is_found_in_interleaved_steps(ab: Ab) -> None:
-    status, said = ab(rate=90)
-    assert status == ExitStatus.REGRESSED and "10.0 % slower" in said
-
-
 @pytest.mark.parametrize(("words", "noted"), [(["--nointerleave_steps"], False), ([], True)])
 def test_whole_runs_follow_each_other_if_steps_are_not_interleaved(
     ab: Ab, builds: Builds, tmp_path: Path, words: list[str], noted: bool
@@ -172,12 +163,6 @@ def test_a_pair_of_which_one_run_fails_is_repeated_with_interleaved_steps(ab: Ab
     assert {taken[begin : begin + 4] for begin in range(140, len(taken), 4)} == {"bbcc", "ccbb"}
 
 
-def test_a_candidate_that_always_fails_has_failed(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab(breaks=lambda number, in_turn: True)
-    assert status == ExitStatus.REGRESSED and "The candidate did not run in round 1" in said
-    assert rounds(tmp_path) == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("stuck", "status"),
     [("base", ExitStatus.UNDECIDED), ("candidate", ExitStatus.REGRESSED)],
@@ -193,12 +178,6 @@ def test_the_side_that_does_not_take_its_turn_is_named(
     waiting = "candidate" if stuck == "base" else "base"
     assert f"a run of the {waiting} failed, and was run again. timeout: The other run of this pair has not" in said
     assert f"The {stuck} did not run in round 1: timeout: Killed because the run beside it waited in vain" in said
-
-
-def test_what_a_side_refuses_is_not_tried_again(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab(refuses=True)
-    assert status == ExitStatus.REGRESSED and "There is no flag --new" in said
-    assert rounds(tmp_path) == [1, 1]
 
 
 @pytest.mark.parametrize("in_turn", [True, False])

@@ -46,8 +46,8 @@ class Memory:
         return Probed(True, peak * MEGABYTE if self._tells else None)
 
 
-@pytest.mark.parametrize("first", [1, 3, 8, 32, 100])
-@pytest.mark.parametrize("truth", [1, 2, 5, 7, 8, 9, 15, 16, 17, 63, 64, 100, 101, 999, 1000, 4000])
+@pytest.mark.parametrize("first", [1, 3, 32, 100])
+@pytest.mark.parametrize("truth", [1, 2, 7, 8, 9, 17, 63, 64, 101, 1000, 4000])
 def test_the_largest_is_found_from_any_first_batch(first: int, truth: int) -> None:
     memory = Memory(500 + 10 * truth)
     found = largest_that_fits(first, memory.probe)
@@ -246,16 +246,17 @@ def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pyt
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_process_that_was_killed_did_not_fit(trials: Trials) -> None:
-    trials.otherwise = (Status.CRASH, "Ended by signal 9 (Killed); the host's memory may not have sufficed.")
-    assert _resolve().workload.batch_per_device == 96
-
-
-def test_a_crash_where_less_went_well_did_not_fit(trials: Trials) -> None:
-    trials.otherwise = (Status.CRASH, "InternalError: no algorithm worked")
+@pytest.mark.parametrize("reason", ["InternalError: no algorithm worked", "Ended by signal 9 (Killed)."])
+def test_a_crash_where_less_went_well_did_not_fit(trials: Trials, reason: str) -> None:
+    trials.otherwise = (Status.CRASH, reason)
     resolved = _resolve()
     assert resolved.workload.batch_per_device == 96
-    assert "104 do not fit: crash. InternalError: no algorithm worked" in resolved.notices[-1]
+    assert f"104 do not fit: crash. {reason}" in resolved.notices[-1]
+
+
+def test_a_process_that_was_killed_did_not_fit_even_if_nothing_did(trials: Trials) -> None:
+    trials.otherwise, trials.most = (Status.CRASH, "Ended by signal 9 (Killed)."), 10
+    assert _resolve().workload.batch_per_device == 10 // 8 * 8
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.compare import calibrate_verb
-from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus
 from benchmarks.measure import injected_delay
 from benchmarks.process import subprocesses
 from results.gate.noise import Noise
@@ -89,14 +89,9 @@ def test_each_configuration_has_its_noise_and_one_that_fails_none(
     assert sorted(_kept(tmp_path)) == ["mlp", "trivial", "vgg16"]
 
 
-def test_few_rounds_are_said_to_be_few() -> None:
-    assert (
-        "too few to be sure: set more --rounds"
-        in calibrate_verb.lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))[-1]
-    )
-
-
-def test_noise_that_no_number_of_rounds_overcomes() -> None:
+def test_noise_in_words() -> None:
+    *_, advice = calibrate_verb.lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
+    assert "too few to be sure: set more --rounds" in advice
     words = calibrate_verb.lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
     assert any("more than 60 pairs" in line for line in words)
 
@@ -108,11 +103,6 @@ def test_a_damaged_file_is_not_overwritten(calibrate: Calibrate, tmp_path: Path)
     with pytest.raises(DataError, match="run calibrate again"):
         calibrate("--rounds=3")
     assert path.read_text() == "{"
-
-
-def test_too_few_rounds_are_refused(calibrate: Calibrate) -> None:
-    with pytest.raises(UsageError, match="--rounds=2 is too small: it must be at least 3"):
-        calibrate("--rounds=2")
 
 
 def test_a_deliberate_slow_down_is_that_share_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,13 +179,6 @@ def test_each_stage_does_what_the_one_before_does_and_more(break_down: BreakDown
     assert real == {**exchange, **own}
 
 
-def test_records_are_kept_with_a_session_of_their_own(break_down: BreakDown, tmp_path: Path) -> None:
-    done = break_down()
-    records = load(tmp_path / "out" / "results.jsonl").records
-    assert len(records) == 6 and len({record.identity.session_id for record in records}) == 1
-    assert done.out.splitlines()[-1] == f"records: {tmp_path / 'out' / 'results.jsonl'}"
-
-
 def test_rows_come_with_the_sentences_below(break_down: BreakDown) -> None:
     told = {"fixed cost": 1e6, "exchange": 50.0, "host copy": 50.0, "real input": 40.0}
     done = break_down("--variable_update=parameter_server", "--time_limit_seconds=180", told=told)
@@ -359,9 +352,8 @@ def test_stages_are_run_again_as_far_as_time_is_left(break_down: BreakDown) -> N
     assert "2 stages ran twice; with both runs of each:" in done.out
 
 
-@pytest.mark.parametrize("at", [171.0, 1000.0])
-def test_nothing_is_run_again_without_time(break_down: BreakDown, at: float) -> None:
-    clock = itertools.chain([0.0] * 7, itertools.repeat(at))
+def test_nothing_is_run_again_without_time(break_down: BreakDown) -> None:
+    clock = itertools.chain([0.0] * 7, itertools.repeat(171.0))
     done = break_down("--variable_update=replicated", "--time_limit_seconds=180", clock=clock)
     assert len(done.runs) == 6
     assert "Nothing was repeated, so equal processes are assumed to differ by 10%" in done.out
@@ -406,14 +398,11 @@ def test_what_is_known_is_said_when_it_is_stopped(
     ("arguments", "gpus", "device", "count", "at_once"),
     [
         ([], 0, "cpu", 2, 1),
-        (["--device=cpu"], 8, "cpu", 2, 1),
-        (["--num_gpus=3", "--device=cpu"], 0, "cpu", 3, 1),
+        (["--num_gpus=3", "--device=cpu"], 8, "cpu", 3, 1),
         ([], 8, "gpu", 8, 8),
-        (["--num_gpus=4"], 8, "gpu", 4, 4),
         (["--gpus=0,2"], 8, "gpu", 2, 2),
         ([], 1, "gpu", 1, 1),
         (["--virtual_gpus=2"], 1, "gpu", 2, 1),
-        (["--virtual_gpus=auto", "--num_gpus=2"], 1, "gpu", 2, 1),
         (["--virtual_gpus=2"], 3, "gpu", 6, 3),
     ],
 )
@@ -455,10 +444,6 @@ def test_defaults(tmp_path: Path) -> None:
 OF_THE_BREAKDOWN = [
     "--breakdown",
     "--model=vgg16",
-    "--batch_size=3",
-    "--precision=bf16",
-    "--variable_update=replicated",
-    "--data_dir=here",
     "--time_limit_seconds=5",
     "--output_dir=there",
 ]
@@ -497,20 +482,9 @@ def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
         resolve(*by_hand)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--variable_update=distributed_replicated"], "cluster"),
-        (["--num_gpus=2", "--device=gpu"], "this machine has 0 NVIDIA GPUs"),
-        (["--time_limit_seconds=0"], "--time_limit_seconds=0"),
-        (["--model=resnet500"], "Did you mean 'resnet50'?"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_the_machine_is_looked_at(
-    tmp_path: Path, arguments: list[str], words: str
-) -> None:
-    with pytest.raises(UsageError, match=words.replace("?", r"\?")):
-        planned(tmp_path, *arguments)
+def test_what_makes_no_sense_is_refused_before_the_machine_is_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="this machine has 0 NVIDIA GPUs"):
+        planned(tmp_path, "--num_gpus=2", "--device=gpu")
 
 
 LOUD = Observation("load", "9", True, "End it.")
