@@ -14,7 +14,7 @@ from benchmarks.checkpoints import export_verb
 from benchmarks.cli import main
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.cluster import server_verb
-from benchmarks.compare import ab_verb, calibrate_verb
+from benchmarks.compare import ab_verb
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
@@ -66,7 +66,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         sweep_verb: "run_sweep",
         scaling_verb: "run_scaling",
         ab_verb: "run_ab",
-        calibrate_verb: "run_calibrate",
         recommend_verb: "run_recommend",
         verify_verb: "run_verify",
         doctor_verb: "run_doctor",
@@ -81,6 +80,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     }
     for module, job in jobs.items():
         monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)
+    monkeypatch.setattr(ab_verb, "run_calibrate", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(
         batch_size, "resolve_batch_size", lambda values, *_: config.resolve({**values, "batch_size": 1}, int)
     )

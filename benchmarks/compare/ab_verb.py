@@ -1,18 +1,21 @@
-"""The verb `ab`: is the candidate slower than the base? Interleaves runs of both until that is known. No TensorFlow."""
+"""The verbs `ab`: is the candidate slower than the base?, and `calibrate`: how much do equal runs differ?"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import builds, interleaved_rounds, outputs
+from msgspec.structs import replace
+
+from benchmarks.compare import builds, compare_verb, interleaved_rounds
 from benchmarks.compare.builds import Build
+from benchmarks.compare.compare_verb import OUTPUT_FLAGS
 from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
-from benchmarks.compare.outputs import OUTPUT_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import in_words, warn
+from benchmarks.console import in_words, say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups
@@ -30,17 +33,20 @@ from results.gate.comparability import (
     software_in_words,
 )
 from results.gate.findings import Findings, Side
+from results.gate.noise import Noise
 from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial
 from results.record import Record
 from results.text import counted
 
-STOPPED = "Stopped before the end. The finished runs are in {}."
+_STOPPED = "Stopped before the end. The finished runs are in {}."
 _MAX_ROUNDS = 15
 _OUTPUT_DIR = "out/ab"
-# Of calibrate, whose flags are here, too.
-CALIBRATION_ROUNDS = 10
-CALIBRATION_DIR = "out/calibrate"
+_CALIBRATION_ROUNDS = 10
+_CALIBRATION_DIR = "out/calibrate"
+# A drop that a gate should not miss, in thresholds.
+_CLEAR_DROP = 1.5
+_MOST_NEEDED = 60
 _UNKNOWN = "unknown, no run was valid"
 
 
@@ -80,14 +86,14 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
             sides ran on different hardware.
         DataError: the stored noise of this machine cannot be read.
     """
-    plan, threshold = _resolve(values), outputs.threshold_of(values["threshold"])
+    plan, threshold = _resolve(values), compare_verb.threshold_of(values["threshold"])
 
     def compare() -> ExitStatus:
         with _sides(values) as sides:
             findings = _compare(plan, threshold, sides, command)
-        return outputs.report(findings, values)
+        return compare_verb.report(findings, values)
 
-    return until_stopped(compare, STOPPED.format(plan.output_dir))
+    return until_stopped(compare, _STOPPED.format(plan.output_dir))
 
 
 def _compare(plan: RoundsPlan, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]) -> Findings:
@@ -152,6 +158,87 @@ def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
             yield f"The sides understand the same flags differently: {listed(found)}."
 
 
+def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+    """Runs the suite against itself, reports the noise, and stores it.
+
+    Raises:
+        UsageError: a value is out of range, nothing can be run, or records or noise cannot be stored.
+        DataError: the stored noise of this machine cannot be read.
+    """
+    count = _CALIBRATION_ROUNDS if values["rounds"] is None else values["rounds"]
+    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
+    plan = interleaved_rounds.plan_rounds(values, cells, count, _CALIBRATION_DIR)
+
+    def calibrate() -> ExitStatus:
+        suite = builds.this_suite()
+        configurations = [Configuration(cell) for cell in plan.cells]
+        interleaved_rounds.run_rounds(plan, {BASE: suite, CANDIDATE: suite}, configurations, command)
+        done = [each for each in configurations if not each.failure]
+        for each, title in zip(done, interleaved_rounds.titles(done), strict=True):
+            _store_noise(plan, each.pairs, title)
+        for each in configurations:
+            if each.failure:
+                warn(f"{each.what} is not calibrated. {each.failure[1]}")
+        return ExitStatus.OK if len(done) == len(configurations) else ExitStatus.RUN_FAILED
+
+    return until_stopped(calibrate, _STOPPED.format(plan.output_dir))
+
+
+def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
+    """Reports the noise of a configuration, and stores it."""
+    base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
+    first = pairs[0].base
+    found = replace(
+        noise.estimate(base, candidate),
+        time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        suite_commit=first.identity.suite_commit,
+        title=title,
+        in_turn=first.in_turn,
+    )
+    for line in noise_lines(found):
+        say(line)
+    path = noise.path_of(plan.baselines_dir, first.identity.hardware_key)
+    try:
+        noise.save(path, {first.identity.config_key: found})
+    except noise.NoiseFileError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"--baselines_dir={plan.baselines_dir}: {error.strerror or error}.") from error
+    say(f"  stored in {path}; ab uses it for this configuration on this hardware")
+
+
+def noise_lines(found: Noise) -> list[str]:
+    """Returns what noise means for thresholds and rounds, in lines."""
+    threshold = found.threshold
+    drop = _CLEAR_DROP * threshold
+    count = noise.rounds_needed(found.noise, drop=drop, threshold=threshold, most=_MOST_NEEDED) if drop < 1 else None
+    needed = f"up to {count} pairs of rounds" if count else f"more than {_MOST_NEEDED} pairs of rounds"
+    return [
+        found.title,
+        f"  noise of one round: {_percent(found.noise)} (95 % interval {_percent(found.low)} to {_percent(found.high)}"
+        f", {found.rounds} pairs)",
+        f"  threshold that this machine supports: {_percent(threshold)}",
+        f"  a drop of {_percent(drop)} is found in 95 % of the cases with {needed}",
+        f"  {_advice(found)}",
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
+
+
+def _advice(found: Noise) -> str:
+    if found.threshold > noise.QUIET_THRESHOLD:
+        return (
+            "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
+            f"{'let the run use all cores' if found.in_turn else 'give the run fewer threads than there are cores'}; "
+            "then calibrate again."
+        )
+    if noise.NOISE_IN_THRESHOLD * found.high > noise.QUIET_THRESHOLD:
+        return "Quiet enough for 5 %, but these rounds are too few to be sure: set more --rounds."
+    return "Quiet enough for 5 %."
+
+
 _SUITE = Flag(
     "suite", str, "a TOML file with a table [[grid]] per grid, which contains flags, as for a sweep", path="file"
 )
@@ -213,7 +300,7 @@ CALIBRATE_FLAGS: Groups = {
             "rounds",
             int,
             "pairs of rounds per configuration",
-            default=CALIBRATION_ROUNDS,
+            default=_CALIBRATION_ROUNDS,
             at_least=noise.FEWEST_ROUNDS,
         ),
         _SUITE,
@@ -224,14 +311,14 @@ CALIBRATE_FLAGS: Groups = {
             "output_dir",
             str,
             "directory of base/ and candidate/, with records and logs",
-            default=CALIBRATION_DIR,
+            default=_CALIBRATION_DIR,
             path="directory",
         ),
     ),
 }
 
 
-VERB = Verb(
+AB = Verb(
     "ab",
     "is this revision, or environment, slower than that one?",
     AB_FLAGS,
@@ -239,4 +326,12 @@ VERB = Verb(
     takes="lists",
     details="Fresh processes of both alternate. Exit status 1 if the candidate is slower, 3 if noise hides the answer.",
     examples=("ab --base=main --model=resnet50 --num_gpus=1",),
+)
+CALIBRATE = Verb(
+    "calibrate",
+    "how much do equal runs differ here, and which drop can be seen?",
+    CALIBRATE_FLAGS,
+    lambda given, command: run_calibrate(given.values, command),
+    takes="lists",
+    examples=("calibrate --model=resnet50 --num_gpus=1",),
 )

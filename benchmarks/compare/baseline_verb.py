@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.compare import outputs
-from benchmarks.compare.compare_verb import WHERE
-from benchmarks.compare.outputs import OUTPUT_FLAGS
+from benchmarks.compare import compare_verb
+from benchmarks.compare.compare_verb import OUTPUT_FLAGS, WHERE
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
@@ -57,14 +56,14 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         UsageError: the command line is wrong, there are no baselines of this hardware, or an output cannot be written.
         DataError: a file cannot be read.
     """
-    threshold = outputs.threshold_of(values["threshold"])
+    threshold = compare_verb.threshold_of(values["threshold"])
     files, directory = record_files.paths(words), _directory(values)
     try:
         today, stored = record_files.load(files), _stored(directory)
         findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
-    return outputs.report(findings, values)
+    return compare_verb.report(findings, values)
 
 
 def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.compare import calibrate_verb
+from benchmarks.compare import ab_verb
 from benchmarks.errors import DataError, ExitStatus
 from benchmarks.measure import injected_delay
 from benchmarks.process import subprocesses
@@ -90,9 +90,9 @@ def test_each_configuration_has_its_noise_and_one_that_fails_none(
 
 
 def test_noise_in_words() -> None:
-    *_, advice = calibrate_verb.lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
+    *_, advice = ab_verb.noise_lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
     assert "too few to be sure: set more --rounds" in advice
-    words = calibrate_verb.lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
+    words = ab_verb.noise_lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
     assert any("more than 60 pairs" in line for line in words)
 
 

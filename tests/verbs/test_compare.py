@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks import record_files
-from benchmarks.compare import outputs
+from benchmarks.compare import compare_verb
 from benchmarks.errors import UsageError
 from results.gate.findings import Findings, Side
 from results.record import Record
@@ -71,7 +71,7 @@ def test_a_threshold_is_in_percent(run_bench: RunBench, keep: Keep) -> None:
 @pytest.mark.parametrize("percent", [0.0, -5.0, 100.0, float("nan")])
 def test_a_threshold_that_is_no_drop_is_refused(percent: float) -> None:
     with pytest.raises(UsageError, match="--threshold=.*more than 0 and less than 100"):
-        outputs.threshold_of(percent)
+        compare_verb.threshold_of(percent)
 
 
 def test_where_takes_some_records_only(run_bench: RunBench, keep: Keep) -> None:
@@ -155,7 +155,7 @@ def test_to_have_compared_nothing_passes_no_gate() -> None:
     nothing = Findings(
         base=Side(name="a", software=""), candidate=Side(name="b", software=""), hardware="", findings=()
     )
-    assert outputs.report(nothing, dict.fromkeys(flag.name for flag in outputs.OUTPUT_FLAGS)) == 3
+    assert compare_verb.report(nothing, dict.fromkeys(flag.name for flag in compare_verb.OUTPUT_FLAGS)) == 3
 
 
 def test_conditions_name_columns_and_the_case_of_values_does_not_matter() -> None:
