@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import statistics
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from typing import Any
 from benchmarks.compare.builds import Build
 from benchmarks.console import in_words, progress, warn
 from benchmarks.errors import UsageError
-from benchmarks.machine.provenance import Provenance, of_this_run
+from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
-from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.trackers import tracker_list as trackers
 from results.gate.baselines import BASELINES_DIR
@@ -183,7 +181,7 @@ def run_rounds(
         UsageError: records cannot be stored, or the sides ran on different hardware.
     """
     on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in plan.cells)
-    provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+    provenance = new_session(command, on_gpus=on_gpus)
     runner = _PairRunner(builds, plan.output_dir, provenance, plan.round_timeout_seconds)
     notes: list[str] = []
     interleaved: set[Cell] = set()
@@ -193,7 +191,7 @@ def run_rounds(
             cell = configuration.cell
             together = plan.interleave_steps and cell.config is not None and cell.config.can_interleave
             progress.begin(f"warm-up round, {what_is_run(cell)}", measured=True)
-            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=together)
+            pair = warmup.run_pair(cell, (BASE, CANDIDATE), interleaved=together)
             if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
             if why := _why_not_interleaved(pair):
@@ -210,7 +208,7 @@ def run_rounds(
             cell = configuration.cell
             which = f"round {number + 1} of at most {plan.max_rounds}"
             progress.begin(f"{which}, {configuration.what}{left}", measured=True)
-            pair = runner.run(cell, order, interleaved=cell in interleaved, repeat_failures=True)
+            pair = runner.run_pair(cell, order, interleaved=cell in interleaved, repeat_failures=True)
             _refuse_unlike_hardware(pair)
             words = configuration.take(pair)
             progress.end()
@@ -245,7 +243,6 @@ class _PairRunner:
         self._runners = {
             side: CellRunner(
                 program=build.program,
-                store=open_store(str(directory / side)),
                 output_dir=str((directory / side).resolve()),  # the program may run in another directory
                 provenance=origin,
                 timeout_seconds=limit_seconds,
@@ -255,7 +252,7 @@ class _PairRunner:
             for side, build in builds.items()
         }
 
-    def run(self, cell: Cell, order: Sequence[str], *, interleaved: bool, repeat_failures: bool = False) -> Pair:
+    def run_pair(self, cell: Cell, order: Sequence[str], *, interleaved: bool, repeat_failures: bool = False) -> Pair:
         """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins."""
         records: dict[str, Record] = {}
         for sides in [order] if interleaved else [order[:1], order[1:]]:

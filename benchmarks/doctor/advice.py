@@ -107,10 +107,10 @@ def _advice(part: Part, of: Setting) -> str:
     return " ".join(text.format(**words) for of_part, holds, text in _ADVICE if of_part is part and holds(of))
 
 
-def row(found: Breakdown, part: Part, what: str) -> str:
+def row(found: Breakdown, part: Part) -> str:
     """Returns a row of the table: a stage, what it ran in words, and what its part adds."""
     (stage,) = (stage for stage in found.stages if stage.part is part)
-    start, cost, rate = f"{part:{_PART}}  {what:{_WHAT}}", found.cost_of(part), found.rate_of(stage)
+    start, cost, rate = f"{part:{_PART}}  {stage.what:{_WHAT}}", found.cost_of(part), found.rate_of(stage)
     if cost is None or rate is None:
         return f"{start}  {'failed' if stage.failed else 'left out'}: {stage.reason}"
     together = f" with {', '.join(cost.parts[:-1])}" if len(cost.parts) > 1 else ""
@@ -157,9 +157,9 @@ def sentences(found: Breakdown, setting: Setting) -> list[str]:
             "show how much that makes them differ, so everything below may be chance: quiet the machine and measure "
             "again."
         )
-    if not found.between.degrees:
+    if not found.degrees:
         unknown.append(
-            f"Nothing was repeated, so equal processes are assumed to differ by {found.between.spread:.0%}, which can "
+            f"Nothing was repeated, so equal processes are assumed to differ by {found.spread:.0%}, which can "
             "hide costs: pass a longer --time_limit_seconds, with which every stage runs twice."
         )
     if chance:

@@ -8,7 +8,9 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -18,11 +20,11 @@ from msgspec.structs import replace
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, says_no_memory
 from benchmarks.machine import hardware
-from benchmarks.machine.provenance import Provenance
+from benchmarks.machine.provenance import Provenance, of_this_run
 from benchmarks.measure import interleaved_steps
 from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, silence, subprocesses
-from benchmarks.record_files import save
+from benchmarks.record_files import open_store, save
 from benchmarks.run.runner import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
 from results.loading import Loaded, load
@@ -31,6 +33,7 @@ from results.record import Record, Status
 from results.store import Store
 from results.text import counted
 
+PROGRAM: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES, _TAIL_BYTES = 2, 5, 2**16
 # What is left of a log that filled the disk.
@@ -41,31 +44,41 @@ _NO_MEMORY = "std::bad_alloc"
 _CHECK_FAILED = "Check failed"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+def new_session(command: Sequence[str], *, on_gpus: bool) -> Provenance:
+    """Returns the provenance of the runs of a command, under a new session id."""
+    return of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+
+
+@dataclasses.dataclass(kw_only=True)
 class CellRunner:
     """Runs cells, one process each; their records go to one store.
 
     Attributes:
-        program: words that run a cell, given its flags.
-        store: receives the records; logs lie beside it.
-        output_dir: the store's directory, as the program receives it.
+        output_dir: directory of the records and logs, as the program receives it.
         provenance: of all runs; its session id marks their records.
+        program: words that run a cell, given its flags.
         timeout_seconds: of one run.
         timeout_flag: the flag that changes it, if there is one.
         numbers: name the logs of a session; runners of one session may share them.
+        store: receives the records.
         records: of all runs so far.
+
+    Raises:
+        UsageError: the directory cannot be written.
     """
 
-    program: Sequence[str]
-    store: Store
     output_dir: str
     provenance: Provenance
+    program: Sequence[str] = dataclasses.field(default_factory=lambda: PROGRAM)
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     timeout_flag: str = ""
     numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
     records: list[Record] = dataclasses.field(default_factory=list, init=False)
 
-    def run(self, cell: Cell) -> Record:
+    def __post_init__(self) -> None:
+        self.store: Store = open_store(self.output_dir)
+
+    def run_cell(self, cell: Cell) -> Record:
         """Runs a cell and returns its stored record."""
         return run_together([self], [cell])[0]
 
@@ -144,14 +157,14 @@ class CellRunner:
 
     def refuse(self, cell: Cell) -> Record:
         """Stores and returns the record of a cell that cannot be run."""
-        return self._keep_without_run(cell, Status.SKIPPED, cell.why_not)
+        return self._save_without_run(cell, Status.SKIPPED, cell.why_not)
 
     def could_not_start(self, cell: Cell, error: OSError) -> Record:
         """Stores and returns the record of a cell whose process was refused by the operating system."""
         reason = f"Its process could not be started: {error.strerror or error}. Free memory, processes or disk space."
-        return self._keep_without_run(cell, Status.CRASH, reason)
+        return self._save_without_run(cell, Status.CRASH, reason)
 
-    def _keep_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
+    def _save_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
         (record,), _ = save(self.store, self._without_run(cell, status, reason))
         self.records.append(record)
         return record

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +12,12 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import hardware
-from benchmarks.machine.provenance import Provenance, describe_software, of_this_run
+from benchmarks.machine.provenance import Provenance, describe_software
 from benchmarks.option import Flag, Groups, only
-from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
-from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given, new_session
 from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_lines, what_is_run
 from benchmarks.trackers import tracker_list as trackers
 from results.gate.comparability import differences, listed
@@ -31,7 +27,6 @@ from results.report.anomalies import warnings_of
 from results.summary import summarize
 from results.text import counted
 
-_PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # Of an identity: what must be equal in the records of one sweep.
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
@@ -40,18 +35,17 @@ _NOT_CHOSEN = set(
 )
 
 
-def run_sweep(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str] = _PROGRAM) -> ExitStatus:
+def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs every cell `repeats` times, and prints the results. If it is stopped, finished runs are stored.
 
     Args:
         values: of the flags (None: not given).
         command: the words of the command line, for records of runs that left none.
-        program: words that run a cell, given its flags.
 
     Raises:
         UsageError: a value is out of range, nothing can be run, or results cannot be stored.
     """
-    return run_cells(grid.wanted(values, hardware.count_gpus), values, command, _show, program)
+    return run_cells(grid.wanted(values, hardware.count_gpus), values, command, _show)
 
 
 def _show(finished: Sequence[Record]) -> None:
@@ -65,7 +59,6 @@ def run_cells(
     values: Mapping[str, Any],
     command: Sequence[str],
     show: Callable[[Sequence[Record]], None],
-    program: Sequence[str] = _PROGRAM,
 ) -> ExitStatus:
     """Runs cells as often as the flags say, and shows their records, also earlier ones with --resume.
 
@@ -74,7 +67,6 @@ def run_cells(
         values: of the flags of a sweep (None: not given).
         command: the words of the command line, for records of runs that left none.
         show: prints the results.
-        program: words that run a cell, given its flags.
 
     Raises:
         UsageError: there are too many runs, or results cannot be stored.
@@ -84,18 +76,16 @@ def run_cells(
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     for targets in {cell.config.output.trackers for cell in cells if cell.config}:
         trackers.require(targets)
-    store = open_store(output_dir)
-    earlier = store.load().records
-    estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
     on_gpus = any(cell.config and cell.config.devices.device == "gpu" for cell in cells)
     runner = CellRunner(
-        program=program,
-        store=store,
         output_dir=output_dir,
-        provenance=of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12]),
+        provenance=new_session(command, on_gpus=on_gpus),
         timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
         timeout_flag="--round_timeout_seconds",
     )
+    store = runner.store
+    earlier = store.load().records
+    estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
     forth = list(zip(cells, estimates, strict=True))
     # And back, so that a drift of the machine affects all cells alike.
     rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
@@ -163,7 +153,7 @@ def _run_all(
             warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
             break
         display.begin(own[cell] if len(own) > 1 else what_is_run(cell))
-        records.append(runner.run(cell))
+        records.append(runner.run_cell(cell))
         display.end(records[-1])
     return records
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import signal
-import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,13 +17,11 @@ from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.machine import cache, linux
-from benchmarks.machine.provenance import of_this_run
 from benchmarks.measure import run_log
-from benchmarks.process import subprocesses
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import CellRunner
+from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.trackers import tracker_list as trackers
 from results.record import Record, Status
 
@@ -51,7 +47,6 @@ _NOT_PASSED_ON = (
     ),
     *trackers.FLAGS,
 )
-PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,12 +130,10 @@ def _next_trial(fits: int, too_many: int | None) -> int:
     return choices[len(choices) // 2] if choices else 0
 
 
-def resolve_batch_size(
-    values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int], program: Sequence[str] = PROGRAM
-) -> Config:
+def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int]) -> Config:
     """Returns the configuration with the largest batch that fits, from the cache or from a search.
 
-    `values` are of the flags of `run`; `program` starts a trial, given its flags.
+    `values` are of the flags of `run`.
 
     Raises:
         UsageError: the flags contradict each other, name a cluster, or run nothing and the cache has no answer; or
@@ -151,7 +144,7 @@ def resolve_batch_size(
     on_gpu, is_checked = usual.devices.on_gpu, usual.computing.check_precision
     if usual.processes.cluster:
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
-    provenance = of_this_run(command, on_gpus=on_gpu, session_id=uuid.uuid4().hex[:12])
+    provenance = new_session(command, on_gpus=on_gpu)
     question = {"what": "batch_size", "check_precision": is_checked, **usual.key_fields()}
     key = cache.key(provenance.identity({}), question)
     found = _cached(key, on_gpu=on_gpu)
@@ -160,8 +153,7 @@ def resolve_batch_size(
             raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
         begun = time.monotonic()
         open_store(usual.output.output_dir)  # refused before the search, not after it, if it cannot be written
-        directory = str(Path(usual.output.output_dir) / _DIRECTORY)
-        runner = CellRunner(program=program, store=open_store(directory), output_dir=directory, provenance=provenance)
+        runner = CellRunner(output_dir=str(Path(usual.output.output_dir) / _DIRECTORY), provenance=provenance)
         raise_on_termination()
         probe = _trials(values, runner, count_gpus, is_checked=is_checked)
         limits = (math.inf, _HEADROOM_ON_GPUS) if on_gpu else (_SHARE_OF_MEMORY * linux.available_bytes(), 0.0)
@@ -201,7 +193,7 @@ def _trials(
         flags = {**passed_on, "batch_size": images}
         cell = Cell(tuple(run_flags.words(flags)), config.resolve(run_flags.unset(flags), count_gpus))
         progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
-        record = runner.run(cell)
+        record = runner.run_cell(cell)
         progress.end()
         probed = _probed(record, images, is_checked=is_checked, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,12 +13,10 @@ from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
 from benchmarks.machine import linux
-from benchmarks.process import subprocesses
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row
-from benchmarks.tune.report import Answer, Table
 from benchmarks.tune.search_stages import Stage, Texts, cells
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
@@ -42,7 +40,7 @@ DEFAULT_OUTPUT_DIR = "out/recommend"
 class RecommendPlan:
     """What `recommend` searches: `fixed` are the user's flags, `usual` is the configuration that they give.
 
-    `fresh` ignores a cached answer; `program` starts a run, given its flags.
+    `fresh` ignores a cached answer.
     """
 
     fixed: Texts
@@ -53,7 +51,49 @@ class RecommendPlan:
     fresh: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
     output_format: str = "text"
-    program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A stage: its title, the number of devices, and its candidates, best first."""
+
+    title: str
+    devices: int
+    rows: list[Row]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The result of a search.
+
+    Attributes:
+        arguments: the flags of the best run; empty if no run succeeded.
+        best: the row of the best candidate, measured on one device if `untested_on`; None if there is none.
+        tables: one per stage.
+        notes: sentences about the choice.
+        seconds: duration of the search.
+        is_complete: whether it was not interrupted.
+        results: path of the records of all runs.
+        untested_on: the number of devices if there was no time to run the best settings on all of them; else 0.
+    """
+
+    arguments: list[str]
+    best: Row | None
+    tables: list[Table]
+    notes: list[str]
+    seconds: float
+    is_complete: bool
+    results: str
+    untested_on: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the answer as a JSON object, with the command of the best run."""
+        return {"command": command_line(self.arguments), **dataclasses.asdict(self)}
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Returns the command line of a run; empty if there are no arguments."""
+    return f"python run_bench.py {shlex.join(arguments)}" if arguments else ""
 
 
 class Finder:
@@ -144,11 +184,11 @@ class Finder:
     def _run(self, candidate: Candidate, steps: int, limit_seconds: float) -> Outcome:
         limit = max(1.0, limit_seconds - _END_SECONDS)
         limited = _shortened(candidate, num_batches=steps, time_limit_seconds=round(limit, 1))
-        runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds))
+        self._runner.timeout_seconds = max(1.0, limit_seconds)
         begun = time.monotonic()
         left = in_words(max(0.0, self._end - begun))
         progress.begin(f"trying {_in_words(candidate)}, up to {left} left", measured=True)
-        outcome = _outcome(runner.run(limited), begun)
+        outcome = _outcome(self._runner.run_cell(limited), begun)
         progress.end()
         if outcome.step_seconds:
             self._longest_seconds = max(self._longest_seconds, outcome.seconds)
@@ -172,10 +212,10 @@ class Finder:
         if sum(peaks) > _SHARE_OF_MEMORY * linux.available_bytes():
             return None
         tried = " and ".join(map(_in_words, pair))
-        runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds / 2))
+        self._runner.timeout_seconds = max(1.0, limit_seconds / 2)
         begun = time.monotonic()
         progress.begin(f"interleaving {tried}", measured=True)
-        records = run_together([runner, runner], [_shortened(candidate, num_batches=steps) for candidate in pair])
+        records = run_together([self._runner] * 2, [_shortened(candidate, num_batches=steps) for candidate in pair])
         outcomes = [_outcome(record, begun) for record in records]
         progress.end()
         rates = [f"{each.images_per_sec:.2f}" if each.step_seconds else each.reason for each in outcomes]

@@ -23,7 +23,6 @@ from benchmarks.sweep import grid, isolated_run
 from results.gate import noise
 from results.loading import load
 from results.record import Record, Status
-from results.store import Store
 from tests.support.commands import ROOT
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns
 from tests.support.records import fake_run
@@ -234,7 +233,6 @@ def _run_processes(directory: Path, *, stops: str = "", at: int = 7, seconds: fl
     runners = [
         isolated_run.CellRunner(
             program=(sys.executable, str(program), name),
-            store=Store(directory / name),
             output_dir=str(directory / name),
             provenance=origin,
             timeout_seconds=seconds,

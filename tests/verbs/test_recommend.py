@@ -22,7 +22,7 @@ from benchmarks.sweep import isolated_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.training import computing
 from benchmarks.tune import recommend_verb, search, search_stages
-from benchmarks.tune.report import Answer
+from benchmarks.tune.search import Answer
 from results.record import Record, Status
 from tests.support.commands import Finished
 from tests.support.nvidia import Machine
@@ -75,7 +75,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Runs(_rate)
-    monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell: made.run(runner, cell))
+    monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell: made.run(runner, cell))
     monkeypatch.setattr(search, "run_together", made.run_together)
     return made
 

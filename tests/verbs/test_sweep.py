@@ -128,7 +128,8 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
         return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
     monkeypatch.setattr(subprocesses, "supervise", run_longer)
-    assert sweep_verb.run_sweep(values, [], program) == ExitStatus.RUN_FAILED
+    monkeypatch.setattr(isolated_run, "PROGRAM", program)
+    assert sweep_verb.run_sweep(values, []) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
     assert {batch: str(record.status) for batch, record in by_batch.items()} == {
         1: "ok",
@@ -203,9 +204,10 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     (tmp_path / "hangs").touch()
     code = (
         "import json, sys; from benchmarks.config import flag\n"
-        "from benchmarks.sweep import grid, sweep_verb\n"
+        "from benchmarks.sweep import grid, isolated_run, sweep_verb\n"
+        "isolated_run.PROGRAM = json.loads(sys.argv[2])\n"
         "values = flag.parse(json.loads(sys.argv[1]), grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values\n"
-        "sys.exit(sweep_verb.run(values, [], json.loads(sys.argv[2])))"
+        "sys.exit(sweep_verb.run_sweep(values, []))"
     )
     words = ["--device=cpu", "--model=trivial", *arguments]
     return subprocess.Popen(

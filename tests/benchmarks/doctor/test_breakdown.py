@@ -71,7 +71,7 @@ def measured(setting: Setting = GPUS, noise: float | None = 0.001, **rates: floa
         apart = None if noise is None else math.exp(noise / STUDENT_5)
         pair = (found / apart, found * apart) if apart else ()
         images = setting.images_of(part)
-        stages.append(Stage(part=part, images_per_sec=Interval(found), rates=pair, images=images))
+        stages.append(Stage(part=part, what="what", images_per_sec=Interval(found), rates=pair, images=images))
     return Breakdown(stages)
 
 
@@ -203,7 +203,7 @@ def test_what_processes_show_is_pooled_without_the_fixed_cost() -> None:
     pairs = {Part.FIXED: (1.0, 9.0), Part.COMPUTE: (math.exp(-0.1), math.exp(0.1)), Part.DEVICES: (1.0, 1.0)}
     stages = [Stage(part=part, images_per_sec=Interval(1.0), rates=rates) for part, rates in pairs.items()]
     found = Breakdown(stages)
-    assert (found.between.spread, found.between.degrees) == (pytest.approx(0.1), 2), "variances 0.02 and 0"
+    assert (found.spread, found.degrees) == (pytest.approx(0.1), 2), "variances 0.02 and 0"
     rate = found.rate_of(stages[1])
     assert rate is not None and rate.high == pytest.approx(math.exp(4.3026527 * 0.1 / math.sqrt(2)))
     once = Stage(part=Part.EXCHANGE, images_per_sec=Interval(1.0, math.exp(-0.3), math.exp(0.3)))
@@ -394,10 +394,10 @@ def test_made_up_images_are_called_so() -> None:
 
 def test_rows_of_the_table() -> None:
     found = measured(real_input=FAILED, host_copy=LEFT_OUT, exchange=200 / 0.551)
-    rows = [advice.row(found, part, "what") for part in Part]
+    rows = [advice.row(found, part) for part in Part]
     assert rows[0].split() == "fixed cost what 1000 (999 to 1001) 1.00 1.00 (0.999 to 1.00)".split()
     assert rows[3].endswith("no measurable cost") and "1.00 (" in rows[3]
     assert rows[4].endswith("left out: it was left out") and rows[5].endswith("failed: it was failed")
     together = measured(exchange=FAILED)
-    assert advice.row(together, Part.HOST_COPY, "").endswith("with exchange")
+    assert advice.row(together, Part.HOST_COPY).endswith("with exchange")
     assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == advice.HEADING.index("(95 %)") + len("(95 %)")
