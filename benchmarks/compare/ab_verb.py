@@ -66,16 +66,16 @@ def _resolve(values: Mapping[str, Any]) -> RoundsPlan:
 def _sides(values: Mapping[str, Any]) -> Iterator[dict[str, Build]]:
     """Yields the builds of both sides, and removes what was checked out for them."""
     with contextlib.ExitStack() as stack:
-        found = {}
+        sides = {}
         for side in (BASE, CANDIDATE):
             command, revision = values[f"{side}_command"], values[side]
             if command is not None:
-                found[side] = builds.of_command(f"{side}_command", command)
+                sides[side] = builds.of_command(f"{side}_command", command)
             elif revision is not None:
-                found[side] = stack.enter_context(builds.of_revision(revision))
+                sides[side] = stack.enter_context(builds.of_revision(revision))
             else:
-                found[side] = builds.this_suite()
-        yield found
+                sides[side] = builds.this_suite()
+        yield sides
 
 
 def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
@@ -151,11 +151,11 @@ def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) 
 
 def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
     for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
-        if found := software_differences(base, candidate, SIDES):
-            yield f"The software differs: {listed(found)}."
+        if fields := software_differences(base, candidate, SIDES):
+            yield f"The software differs: {listed(fields)}."
         if base.identity.config_key != candidate.identity.config_key:
-            found = config_differences(base, candidate, SIDES)
-            yield f"The sides understand the same flags differently: {listed(found)}."
+            fields = config_differences(base, candidate, SIDES)
+            yield f"The sides understand the same flags differently: {listed(fields)}."
 
 
 def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
@@ -188,18 +188,18 @@ def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
     """Reports the noise of a configuration, and stores it."""
     base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
     first = pairs[0].base
-    found = replace(
+    result = replace(
         noise.estimate(base, candidate),
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         suite_commit=first.identity.suite_commit,
         title=title,
         in_turn=first.in_turn,
     )
-    for line in noise_lines(found):
+    for line in noise_lines(result):
         say(line)
     path = noise.path_of(plan.baselines_dir, first.identity.hardware_key)
     try:
-        noise.save(path, {first.identity.config_key: found})
+        noise.save(path, {first.identity.config_key: result})
     except noise.NoiseFileError as error:
         raise DataError(str(error)) from error
     except OSError as error:
@@ -207,19 +207,19 @@ def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
     say(f"  stored in {path}; ab uses it for this configuration on this hardware")
 
 
-def noise_lines(found: Noise) -> list[str]:
+def noise_lines(result: Noise) -> list[str]:
     """Returns what noise means for thresholds and rounds, in lines."""
-    threshold = found.threshold
+    threshold = result.threshold
     drop = _CLEAR_DROP * threshold
-    count = noise.rounds_needed(found.noise, drop=drop, threshold=threshold, most=_MOST_NEEDED) if drop < 1 else None
+    count = noise.rounds_needed(result.noise, drop=drop, threshold=threshold, most=_MOST_NEEDED) if drop < 1 else None
     needed = f"up to {count} pairs of rounds" if count else f"more than {_MOST_NEEDED} pairs of rounds"
+    interval = f"{_percent(result.low)} to {_percent(result.high)}"
     return [
-        found.title,
-        f"  noise of one round: {_percent(found.noise)} (95 % interval {_percent(found.low)} to {_percent(found.high)}"
-        f", {found.rounds} pairs)",
+        result.title,
+        f"  noise of one round: {_percent(result.noise)} (95 % interval {interval}, {result.rounds} pairs)",
         f"  threshold that this machine supports: {_percent(threshold)}",
         f"  a drop of {_percent(drop)} is found in 95 % of the cases with {needed}",
-        f"  {_advice(found)}",
+        f"  {_advice(result)}",
     ]
 
 
@@ -227,14 +227,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
 
 
-def _advice(found: Noise) -> str:
-    if found.threshold > noise.QUIET_THRESHOLD:
+def _advice(result: Noise) -> str:
+    if result.threshold > noise.QUIET_THRESHOLD:
         return (
             "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
-            f"{'let the run use all cores' if found.in_turn else 'give the run fewer threads than there are cores'}; "
+            f"{'let the run use all cores' if result.in_turn else 'give the run fewer threads than there are cores'}; "
             "then calibrate again."
         )
-    if noise.NOISE_IN_THRESHOLD * found.high > noise.QUIET_THRESHOLD:
+    if noise.NOISE_IN_THRESHOLD * result.high > noise.QUIET_THRESHOLD:
         return "Quiet enough for 5 %, but these rounds are too few to be sure: set more --rounds."
     return "Quiet enough for 5 %."
 

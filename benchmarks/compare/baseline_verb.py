@@ -78,19 +78,19 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"--plot={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
     directory = _directory(values)
     records = record_files.load(record_files.paths(words)) if words else _stored(directory)
-    found = history_view.histories(record_files.matching(records, values["where"]))
-    if not found:
+    histories = history_view.histories(record_files.matching(records, values["where"]))
+    if not histories:
         where = ", ".join(words) or directory
         raise UsageError(f"There are no ok runs{_such(values)} in {where}. `baseline promote FILE` adds some.")
     as_json = values["output_format"] == "json"
-    say(history_view.as_json(found) if as_json else "\n".join(history_view.as_text(found)))
+    say(history_view.as_json(histories) if as_json else "\n".join(history_view.as_text(histories)))
     if plot is not None:
         try:
-            drawn = history_view.draw(found, plot)
+            drawn = history_view.draw(histories, plot)
         except OSError as error:
             raise UsageError(f"--plot={plot}: {error.strerror or error}. Name a file that can be written.") from error
-        if drawn < len(found):
-            warn(f"{plot} shows {drawn} of {len(found)} configurations, those with the most sessions: use --where.")
+        if drawn < len(histories):
+            warn(f"{plot} shows {drawn} of {len(histories)} configurations, those with the most sessions: use --where.")
     return ExitStatus.OK
 
 
@@ -104,9 +104,9 @@ def _promote(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -
     if not promoted.added and not promoted.present:
         raise UsageError(f"There is no run{_such(values)} in {', '.join(map(str, files))} that can become a baseline.")
     for group in rounds.group(promoted.added).values():
-        found = sessions(group.records)
-        size = f"{counted(len(group.records), 'run')} in {counted(len(found), 'session')}"
-        say(f"promoted: {group.title}: {size}, the last of {found[-1].images_per_sec:.2f} images/s")
+        group_sessions = sessions(group.records)
+        size = f"{counted(len(group.records), 'run')} in {counted(len(group_sessions), 'session')}"
+        say(f"promoted: {group.title}: {size}, the last of {group_sessions[-1].images_per_sec:.2f} images/s")
     present = f", {len(promoted.present)} already present" if promoted.present else ""
     say(f"{counted(len(promoted.added), 'run')} new in {directory}{present}.")
 
@@ -120,9 +120,9 @@ def _list(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
     for hardware_key, groups in machines.items():
         rows = [["config_key", "configuration", "sessions", "newest (UTC)", "its images/s"]]
         for group in groups:
-            found = sessions(group.records)
-            rate = f"{found[-1].images_per_sec:.2f}"
-            rows.append([group.config_key, group.title, str(len(found)), found[-1].date, rate])
+            group_sessions = sessions(group.records)
+            rate = f"{group_sessions[-1].images_per_sec:.2f}"
+            rows.append([group.config_key, group.title, str(len(group_sessions)), group_sessions[-1].date, rate])
         _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", rows)
 
 
@@ -130,17 +130,17 @@ def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
     if len(words) != 1:
         raise UsageError("baseline show: name one hardware_key or config_key, or its beginning, from `baseline list`.")
     key = words[0]
-    found = [
+    matching = [
         record
         for record in _stored(directory)
         if key and any(each.startswith(key) for each in (record.identity.hardware_key, record.identity.config_key))
     ]
-    if not found:
+    if not matching:
         raise UsageError(
             f"baseline show: no hardware_key or config_key in {directory} begins with '{key}'. "
             "`baseline list` prints them."
         )
-    for group in rounds.group(found).values():
+    for group in rounds.group(matching).values():
         rows = [history_view.SESSION_HEAD, *map(history_view.session_cells, sessions(group.records))]
         _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", rows)
 

@@ -226,11 +226,11 @@ def _why_not_interleaved(pair: Pair) -> str:
 def _refuse_unlike_hardware(pair: Pair) -> None:
     ours, theirs = hardware(pair.base), hardware(pair.candidate)
     recorded = [name for name in ours if name in theirs]
-    found = differences({name: ours[name] for name in recorded}, {name: theirs[name] for name in recorded}, SIDES)
-    if found and pair.rates:
+    unlike = differences({name: ours[name] for name in recorded}, {name: theirs[name] for name in recorded}, SIDES)
+    if unlike and pair.rates:
         raise UsageError(
-            f"The sides ran on different hardware, which cannot be compared: {listed(found)}. Give both sides the same "
-            "devices and cores."
+            f"The sides ran on different hardware, which cannot be compared: {listed(unlike)}. Give both sides the "
+            "same devices and cores."
         )
 
 

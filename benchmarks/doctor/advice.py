@@ -107,10 +107,10 @@ def _advice(part: Part, of: Setting) -> str:
     return " ".join(text.format(**words) for of_part, holds, text in _ADVICE if of_part is part and holds(of))
 
 
-def row(found: Breakdown, part: Part) -> str:
+def row(breakdown: Breakdown, part: Part) -> str:
     """Returns a row of the table: a stage, what it ran in words, and what its part adds."""
-    (stage,) = (stage for stage in found.stages if stage.part is part)
-    start, cost, rate = f"{part:{_PART}}  {stage.what:{_WHAT}}", found.cost_of(part), found.rate_of(stage)
+    (stage,) = (stage for stage in breakdown.stages if stage.part is part)
+    start, cost, rate = f"{part:{_PART}}  {stage.what:{_WHAT}}", breakdown.cost_of(part), breakdown.rate_of(stage)
     if cost is None or rate is None:
         return f"{start}  {'failed' if stage.failed else 'left out'}: {stage.reason}"
     together = f" with {', '.join(cost.parts[:-1])}" if len(cost.parts) > 1 else ""
@@ -121,31 +121,31 @@ def row(found: Breakdown, part: Part) -> str:
     )
 
 
-def shares(found: Breakdown, setting: Setting) -> list[str]:
+def shares(breakdown: Breakdown, setting: Setting) -> list[str]:
     """Returns where the time of a step goes, a line per part; empty if nothing is known."""
-    if found.step is None:
+    if breakdown.step is None:
         return []
-    step = found.step.value
+    step = breakdown.step.value
     lines = [f"A step of {setting.images_per_step} images takes {_figures(1000 * step)} ms. Of this:"]
-    for cost in found.costs:
+    for cost in breakdown.costs:
         remark = {
             Significance.COSTS: "",
             Significance.NOISE: f": no measurable cost; noise could hide {max(0.0, cost.added.high) / step:.0%}",
             Significance.UNSURE: ": too few steps to tell it from noise",
             Significance.SAVES: ": seems to save time" if cost.parts[-1] in NEVER_SAVE else ": saves time",
         }[cost.significance]
-        lines.append(f"{found.share(cost):6.0%}  {cost.name}{remark}")
-    return [*lines, *(f"     ?  {part}: its run failed, so the step lacks it" for part in found.unknown)]
+        lines.append(f"{breakdown.share(cost):6.0%}  {cost.name}{remark}")
+    return [*lines, *(f"     ?  {part}: its run failed, so the step lacks it" for part in breakdown.unknown)]
 
 
-def sentences(found: Breakdown, setting: Setting) -> list[str]:
+def sentences(breakdown: Breakdown, setting: Setting) -> list[str]:
     """Returns warnings, then what takes most of a step, what to try and the most it can gain; largest part first."""
-    if found.step is None:
+    if breakdown.step is None:
         return ["Where the time goes is unknown: no run of the model has a rate."]
-    warnings, unknown, chance = [], [], found.impossible
-    if found.unknown:
-        unknown.append(f"Not known, since its run failed: the cost of {', '.join(found.unknown)}.")
-    unsure = [cost for cost in found.costs if cost.significance is Significance.UNSURE]
+    warnings, unknown, chance = [], [], breakdown.impossible
+    if breakdown.unknown:
+        unknown.append(f"Not known, since its run failed: the cost of {', '.join(breakdown.unknown)}.")
+    unsure = [cost for cost in breakdown.costs if cost.significance is Significance.UNSURE]
     if unsure:
         unknown.append(
             f"Too few steps to tell from noise: {', '.join(cost.name for cost in unsure)}. Pass a longer "
@@ -157,30 +157,30 @@ def sentences(found: Breakdown, setting: Setting) -> list[str]:
             "show how much that makes them differ, so everything below may be chance: quiet the machine and measure "
             "again."
         )
-    if not found.degrees:
+    if not breakdown.degrees:
         unknown.append(
-            f"Nothing was repeated, so equal processes are assumed to differ by {found.spread:.0%}, which can "
+            f"Nothing was repeated, so equal processes are assumed to differ by {breakdown.spread:.0%}, which can "
             "hide costs: pass a longer --time_limit_seconds, with which every stage runs twice."
         )
     if chance:
         warnings.append(
-            f"{chance.name.capitalize()} seems to save {-found.share(chance):.0%}, which is impossible: runs on this "
-            "machine now differ by that much by chance, so smaller costs mean nothing. Quiet it and measure again."
+            f"{chance.name.capitalize()} seems to save {-breakdown.share(chance):.0%}, which is impossible: runs on "
+            "this machine now differ by that much by chance, so smaller costs mean nothing. Quiet it and measure again."
         )
-        if -found.share(chance) >= _TOO_MUCH_CHANCE:
+        if -breakdown.share(chance) >= _TOO_MUCH_CHANCE:
             return warnings + unknown
-    worth = found.worth_advice
-    most = [f"Most of the time goes to {cost.name}: {found.share(cost):.0%}." for cost in worth[:1]]
+    worth = breakdown.worth_advice
+    most = [f"Most of the time goes to {cost.name}: {breakdown.share(cost):.0%}." for cost in worth[:1]]
     advice = most if worth and all(cost.added.value < worth[0].added.value for cost in unsure) else []
-    advice += [_sentence(found, cost, setting) for cost in worth]
+    advice += [_sentence(breakdown, cost, setting) for cost in worth]
     if [cost.parts for cost in worth] == [(Part.COMPUTE,)] and not (chance or unknown):
         advice.append(f"Nothing else takes {WORTH_ADVICE:.0%} or more.")
     return warnings + advice + unknown
 
 
-def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
+def _sentence(breakdown: Breakdown, cost: Cost, setting: Setting) -> str:
     advice = " ".join(_advice(part, setting) for part in cost.parts)
-    start = f"{cost.name.capitalize()} ({found.share(cost):.0%}):"
+    start = f"{cost.name.capitalize()} ({breakdown.share(cost):.0%}):"
     if Part.COMPUTE not in cost.parts:
         avoided, avoidable = "without it", 1.0
     elif setting.attained is None:
@@ -188,7 +188,7 @@ def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
     else:
         avoided = f"it reaches {setting.attained:.0%} of the device's roofline; at its bound"
         avoidable = max(0.0, 1 - setting.attained)
-    gain = found.gain(cost, avoidable)
+    gain = breakdown.gain(cost, avoidable)
     more = f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
     return f"{start} {avoided}, {more}. {advice}"
 

@@ -86,8 +86,8 @@ class Setting:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all of it by name, as JSON can hold it."""
-        own = {name: value for name, value in vars(self).items() if name not in ("workload", "devices")}
-        return {**vars(self.workload), **vars(self.devices), **own, "at_once": self.at_once}
+        fields = {name: value for name, value in vars(self).items() if name not in ("workload", "devices")}
+        return {**vars(self.workload), **vars(self.devices), **fields, "at_once": self.at_once}
 
 
 class Significance(enum.StrEnum):
@@ -219,8 +219,10 @@ class Breakdown:
     def worth_advice(self) -> list[Cost]:
         """Returns the significant costs with a large share that exceed any impossible saving, the largest first."""
         least = -self.impossible.added.value if self.impossible else 0.0
-        found = [cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least]
-        large = [cost for cost in found if self.step and self.share(cost) >= WORTH_ADVICE]
+        significant = [
+            cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least
+        ]
+        large = [cost for cost in significant if self.step and self.share(cost) >= WORTH_ADVICE]
         return sorted(large, key=lambda cost: -cost.added.value)
 
     def to_dict(self) -> dict[str, Any]:

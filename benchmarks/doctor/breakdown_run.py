@@ -186,19 +186,19 @@ def measure_breakdown(
             about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
 
     status = until_stopped(work, "Stopped before the last stage: the results so far follow.")
-    found = Breakdown(stages.done)
+    breakdown = Breakdown(stages.done)
     share = roofline.share_of_bound if roofline else None
     attained = share if share is not None and share <= 1 else None  # a roofline that is exceeded is no bound
     setting = dataclasses.replace(of, attained=attained, disturbing=disturbing)
-    sentences = advice.sentences(found, setting)
+    sentences = advice.sentences(breakdown, setting)
     records = [f"records: {stages.runner.store.jsonl_path}"]
-    for section in (advice.shares(found, setting), about_roofline, sentences, records):
+    for section in (advice.shares(breakdown, setting), about_roofline, sentences, records):
         for line in ["", *section] if section else []:
             show(line)
-    if status is ExitStatus.OK and any(stage.failed for stage in found.stages):
+    if status is ExitStatus.OK and any(stage.failed for stage in breakdown.stages):
         status = ExitStatus.RUN_FAILED
     return {
-        "breakdown": {**found.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
+        "breakdown": {**breakdown.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
 
@@ -270,11 +270,11 @@ class _StageRunner:
             if len(rates) > 1:
                 middle = Interval(geometric_mean(rates))
                 self.done[number] = dataclasses.replace(stage, images_per_sec=middle, rates=rates)
-        found = Breakdown(self.done)
-        if found.degrees:
-            self._show(f"\n{counted(found.degrees, 'stage')} ran twice; with both runs of each:")
+        breakdown = Breakdown(self.done)
+        if breakdown.degrees:
+            self._show(f"\n{counted(breakdown.degrees, 'stage')} ran twice; with both runs of each:")
             for part in self._ran:
-                self._show(advice.row(found, part))
+                self._show(advice.row(breakdown, part))
 
 
 def _seconds_for_interval(measurement: Measurement) -> float:

@@ -67,15 +67,15 @@ def run_doctor(chosen: Config, breakdown: BreakdownPlan | None, command: Sequenc
     if cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
         observations = machine_checks.look()
-        disturbing = [one.name for one in observations if one.is_disturbing]
+        disturbing = [check.name for check in observations if check.is_disturbing]
         if output_format == "text":
             say("\n".join(machine_checks.report(observations)))
-        found, status = (
+        numbers, status = (
             breakdown_run.measure_breakdown(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
         )
         if output_format == "json":
-            seen = [dataclasses.asdict(one) for one in observations]
-            say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
+            checks = [dataclasses.asdict(check) for check in observations]
+            say(json.dumps({"is_quiet": not disturbing, "observations": checks, **numbers}))
         return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
     from benchmarks.cluster import network

@@ -268,14 +268,14 @@ def _software(opened: Driver, gpu: DriverGpu) -> Iterator[Observation]:
     names = ("TensorFlow", "cuDNN", "driver's CUDA")
     versions = (software["tensorflow_version"], software["cudnn_version"], opened.cuda_version)
     seen = ", ".join(f"{name} {version}" for name, version in zip(names, versions, strict=True) if version)
-    found = gpu_support.judge({described.name: described.compute_capability}, opened.cuda_version, software)
-    advice = " ".join(one.sentence for one in found if one.is_fatal)
+    judgements = gpu_support.judge({described.name: described.compute_capability}, opened.cuda_version, software)
+    advice = " ".join(judgement.sentence for judgement in judgements if judgement.is_fatal)
     yield observed(f"GPU {gpu.index} software", seen, bool(advice), advice)
 
 
 def _use(gpu: DriverGpu) -> Iterator[Observation]:
     load, processes = gpu.ask("nvmlDeviceGetUtilizationRates"), gpu.ask("nvmlDeviceGetComputeRunningProcesses")
-    users = ", ".join(f"pid {one.pid}" for one in processes or () if one.pid != os.getpid())
+    users = ", ".join(f"pid {process.pid}" for process in processes or () if process.pid != os.getpid())
     is_busy = load is not None and load.gpu > _BUSY_PERCENT
     seen = ("" if load is None else f"{load.gpu}% busy, ") + (
         f"used by {users}" if users else "no other process is seen"
@@ -291,15 +291,15 @@ def _use(gpu: DriverGpu) -> Iterator[Observation]:
 def _clock(gpu: DriverGpu) -> Iterator[Observation]:
     """Checks whether the clock is held down. An idle GPU's clock is low, which is no fault."""
     clock = gpu.ask("nvmlDeviceGetClockInfo", gpu.driver.NVML_CLOCK_SM)
-    wanted = gpu.ask("nvmlDeviceGetApplicationsClock", gpu.driver.NVML_CLOCK_SM)
+    usual = gpu.ask("nvmlDeviceGetApplicationsClock", gpu.driver.NVML_CLOCK_SM)
     # The name that drivers before 535 know, too.
     reasons = gpu.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     slowed_by = gpu.slowed_by(reasons or 0)
     is_idle = None if reasons is None else bool(reasons & gpu.driver.nvmlClocksThrottleReasonGpuIdle)
-    words = [] if clock is None else [f"{clock} MHz" + (f" of {wanted} MHz" if wanted else "")]
+    words = [] if clock is None else [f"{clock} MHz" + (f" of {usual} MHz" if usual else "")]
     words += ["idle"] if is_idle else []
     words += [f"held down by {why}" for why in slowed_by]
-    is_low = bool(clock and wanted and is_idle is False and clock < _CLOCK_SHARE * wanted)
+    is_low = bool(clock and usual and is_idle is False and clock < _CLOCK_SHARE * usual)
     advice = (
         "Its steps take longer than they should: check its cooling, its power and the clock that is set (nvidia-smi -q "
         "-d CLOCK,PERFORMANCE)."
@@ -334,8 +334,8 @@ def _memory_errors(gpu: DriverGpu) -> Iterator[Observation]:
         "rows could not be replaced": failed,
         "pages wait to be retired": retiring,
     }
-    found = ", ".join(words for words, is_so in faults.items() if is_so)
+    problems = ", ".join(words for words, is_so in faults.items() if is_so)
     advice = (
         "Reset the GPU (sudo nvidia-smi --gpu-reset) or restart the machine; if the errors return, replace the GPU."
     )
-    yield observed(f"GPU {gpu.index} memory errors", found or "none", bool(found), advice)
+    yield observed(f"GPU {gpu.index} memory errors", problems or "none", bool(problems), advice)

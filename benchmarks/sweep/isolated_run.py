@@ -86,11 +86,11 @@ class CellRunner:
     def ready(self, cell: Cell, end: interleaved_steps.End | None) -> Iterator[subprocesses.Command]:
         """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
-        own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
+        flags = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
         directory = self.store.jsonl_path.parent
         with _temporary_file(directory) as stdout, _log(directory, f"{session}-{next(self.numbers):04d}") as log:
             yield subprocesses.Command(
-                words=[*self.program, *cell.arguments, *own],
+                words=[*self.program, *cell.arguments, *flags],
                 stdout=stdout,
                 stderr=log,
                 first_to_be_killed=True,
@@ -278,31 +278,31 @@ def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:
     """Returns the last record of this session that a run printed, if any."""
     assert stdout is not None, "each run has files of its own"
     stdout.seek(0)
-    found = None
+    last = None
     for line in stdout:  # which may be many millions
         if line.startswith(b"{"):
             with contextlib.suppress(ValueError):
                 record = Record.from_json(line)
-                found = record if record.identity.session_id == session else found
-    return found
+                last = record if record.identity.session_id == session else last
+    return last
 
 
 def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: str) -> tuple[Status, str]:
     """Returns how a process ended that left no record, with its last lines of output."""
     lines = [line for line in output.splitlines() if line.strip()]
-    said = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
+    last_output = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.was_silent:
         return Status.TIMEOUT, (
             f"Killed because it neither computed nor wrote anything for {silence.SILENT_SECONDS:g} s while it started "
-            f"(it may be stopped), and the run beside it waited for it.{said}"
+            f"(it may be stopped), and the run beside it waited for it.{last_output}"
         )
     if ended.timed_out:
-        return Status.TIMEOUT, f"Killed {killed} without finishing.{said}"
+        return Status.TIMEOUT, f"Killed {killed} without finishing.{last_output}"
     if ended.wrote_too_much:
         return (
             Status.CRASH,
-            f"Killed because it wrote more than {subprocesses.MOST_OUTPUT_BYTES:,} bytes of output.{said}",
+            f"Killed because it wrote more than {subprocesses.MOST_OUTPUT_BYTES:,} bytes of output.{last_output}",
         )
     if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
@@ -314,9 +314,9 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
         reason = f"{by}: {' '.join(cell.arguments)}. Try a smaller --batch_size."
         if cell.config:
             reason = out_of_memory(by, cell.config.workload, cell.config.devices)
-        return Status.OUT_OF_MEMORY, f"{reason}{said}"
+        return Status.OUT_OF_MEMORY, f"{reason}{last_output}"
     if ended.returncode < 0:
         name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""
-        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{said}"
-    return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{said}"
+        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{last_output}"
+    return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{last_output}"

@@ -48,13 +48,13 @@ def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus
 
     def show(finished: Sequence[Record]) -> None:
         rows = summarize(finished)
-        found = scalability.curves(rows, [noun], least=1)
-        for curve in found:
+        curves = scalability.curves(rows, [noun], least=1)
+        for curve in curves:
             for line in [curve.title, *table(scalability.table(curve), rule=True), "", *scalability.verdict(curve), ""]:
                 say(line)
         for line in headline.reasons(rows):
             say(line)
-        _draw(found, Path(values["output_dir"] or DEFAULTS["output_dir"]))
+        _draw(curves, Path(values["output_dir"] or DEFAULTS["output_dir"]))
 
     return sweep_verb.run_cells(cells, {**values, "repeats": values["repeats"] or _REPEATS}, command, show)
 
@@ -110,11 +110,11 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
         )
 
 
-def _draw(found: Sequence[scalability.Curve], output: Path) -> None:
+def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:
     """Writes the curves as `scaling.svg` and `scaling.png`."""
     from results.report import figures, scaling_plots  # with matplotlib, which takes its time
 
-    plot = figures.Plot("scaling", "Scaling", "", lambda _: scaling_plots.of_curves(found))
+    plot = figures.Plot("scaling", "Scaling", "", lambda _: scaling_plots.of_curves(curves))
     try:
         for _, svg in figures.drawn([plot], [], output):
             say(f"{output / 'scaling.svg'} and scaling.png" if svg else "A record holds a number that cannot be drawn.")

@@ -50,7 +50,8 @@ def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
 
 def _show(finished: Sequence[Record]) -> None:
     rows = summarize(finished)
-    for line in [*headline.lines(rows), *(line for one in side_tables.comparisons(rows) for line in one.text())]:
+    tables = side_tables.comparisons(rows)
+    for line in [*headline.lines(rows), *(line for table in tables for line in table.text())]:
         say(line)
 
 
@@ -121,10 +122,10 @@ def _split(
     kept: list[Record] = []
 
     def is_done(config: Mapping[str, Any]) -> bool:
-        found = done.get(_key(config))
-        if not found:
+        left = done.get(_key(config))
+        if not left:
             return False
-        kept.append(found.pop(0))
+        kept.append(left.pop(0))
         return True
 
     refused = [cell for cell, _ in rounds[0] if cell.config is None and not is_done(given(cell))]
@@ -145,14 +146,14 @@ def _run_all(
     After `limit` seconds (None: no limit), no run is started.
     """
     records: list[Record] = []
-    own = dict(zip(cells, grid.own_flags(cells)[1], strict=True))
+    differing = dict(zip(cells, grid.own_flags(cells)[1], strict=True))
     begun = time.monotonic()
     display = SweepDisplay([seconds for _, seconds in missing])
     for count, (cell, _) in enumerate(missing):
         if limit is not None and time.monotonic() - begun > limit:
             warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
             break
-        display.begin(own[cell] if len(own) > 1 else what_is_run(cell))
+        display.begin(differing[cell] if len(differing) > 1 else what_is_run(cell))
         records.append(runner.run_cell(cell))
         display.end(records[-1])
     return records
@@ -166,19 +167,19 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
     # A run on the CPU does not query GPUs, so its machine seems to have none.
     without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
     this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
-    wanted = {_key(cell.config.to_dict() if cell.config else given(cell)) for cell in cells}
+    keys = {_key(cell.config.to_dict() if cell.config else given(cell)) for cell in cells}
     ours = provenance.identity({})
-    found: dict[str, list[Record]] = {}
+    done: dict[str, list[Record]] = {}
     others: list[Record] = []
     for record in earlier:
         # A run's own refusal may have had a temporary reason, so it is tried again.
         refused = record.status is Status.SKIPPED and record.config_not_in_key
         again = refused or record.status is Status.INTERRUPTED
         key = _key(record.config)
-        if record.identity.hardware_key not in this_machine or again or key not in wanted:
+        if record.identity.hardware_key not in this_machine or again or key not in keys:
             continue
         if all(getattr(record.identity, name) == getattr(ours, name) for name in _SOFTWARE):
-            found.setdefault(key, []).append(record)
+            done.setdefault(key, []).append(record)
         else:
             others.append(record)
     if others:
@@ -193,7 +194,7 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
             f"--resume: {counted(len(others), 'record')} of other software {'does' if len(others) == 1 else 'do'} not "
             f"count, and what they measured is run again: {found_to_differ}."
         )
-    return found
+    return done
 
 
 def _key(config: Mapping[str, Any]) -> str:

@@ -147,8 +147,8 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
     provenance = new_session(command, on_gpus=on_gpu)
     question = {"what": "batch_size", "check_precision": is_checked, **usual.key_fields()}
     key = cache.key(provenance.identity({}), question)
-    found = _cached(key, on_gpu=on_gpu)
-    if found is None:
+    answer = _cached(key, on_gpu=on_gpu)
+    if answer is None:
         if values["print_config"]:
             raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
         begun = time.monotonic()
@@ -157,13 +157,13 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
         raise_on_termination()
         probe = _trials(values, runner, count_gpus, is_checked=is_checked)
         limits = (math.inf, _HEADROOM_ON_GPUS) if on_gpu else (_SHARE_OF_MEMORY * linux.available_bytes(), 0.0)
-        found = largest_that_fits(usual.workload.batch_per_device, probe, *limits)
-        if not found.largest:
-            raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
+        answer = largest_that_fits(usual.workload.batch_per_device, probe, *limits)
+        if not answer.largest:
+            raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {answer.limit}")
         run_log.leave_out(time.monotonic() - begun)
-        cache.put(key, dataclasses.asdict(found))
-    resolved = config.resolve({**values, "batch_size": found.largest}, count_gpus)
-    notice = f"--batch_size=auto: {found.largest} images per device. {found.limit} Another batch trains differently."
+        cache.put(key, dataclasses.asdict(answer))
+    resolved = config.resolve({**values, "batch_size": answer.largest}, count_gpus)
+    notice = f"--batch_size=auto: {answer.largest} images per device. {answer.limit} Another batch trains differently."
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))
 
 

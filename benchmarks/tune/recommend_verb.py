@@ -111,8 +111,8 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
 
 
 def _cached(key: str) -> tuple[Answer, str] | None:
-    found = cache.FILE.find(key, cache.Answered[Answer])
-    return (found.answer, found.time_utc) if found else None
+    held = cache.FILE.find(key, cache.Answered[Answer])
+    return (held.answer, held.time_utc) if held else None
 
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:

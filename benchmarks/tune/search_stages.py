@@ -76,8 +76,8 @@ def cells(stage: Stage, fixed: Texts, chosen: Texts, count_gpus: Callable[[], in
     """Returns the different choices of a stage, each with its cell; an impossible cell has the reason."""
     alone = {"num_gpus": "1"} if stage.on_one_device else {}
     merged = [{**fixed, **alone, **chosen, **choice} for choice in stage.choices]
-    found = grid.cells([{name: [value] for name, value in flags.items()} for flags in merged], count_gpus)
-    return [(choice, cell) for choice, cell in zip(stage.choices, found, strict=True) if not cell.same_as_before]
+    resolved = grid.cells([{name: [value] for name, value in flags.items()} for flags in merged], count_gpus)
+    return [(choice, cell) for choice, cell in zip(stage.choices, resolved, strict=True) if not cell.same_as_before]
 
 
 def _is_fixed(name: str, fixed: Texts) -> bool:
@@ -125,7 +125,7 @@ def _computing(
 
 
 def _product(*axes: Iterable[Texts]) -> list[Texts]:
-    return [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
+    return [dict(itertools.chain(*(choice.items() for choice in choices))) for choices in itertools.product(*axes)]
 
 
 def _managers(num_devices: int, shared_on: str, *, forward_only: bool) -> list[Texts]:

@@ -125,9 +125,9 @@ def rule_of(training: Training) -> Rule | None:
     return None if rule == SGD else rule
 
 
-def under(rule: Rule | None, found: Iterable[Case]) -> Iterator[Case]:
+def under(rule: Rule | None, comparisons: Iterable[Case]) -> Iterator[Case]:
     """Yields comparisons with this rule instead of SGD and momentum; None: as they are."""
-    for case in found:
+    for case in comparisons:
         if rule is None or case.reference == NO_CHANGE:
             yield case
         elif case.reference != "momentum":  # there is one with SGD for each of these
@@ -149,8 +149,8 @@ def of_setting(variables: Variables) -> list[Case]:
     references = [] if modifiers.fc_model_parallel else ["sgd", "momentum"]  # the layers of scalars are not divided
     if MANAGERS[manager].exchanges_gradients and expected.is_plain_sgd(modifiers):
         references.append(WHOLE_BATCH)
-    found = [Case(manager, modifiers, shared_on, reference, title) for reference in references]
-    return [*found, without_applying(manager, modifiers, shared_on)]
+    comparisons = [Case(manager, modifiers, shared_on, reference, title) for reference in references]
+    return [*comparisons, without_applying(manager, modifiers, shared_on)]
 
 
 def titled(manager: str, modifiers: Modifiers) -> str:

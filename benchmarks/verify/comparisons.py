@@ -52,8 +52,8 @@ def results(
 
     @functools.cache  # trained when the first case needs it
     def weights_of_one_device(towers: int, rule: Rule) -> Weights:
-        one = Devices() if cluster else dataclasses.replace(devices, num_devices=1)
-        plan, config = device_plan.plan(one, shared_on="cpu"), device_plan.session_config(one)
+        single = Devices() if cluster else dataclasses.replace(devices, num_devices=1)
+        plan, config = device_plan.plan(single, shared_on="cpu"), device_plan.session_config(single)
         alone = oracle.Training(plan, config, Alone() if cluster else team, step_timeout_seconds)
         return oracle.convolutional_weights(alone, maker("replicated", plan, Modifiers()), towers, rule)
 

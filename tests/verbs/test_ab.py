@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.compare import builds as ab_builds
@@ -26,74 +23,13 @@ from benchmarks.process import subprocesses
 from results.gate import noise
 from results.gate.noise import Noise
 from results.loading import load
-from results.record import Record
+from tests.support.builds import Builds
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
-from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
+from tests.support.fake_runs import FakeRuns
 from tests.support.records import fake_run
 
 # Of the runs of `trivial` in their usual batch.
 KEY = fake_run(model="trivial").identity.config_key
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Build:
-    """What a side's runs do.
-
-    Attributes:
-        name: in the list of what was started.
-        rate: images per second, of models without one of their own.
-        rates: of models.
-        noise: standard deviation of a run's rate, as a share.
-        crashes: numbers of the runs that crash, from 1, warm-up runs not counted.
-        refuses: models and managers.
-        batch: images per device that it runs, whatever its flags say.
-        environment: what its records say beside the usual.
-        raises: a signal to the whole comparison, while it runs.
-    """
-
-    name: str = ""
-    rate: float = 100.0
-    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    noise: float = 0.002
-    crashes: Sequence[int] = ()
-    refuses: Sequence[str] = ()
-    batch: int = 32
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    raises: int | None = None
-
-
-class Builds:
-    """Runs the builds that a test compares, and notes each run."""
-
-    def __init__(self) -> None:
-        self.named: dict[str, Build] = {}
-        self.order: list[str] = []
-        self._numbers: Counter[str] = Counter()
-
-    def side(self, name: str, **does: Any) -> str:
-        """Returns the flag of a side whose runs do this."""
-        self.named[name] = Build(name=name, **does)
-        return f"--{name}_command={sys.executable} {name}"
-
-    def __call__(self, run: FakeRun) -> Record | Failure:
-        program, flags = run.words[1], run.flags
-        build = self.named.get(program) or Build(**json.loads(Path(program).read_text()))
-        model, is_warmup = flags["model"], "warmup" in flags["output_dir"]
-        what = f"{build.name} {model}"
-        self.order.append(f"warmup {what}" if is_warmup else what)
-        self._numbers[what] += not is_warmup
-        number = self._numbers[what]
-        if build.raises:
-            interrupt(build.raises)
-        if number in build.crashes and not is_warmup:
-            return Failure(returncode=-signal.SIGSEGV, stderr="it broke here")
-        if {model, flags.get("variable_update")} & {*build.refuses}:
-            return Failure(returncode=2, stderr="run_bench: There is no flag --new.")
-        rate = build.rates.get(model, build.rate)
-        rate *= 1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1)
-        made = fake_run(model=model, batch_per_device=build.batch, step_seconds=build.batch / rate)
-        environment = {**made.environment, "cpu_model": "a CPU", **build.environment}
-        return replace(made, environment=environment)
 
 
 @pytest.fixture
@@ -106,8 +42,8 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
 
 @pytest.fixture
 def side(builds: Builds) -> Callable[..., str]:
-    """Returns the flag of a side whose runs do what a `Build` says."""
-    return builds.side
+    """Returns the flag of a side whose runs do what a `Build` says, with a little noise."""
+    return lambda name, **does: builds.side(name, **{"noise": 0.002, **does})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.cli import main
-from benchmarks.errors import ExitStatus, OverdueError
+from benchmarks.errors import ExitStatus
 from benchmarks.machine import provenance
 from benchmarks.measure import interleaved_steps
 from benchmarks.process import silence, subprocesses
@@ -23,70 +20,10 @@ from benchmarks.sweep import grid, isolated_run
 from results.gate import noise
 from results.loading import load
 from results.record import Record, Status
+from tests.support.builds import Builds
 from tests.support.commands import ROOT
-from tests.support.fake_runs import Failure, FakeRun, FakeRuns
+from tests.support.fake_runs import FakeRuns
 from tests.support.records import fake_run
-
-STEPS = 20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Build:
-    """What a side's runs do.
-
-    Attributes:
-        rate: images per second.
-        interleaves: whether it knows how.
-        breaks: whether a run fails, given its number, from 1, and whether it was to interleave.
-        stuck: whether its runs take no time slice; they are killed when the other side gives up.
-    """
-
-    rate: float = 100.0
-    interleaves: bool = True
-    breaks: Callable[[int, bool], bool] = lambda number, in_turn: False
-    stuck: Callable[[int], bool] = lambda number: False
-
-
-class Builds:
-    """Runs the builds that a test compares, and notes each step: `b` is one of the base, `c` of the candidate."""
-
-    def __init__(self) -> None:
-        self.named: dict[str, Build] = {}
-        self.taken = ""
-        self.given_up = threading.Event()
-        self._numbers: Counter[str] = Counter()
-
-    def __call__(self, run: FakeRun) -> Record | Failure:
-        name = Path(run.flags["output_dir"]).name
-        build = self.named.get(name, Build())
-        self._numbers[name] += 1
-        if build.breaks(self._numbers[name], run.turns is not None):
-            return Failure(returncode=1, stderr="it broke here")
-        own = run.turns if build.interleaves else None
-        if own and build.stuck(self._numbers[name]):
-            self.given_up.wait(60.0)
-            self.given_up.clear()
-            return Failure(returncode=-9, timed_out=True)
-        if own:
-            try:
-                own.begin(STEPS, 0.1)
-            except OverdueError as error:
-                self.given_up.set()
-                return replace(fake_run(step_seconds=1.0), status=Status.TIMEOUT, reason=str(error))
-        for _ in range(STEPS):
-            self.taken += name[0]
-            if own:
-                own.after_step()
-        if own:
-            own.finish()
-        made = fake_run(step_seconds=32 / build.rate)
-        environment = interleaved_steps.environment(own.steps_per_slice if own else None)
-        return replace(made, environment={**made.environment, **environment})
-
-    @property
-    def pairs(self) -> list[str]:
-        """Returns the steps of each pair of runs, in order."""
-        return [self.taken[begin : begin + 2 * STEPS] for begin in range(0, len(self.taken), 2 * STEPS)]
 
 
 @pytest.fixture
@@ -105,9 +42,8 @@ def ab(tmp_path: Path, builds: Builds, capsys: pytest.CaptureFixture[str], monke
     """Compares a build with one that does what a `Build` says; returns the status, and all that was printed."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
-    def run(*words: str, **does: Any) -> tuple[int, str]:
-        builds.named["candidate"] = Build(**does)
-        sides = [f"--{side}_command={sys.executable}" for side in ("base", "candidate")]
+    def run(*words: str, base: dict[str, Any] | None = None, **does: Any) -> tuple[int, str]:
+        sides = [builds.side("base", **(base or {})), builds.side("candidate", **does)]
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         status = main.dispatch(["ab", "--device=cpu", "--model=mlp", *places, *sides, *words])
         shown = capsys.readouterr()
@@ -147,14 +83,14 @@ def test_no_steps_are_interleaved_without_a_warm_up_round(ab: Ab, builds: Builds
 
 
 def test_runs_that_fail_only_together_follow_each_other(ab: Ab, builds: Builds) -> None:
-    status, said = ab(breaks=lambda number, in_turn: in_turn)
+    status, said = ab(breaks=lambda number, interleaved: interleaved)
     assert status == ExitStatus.OK and "started at once, the candidate failed. crash: " in said
     assert "it broke here" in said
     assert builds.taken.startswith("b" * 40 + "c" * 40 + "b" * 20)
 
 
 def test_a_pair_of_which_one_run_fails_is_repeated_with_interleaved_steps(ab: Ab, builds: Builds) -> None:
-    status, said = ab(breaks=lambda number, in_turn: number == 3)
+    status, said = ab(breaks=lambda number, interleaved: number == 3)
     assert status == ExitStatus.OK and "candidate failed, and was run again. crash: " in said
     assert "whole runs" not in said
     taken = builds.taken
@@ -171,8 +107,8 @@ def test_the_side_that_does_not_take_its_turn_is_named(
     ab: Ab, builds: Builds, monkeypatch: pytest.MonkeyPatch, stuck: str, status: ExitStatus
 ) -> None:
     monkeypatch.setattr(interleaved_steps, "_LEAST_START_SECONDS", 0.1)
-    builds.named["base"] = Build(stuck=lambda number: stuck == "base" and number > 1)
-    found, said = ab(stuck=lambda number: stuck == "candidate" and number > 1)
+    base = {"stuck": lambda number: stuck == "base" and number > 1}
+    found, said = ab(base=base, stuck=lambda number: stuck == "candidate" and number > 1)
     assert found == status
     waiting = "candidate" if stuck == "base" else "base"
     assert f"a run of the {waiting} failed, and was run again. timeout: The other run of this pair has not" in said
