@@ -155,8 +155,7 @@ def measure_breakdown(
 ) -> tuple[dict[str, Any], ExitStatus]:
     """Runs all stages; as text, prints the row of each as soon as it is known, then shares and advice.
 
-    `command` are the words of the command line, for records of runs that left none. `disturbing` are the names of the
-    checks of this machine that failed.
+    `disturbing` are the names of the checks of this machine that failed.
 
     Returns:
         Both under `breakdown` and `roofline`, in JSON's types; RUN_FAILED if a stage failed, or how it was stopped.

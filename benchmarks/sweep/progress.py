@@ -24,13 +24,7 @@ _GFLOPS_PER_CORE, _GFLOPS_PER_GPU = 100.0, 15_000.0
 
 
 def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | None = None) -> float:
-    """Returns how long a run may take, its start included.
-
-    Args:
-        config: of the run.
-        earlier: records; those of its configuration time a step.
-        steps: that are measured; None: as configured.
-    """
+    """Returns how long a run may take, its start included; earlier records of its configuration time a step."""
     key = key_of(config.key_fields())
     alike = [record for record in earlier if record.identity.config_key == key and record.status is Status.OK]
     if alike:

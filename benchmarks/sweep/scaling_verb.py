@@ -33,10 +33,6 @@ _SHARED = "Virtual GPUs and logical CPU devices share their hardware, so they do
 def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs different numbers of devices or workers, fits a curve to each combination of the other flags, and draws it.
 
-    Args:
-        values: of the flags (None: not given).
-        command: the words of the command line, for records of runs that left none.
-
     Raises:
         UsageError: a value is out of range, there is one number of devices only, or results cannot be stored.
     """

@@ -38,10 +38,6 @@ _NOT_CHOSEN = set(
 def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs every cell `repeats` times, and prints the results. If it is stopped, finished runs are stored.
 
-    Args:
-        values: of the flags (None: not given).
-        command: the words of the command line, for records of runs that left none.
-
     Raises:
         UsageError: a value is out of range, nothing can be run, or results cannot be stored.
     """
@@ -63,11 +59,7 @@ def run_cells(
 ) -> ExitStatus:
     """Runs cells as often as the flags say, and shows their records, also earlier ones with --resume.
 
-    Args:
-        cells: of a grid.
-        values: of the flags of a sweep (None: not given).
-        command: the words of the command line, for records of runs that left none.
-        show: prints the results.
+    `values` are of the flags of a sweep (None: not given); `command` is for records of runs that left none.
 
     Raises:
         UsageError: there are too many runs, or results cannot be stored.
@@ -115,9 +107,7 @@ def _split(
 ) -> tuple[list[Record], list[Cell], list[tuple[Cell, float]]]:
     """Returns earlier records that count, cells that cannot run, and the runs that are missing, in their order.
 
-    Args:
-        rounds: the cells of each repeat, each with its estimated seconds.
-        done: earlier records by the key of their configuration; each counts for one run.
+    `rounds` are the cells of each repeat, each with its estimated seconds; each `done` record counts for one run.
     """
     kept: list[Record] = []
 

@@ -133,8 +133,6 @@ def _next_trial(fits: int, too_many: int | None) -> int:
 def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int]) -> Config:
     """Returns the configuration with the largest batch that fits, from the cache or from a search.
 
-    `values` are of the flags of `run`.
-
     Raises:
         UsageError: the flags contradict each other, name a cluster, or run nothing and the cache has no answer; or
             the results directory cannot be written.

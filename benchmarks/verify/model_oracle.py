@@ -93,14 +93,7 @@ def _lone_tower(
 
 
 class Steps:
-    """The steps of a manager with modifiers, from the gradients of single towers.
-
-    Args:
-        case: has the manager, its modifiers and the rule.
-        compute: what a tower computes, see `_lone_tower`.
-        batches: of each tower, the same in every step.
-        learning_rate: of the rule.
-    """
+    """The steps of a case's manager, from the gradients of single towers, whose batches are the same in every step."""
 
     def __init__(self, case: Case, compute: Compute, batches: Sequence[Batch], learning_rate: float) -> None:
         self._rule, self._entry, self._modifiers = case.rule, MANAGERS[case.manager], case.modifiers
@@ -174,13 +167,7 @@ def _mean(every: Sequence[Values]) -> Values:
 
 
 def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = None) -> Iterator[CaseResult]:
-    """Runs comparisons of the configured model on the configured devices and yields their results.
-
-    Args:
-        config: decides on the model, the devices, and how long a step may take.
-        chosen: as `cases.model_cases` returns them.
-        watchdog: ends the process if a step takes longer; None: no limit.
-    """
+    """Runs `model_cases` of the configured model on the configured devices and yields their results."""
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     model, training = specs.find_model(config.workload.model), config.training
     options, rate = device_plan.session_config(config.devices), training.learning_rate

@@ -36,11 +36,7 @@ MakeManager = Callable[..., VariableManager]
 def trained(training: Training, make_manager: MakeManager, rule: Rule, *, in_turn: bool = False) -> Trajectory:
     """Trains the scalars under a manager and returns their trajectory, as this process sees it.
 
-    Args:
-        training: has the devices.
-        make_manager: makes the manager under test.
-        rule: updates the weights.
-        in_turn: the workers take their steps one after the other.
+    With `in_turn`, the workers take their steps one after the other.
     """
     trajectory = Trajectory()
     with training:
@@ -97,14 +93,7 @@ def optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
 
 
 class Training:
-    """One graph, its session, and the processes that train it together; use it as a context, once.
-
-    Args:
-        devices: of this process' towers.
-        config: of the session.
-        team: the processes that train together.
-        step_timeout_seconds: how long a step may take.
-    """
+    """One graph, its session, and the processes that train it together; use it as a context, once."""
 
     def __init__(
         self, devices: DevicePlan, config: tf.compat.v1.ConfigProto, team: Team, step_timeout_seconds: float
@@ -181,7 +170,7 @@ def convolutional_weights(
 
     Args:
         training: has one device per tower, or one alone; each process trains on its part of the images.
-        make_manager: makes the manager under test, given as `divided` the names of the divided weights.
+        make_manager: gets as `divided` the names of the divided weights.
         towers_in_total: decides the data, so that one device alone trains on the images of all towers.
         rule: updates the weights.
         divided: whether each tower holds some columns of the dense layers.
