@@ -23,17 +23,16 @@ from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.devices.roofline import Peak, Roofline
-from benchmarks.doctor import breakdown_run, doctor_verb
+from benchmarks.doctor import breakdown_run, doctor_verb, machine_checks
 from benchmarks.doctor.breakdown import Part
-from benchmarks.doctor.machine_checks import Observation
+from benchmarks.doctor.machine_checks import UNSEEN, Observation
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
-from benchmarks.process import subprocesses
+from benchmarks.process import subprocesses, tensorflow_setup
 from benchmarks.training import computing
 from results.loading import load
 from results.record import Record
 from tests.support.commands import Finished
-from tests.support.doctor import examine
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
 
@@ -193,15 +192,6 @@ def test_rows_come_with_the_sentences_below(break_down: BreakDown) -> None:
     assert done.stages["exchange"]["share"] == pytest.approx(0.4)
 
 
-def test_json_is_one_object_with_everything(
-    capsys: pytest.CaptureFixture[str], break_down: BreakDown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert break_down("--output_format=json").out == ""
-    status = examine(monkeypatch, "json", [], lambda seen: ({"breakdown": {"parts": []}}, ExitStatus.OK))
-    assert status == 0
-    assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "breakdown": {"parts": []}}
-
-
 def test_the_roofline_stands_below_and_its_share_is_used(break_down: BreakDown) -> None:
     told = {"fixed cost": 1e6, "compute": 100.0, "more devices": 100.0, "exchange": 100.0, "real input": 100.0}
     done = break_down(told=told, roofline=(ROOFLINE, ""))
@@ -246,7 +236,7 @@ def test_without_a_result_of_its_process_there_is_a_reason_and_no_roofline(
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("stage", [part for part in PARTS if part != "real input"])
+@pytest.mark.parametrize("stage", ["fixed cost", "exchange"])
 def test_a_stage_that_crashes_does_not_end_the_breakdown(break_down: BreakDown, stage: str) -> None:
     done = break_down(told={stage: CRASH})
     assert done.status == ExitStatus.RUN_FAILED
@@ -485,6 +475,84 @@ def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused_before_the_machine_is_looked_at(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this machine has 0 NVIDIA GPUs"):
         planned(tmp_path, "--num_gpus=2", "--device=gpu")
+
+
+def examine(
+    monkeypatch: pytest.MonkeyPatch,
+    output_format: str,
+    seen: Sequence[Observation],
+    break_down: Callable[[Sequence[str]], tuple[dict[str, Any], ExitStatus]] | None = None,
+) -> ExitStatus:
+    """Runs the verb; `break_down` stands for the breakdown, which there is none of without it."""
+    monkeypatch.setattr(machine_checks, "look", lambda: seen)
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda runtime: None)
+    if break_down:
+        monkeypatch.setattr(
+            breakdown_run, "measure_breakdown", lambda plan, command, disturbing: break_down(disturbing)
+        )
+    words = ["--device=cpu", f"--output_format={output_format}", *([] if break_down else ["--nobreakdown"])]
+    values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
+    return doctor_verb.run_doctor(*doctor_verb.doctor_options(values, lambda: 0), ["doctor"])
+
+
+GOVERNOR = Observation("frequency governor", "powersave", True, "Set another.")
+SEEN = [Observation("load", "0.10 on average"), Observation("turbo", UNSEEN)]
+
+
+def test_doctor_says_that_a_machine_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "text", SEEN) == ExitStatus.OK
+    assert capsys.readouterr().out.splitlines() == [
+        "what       seen",
+        "load   ok  0.10 on average",
+        "turbo  ?   cannot be seen here",
+        "",
+        "This machine is quiet.",
+    ]
+
+
+def test_doctor_says_what_disturbs_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "text", [*SEEN, GOVERNOR]) == 3
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "frequency governor  disturbs  powersave",
+        "",
+        "frequency governor: Set another.",
+        "",
+        "This machine is not quiet: frequency governor.",
+    ]
+
+
+def test_doctor_as_json(
+    capsys: pytest.CaptureFixture[str], break_down: BreakDown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert break_down("--output_format=json").out == ""
+    parts: dict[str, Any] = {"breakdown": {"parts": []}}
+    assert examine(monkeypatch, "json", [], lambda seen: (parts, ExitStatus.OK)) == 0
+    assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], **parts}
+    assert examine(monkeypatch, "json", [GOVERNOR]) == 3
+    assert json.loads(capsys.readouterr().out) == {
+        "is_quiet": False,
+        "observations": [
+            {"name": "frequency governor", "value": "powersave", "is_disturbing": True, "advice": "Set another."}
+        ],
+    }
+
+
+def test_the_exit_status_of_the_verb_is_its_verdict(
+    run_bench: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_checks, "_SECONDS", 0.2)
+    done = run_bench("doctor", "--device=cpu", "--nobreakdown")
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert [line.split()[-1] for line in lines[:1]] == ["seen"]
+    assert any(line.startswith("CPU used by others") and " cores" in line for line in lines)
+    assert done.status == (0 if lines[-1] == "This machine is quiet." else 3)
+    assert lines[-1].startswith("This machine is ")
+    assert list(tmp_path.iterdir()) == []
 
 
 LOUD = Observation("load", "9", True, "End it.")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ import pytest
 
 from benchmarks.doctor import machine_checks
 from benchmarks.doctor.machine_checks import UNSEEN, Observation, list_processes
-from benchmarks.errors import ExitStatus
-from tests.support.commands import Finished
-from tests.support.doctor import examine
 
 CORES = 4
 SECONDS = 2.0
@@ -347,59 +343,3 @@ def test_a_driver_that_tells_nothing_is_no_error(machine: Machine) -> None:
 def test_only_gpus_that_may_be_used_are_looked_at() -> None:
     seen = machine_checks.look_at_gpus({"CUDA_VISIBLE_DEVICES": "2,0"}, Driver(count=4))
     assert list(dict.fromkeys(one.name[:5] for one in seen)) == ["GPU 2", "GPU 0"] and len(seen) == 10
-
-
-LOUD = Observation("frequency governor", "powersave", True, "Set another.")
-QUIET = [Observation("load", "0.10 on average"), Observation("turbo", UNSEEN)]
-
-
-def test_doctor_says_that_a_machine_is_quiet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert examine(monkeypatch, "text", QUIET) == ExitStatus.OK
-    assert capsys.readouterr().out.splitlines() == [
-        "what       seen",
-        "load   ok  0.10 on average",
-        "turbo  ?   cannot be seen here",
-        "",
-        "This machine is quiet.",
-    ]
-
-
-def test_doctor_says_what_disturbs_and_what_to_do(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert examine(monkeypatch, "text", [*QUIET, LOUD]) == 3
-    assert capsys.readouterr().out.splitlines()[3:] == [
-        "frequency governor  disturbs  powersave",
-        "",
-        "frequency governor: Set another.",
-        "",
-        "This machine is not quiet: frequency governor.",
-    ]
-
-
-def test_doctor_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert examine(monkeypatch, "json", [LOUD]) == 3
-    assert json.loads(capsys.readouterr().out) == {
-        "is_quiet": False,
-        "observations": [
-            {"name": "frequency governor", "value": "powersave", "is_disturbing": True, "advice": "Set another."}
-        ],
-    }
-    assert examine(monkeypatch, "json", QUIET) == 0
-    assert json.loads(capsys.readouterr().out)["is_quiet"] is True
-
-
-def test_the_exit_status_of_the_verb_is_its_verdict(
-    run_bench: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine_checks, "_SECONDS", 0.2)
-    done = run_bench("doctor", "--device=cpu", "--nobreakdown")
-    assert done.stderr == ""
-    lines = done.stdout.splitlines()
-    assert [line.split()[-1] for line in lines[:1]] == ["seen"]
-    assert any(line.startswith("CPU used by others") and " cores" in line for line in lines)
-    assert done.status == (0 if lines[-1] == "This machine is quiet." else 3)
-    assert lines[-1].startswith("This machine is ")
-    assert list(tmp_path.iterdir()) == []
