@@ -50,7 +50,7 @@ _MOST_NEEDED = 60
 _UNKNOWN = "unknown, no run was valid"
 
 
-def _resolve(values: Mapping[str, Any]) -> RoundsPlan:
+def _plan_ab(values: Mapping[str, Any]) -> RoundsPlan:
     """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
     max_rounds = _MAX_ROUNDS if values["max_rounds"] is None else values["max_rounds"]
     for side in (BASE, CANDIDATE):
@@ -86,7 +86,7 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
             sides ran on different hardware.
         DataError: the stored noise of this machine cannot be read.
     """
-    plan, threshold = _resolve(values), compare_verb.threshold_of(values["threshold"])
+    plan, threshold = _plan_ab(values), compare_verb.threshold_of(values["threshold"])
 
     def compare() -> ExitStatus:
         with _sides(values) as sides:

@@ -100,7 +100,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
         _print(plan, *cached)
         return ExitStatus.OK
     finder = Finder(plan, CellRunner(output_dir=plan.output_dir, provenance=provenance), count_gpus)
-    status = until_stopped(finder.find)
+    status = until_stopped(finder.run_stages)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED

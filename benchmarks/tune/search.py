@@ -110,7 +110,7 @@ class Finder:
         self._tables: list[Table] = []
         self._open: tuple[Stage, Halving, list[Candidate]] | None = None
 
-    def find(self) -> None:
+    def run_stages(self) -> None:
         """Runs all stages with more than one candidate, each in its share of the time."""
         plan = self._plan
         sizes = [len(stage.choices) if len(stage.choices) > 1 else 0 for stage in plan.stages]

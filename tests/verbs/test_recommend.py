@@ -346,20 +346,6 @@ def test_the_answer_is_saved_before_it_is_printed(runs: Runs, monkeypatch: pytes
     assert answers.FILE.path().exists()
 
 
-def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    count = iter(range(10**6))
-    runs.rate = lambda chosen: 100.0 * (1 + 0.01 * (next(count) * 7 % 5))
-    _recommend(*ON_CPU, "--output_format=json")
-    answer = _answer(capsys)
-    best = _best(answer)
-    assert (best.workload.data_format, best.computing.xla, best.workload.batch_per_device) == ("NHWC", "off", 32)
-    assert best.variables.variable_update == "parameter_server"
-    taken = [row["arguments"] for table in answer["tables"] for row in table["rows"] if row["is_taken"]]
-    assert len(taken) == len(answer["tables"]) and ["--batch_size=32"] in taken
-    assert not any(row["is_close"] and row["is_taken"] for table in answer["tables"] for row in table["rows"])
-    assert any(row == answer["best"] for row in answer["tables"][-1]["rows"]), "its own rate, not the first's"
-
-
 @pytest.fixture
 def clock(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "time", types.SimpleNamespace(monotonic=lambda: runs.now))
