@@ -27,7 +27,6 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.isolated_run import PROGRAM, CellRunner, new_session
 from benchmarks.training import computing
 from models import specs
-from models.model_spec import ModelSpec
 from results.gate.rounds import rate, why_failed
 from results.intervals import Interval, geometric_mean
 from results.measurement import Measurement
@@ -125,16 +124,14 @@ def _planned(plan: BreakdownPlan) -> Generator[tuple[Stage, Mapping[str, str]]]:
         return
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
         spec = specs.find_model(name)
-        unlike = _why_none_are_generated(spec)
+        unlike = ""
+        if spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes:
+            unlike = (
+                f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
+            )
         why_not = unlike or _generate_images(spec.data_name, directory)
         last = stage(Part.INPUT, "images are read: generated", why_not, failed=bool(why_not and not unlike))
         yield last, exchanging | {"data_dir": directory}
-
-
-def _why_none_are_generated(spec: ModelSpec) -> str:
-    if spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes:
-        return f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
-    return ""
 
 
 def _generate_images(data_name: str, directory: str) -> str:

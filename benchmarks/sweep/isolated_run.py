@@ -27,7 +27,7 @@ from benchmarks.process import sentinel, silence, subprocesses
 from benchmarks.record_files import open_store, save
 from benchmarks.run.runner import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
-from results.loading import Loaded, load
+from results.loading import load
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
 from results.store import Store
@@ -107,8 +107,12 @@ class CellRunner:
 
         `before` is the store's file, at its end before the process; `killed` is when or why it was, if it was.
         """
-        session, was_removed = self.provenance.session_id, not _is_still(before, self.store.jsonl_path)
-        loaded = self._left_in(before) if was_removed else self.store.load(before.tell())
+        session, path = self.provenance.session_id, self.store.jsonl_path
+        was_removed = not _is_still(before, path)
+        if was_removed:  # the run may have stored its record before that, or in a new file
+            loaded = load(Path(f"/proc/self/fd/{before.fileno()}"), *([path] if path.exists() else []))
+        else:
+            loaded = self.store.load(before.tell())
         known = {record.identity.run_id for record in self.records}
         new = [each for each in loaded.records if each.identity.session_id == session]
         # A run prints its record, which others of this session may follow in the store, or which may not be in it, on
@@ -140,10 +144,6 @@ class CellRunner:
         file = self.store.jsonl_path.open("rb")
         file.seek(0, os.SEEK_END)
         return file
-
-    def _left_in(self, removed: IO[bytes]) -> Loaded:
-        path = self.store.jsonl_path
-        return load(Path(f"/proc/self/fd/{removed.fileno()}"), *([path] if path.exists() else []))
 
     def _store_again(self) -> None:
         """Stores the records that a file which was removed no longer has."""

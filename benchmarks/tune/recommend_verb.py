@@ -96,8 +96,8 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
         "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
     key = cache.key(provenance.identity({}), question)
-    if cached := None if plan.fresh else _cached(key):
-        _print(plan, *cached)
+    if not plan.fresh and (held := cache.FILE.find(key, cache.Answered[Answer])):
+        _print(plan, held.answer, held.time_utc)
         return ExitStatus.OK
     finder = Finder(plan, CellRunner(output_dir=plan.output_dir, provenance=provenance), count_gpus)
     status = until_stopped(finder.run_stages)
@@ -108,11 +108,6 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
         cache.put(key, answer.to_dict())  # before it is printed, which may fail
     _print(plan, answer)
     return status
-
-
-def _cached(key: str) -> tuple[Answer, str] | None:
-    held = cache.FILE.find(key, cache.Answered[Answer])
-    return (held.answer, held.time_utc) if held else None
 
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:

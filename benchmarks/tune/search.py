@@ -118,7 +118,7 @@ class Finder:
             candidates = [Candidate(*each) for each in cells(stage, plan.fixed, self._chosen, self._count_gpus)]
             possible = [candidate for candidate in candidates if candidate.cell.runs]
             is_last_chance = number == len(sizes) - 1 and self._best()[1] < plan.usual.devices.num_devices
-            if len(possible) > 1 or is_last_chance:
+            if len(possible) > 1 or possible and is_last_chance:
                 now = time.monotonic()
                 seconds = (self._end - now) * max(sizes[number], 1) / max(sum(sizes[number:]), 1)
                 self._stage_end = now + seconds
