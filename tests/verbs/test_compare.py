@@ -98,14 +98,6 @@ def test_unlike_hardware_is_refused_and_named(run_bench: RunBench, keep: Keep) -
     assert "cpu_model is Xeon 8480 in main.jsonl and EPYC 9654 in branch.jsonl" in done.stderr
 
 
-def test_one_round_decides_nothing(run_bench: RunBench, keep: Keep) -> None:
-    keep("main.jsonl", rounds(number=1))
-    keep("branch.jsonl", rounds(0.2, number=1))
-    done = run_bench("compare", "main.jsonl", "branch.jsonl")
-    assert done.status == 3, done.stderr
-    assert done.stdout.splitlines()[-1] == "1 of 1 inconclusive."
-
-
 @pytest.mark.parametrize("empty", ["main.jsonl", "branch.jsonl"])
 def test_a_file_without_records_is_a_data_error(run_bench: RunBench, keep: Keep, empty: str) -> None:
     for name in ("main.jsonl", "branch.jsonl"):
