@@ -215,7 +215,9 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell]) -> list[R
             return [runner.could_not_start(cell, error) for runner, cell in zip(runners, cells, strict=True)]
         in_vain = any(command.ends_all() for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
-        killed = "because the run beside it waited in vain for its turn" if in_vain else f"after {limit:g} s{flag}"
+        killed = (
+            "because the run beside it waited in vain for its time slice" if in_vain else f"after {limit:g} s{flag}"
+        )
         return [
             runner.record_of(cell, command, how, file, killed)
             for runner, cell, command, how, file in zip(runners, cells, commands, ended, before, strict=True)

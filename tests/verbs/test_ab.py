@@ -247,7 +247,7 @@ def test_a_pair_of_which_one_run_fails_is_repeated_with_interleaved_steps(ab: Ab
     [("base", ExitStatus.UNDECIDED), ("candidate", ExitStatus.REGRESSED)],
     ids=["base", "candidate"],
 )
-def test_the_side_that_does_not_take_its_turn_is_named(
+def test_the_side_that_takes_no_time_slice_is_named(
     ab: Ab, builds: Builds, monkeypatch: pytest.MonkeyPatch, stuck: str, status: ExitStatus
 ) -> None:
     monkeypatch.setattr(interleaved_steps, "_LEAST_START_SECONDS", 0.1)

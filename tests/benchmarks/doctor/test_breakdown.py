@@ -315,26 +315,17 @@ def test_shares_add_up_and_no_gain_is_without_bound(rates: list[float | str], wi
         assert all(0 <= found.gain(cost) < float("inf") for cost in found.costs[1:])
 
 
-@pytest.mark.parametrize(
-    ("slower", "words"),
-    [
-        ({"fixed_cost": 2.2}, "Fixed cost (45%): without it, at most 83% more images/s."),
-        ({"more_devices": 200 / 0.9}, "--gpu_thread_mode=gpu_private"),
-        ({"exchange": 200 / 1.6}, "'run_bench.py allreduce --device=gpu --num_gpus=4 --model=resnet50'"),
-        ({"host_copy": 200 / 1.6}, "numactl"),
-        ({"real_input": 200 / 2.0}, "'run_bench.py input --model=resnet50 --data_dir=DIR'"),
-    ],
-)
-def test_what_dominates_comes_with_what_to_try(slower: dict[str, float], words: str) -> None:
-    order = list(RATES)
-    changed = next(number for number, part in enumerate(order) if part.replace(" ", "_") in slower)
-    longer = {order[changed].replace(" ", "_"): next(iter(slower.values()))}
-    usual = RATES[order[changed]]
-    for part in order[changed + 1 :] if changed else ():
-        before = GPUS.images_of(part)
-        extra = 200 / longer[order[changed].replace(" ", "_")] - 200 / usual
-        longer[part.replace(" ", "_")] = before / (before / RATES[part] + extra)
-    assert words in said(measured(**longer))
+def test_each_part_comes_with_what_to_try() -> None:
+    text = all_advice(GPUS)
+    for words in (
+        "try a --batch_size above 50",
+        "--gpu_thread_mode=gpu_private",
+        "'run_bench.py allreduce --device=gpu --num_gpus=4 --model=resnet50'",
+        "numactl",
+        "'run_bench.py input --model=resnet50 --data_dir=DIR'",
+    ):
+        assert words in text
+    assert "Fixed cost (45%): without it, at most 83% more images/s." in said(measured(fixed_cost=2.2))
 
 
 def test_compute_is_set_beside_the_roofline_if_that_is_known() -> None:
