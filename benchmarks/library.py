@@ -6,7 +6,6 @@ crash, and its signal handlers and watchdog would replace those of the caller.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import threading
@@ -54,15 +53,9 @@ def train(config: Config) -> Record:
     for notice in config.notices:
         warn(notice)
     cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)
-    session = new_session(cell.arguments, on_gpus=config.devices.device == "gpu")
-    if config.output.session_id:
-        session = dataclasses.replace(session, session_id=config.output.session_id)
-    runner = CellRunner(
-        output_dir=config.output.output_dir,
-        provenance=session,
-        timeout_seconds=math.inf,
-        numbers=_numbers,
-    )
+    on_gpus, output = config.devices.device == "gpu", config.output
+    session = new_session(cell.arguments, on_gpus=on_gpus, session_id=output.session_id)
+    runner = CellRunner(output_dir=output.output_dir, provenance=session, timeout_seconds=math.inf, numbers=_numbers)
     what = in_few_words(config.to_dict())
     with _one_at_a_time:
         progress.begin(f"running {what}", measured=True)

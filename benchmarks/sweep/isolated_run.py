@@ -44,9 +44,9 @@ _NO_MEMORY = "std::bad_alloc"
 _CHECK_FAILED = "Check failed"
 
 
-def new_session(command: Sequence[str], *, on_gpus: bool) -> Provenance:
-    """Returns the provenance of the runs of a command, under a new session id."""
-    return of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+def new_session(command: Sequence[str], *, on_gpus: bool, session_id: str | None = None) -> Provenance:
+    """Returns the provenance of the runs of a command, under a new session id unless one is given."""
+    return of_this_run(command, on_gpus=on_gpus, session_id=session_id or uuid.uuid4().hex[:12])
 
 
 @dataclasses.dataclass(kw_only=True)
