@@ -47,7 +47,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 @pytest.fixture
-def scaling(run_bench: Callable[..., Finished]) -> Scaling:
+def scaling(run_bench: Callable[..., Finished], runs: Runs) -> Scaling:
     """Scales a small model on the CPU."""
     return lambda *arguments: run_bench("scaling", "--device=cpu", "--model=trivial", "--batch_size=8", *arguments)
 
@@ -62,9 +62,7 @@ def _cells(shown: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
-def test_workers_are_doubled_measured_three_times_fitted_and_drawn(
-    scaling: Scaling, runs: Runs, tmp_path: Path
-) -> None:
+def test_workers_are_doubled_measured_three_times_fitted_and_drawn(scaling: Scaling, tmp_path: Path) -> None:
     done = scaling(*WORKERS)
     assert done.status == ExitStatus.OK, done.stderr
     order = [record.config["num_workers"] for record in _records(tmp_path)]
@@ -97,7 +95,7 @@ def test_each_worker_gets_one_thread_unless_threads_are_given(scaling: Scaling, 
     assert "Nothing is fitted" in done.stdout and "predicted)" not in done.stdout
 
 
-def test_logical_devices_of_a_cpu_predict_nothing(scaling: Scaling, runs: Runs) -> None:
+def test_logical_devices_of_a_cpu_predict_nothing(scaling: Scaling) -> None:
     done = scaling("--num_gpus=4", "--repeats=2")
     assert done.status == ExitStatus.OK
     assert "Nothing will be predicted." in done.stderr and "--local_cluster=worker:N" in done.stderr
@@ -105,7 +103,7 @@ def test_logical_devices_of_a_cpu_predict_nothing(scaling: Scaling, runs: Runs) 
     assert "predicted)" not in done.stdout and "sigma" not in done.stdout
 
 
-def test_a_list_chooses_the_numbers_and_each_manager_has_a_curve(scaling: Scaling, runs: Runs) -> None:
+def test_a_list_chooses_the_numbers_and_each_manager_has_a_curve(scaling: Scaling) -> None:
     done = scaling(
         "--local_cluster=worker:1;worker:3;worker:6", "--variable_update=collective_all_reduce,distributed_all_reduce"
     )
@@ -205,7 +203,7 @@ def test_one_number_of_devices_is_a_mistake(
     assert said in done.stderr
 
 
-def test_a_plot_that_cannot_be_written_costs_no_result(scaling: Scaling, runs: Runs, tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_written_costs_no_result(scaling: Scaling, tmp_path: Path) -> None:
     (tmp_path / "out" / "scaling.svg").mkdir(parents=True)
     done = scaling(*WORKERS)
     assert "scaling.svg could not be written" in done.stderr

@@ -64,7 +64,7 @@ Sweep = Callable[..., Finished]
 
 
 @pytest.fixture
-def sweep(run_bench: Callable[..., Finished]) -> Sweep:
+def sweep(run_bench: Callable[..., Finished], runs: Runs) -> Sweep:
     """Sweeps a small model."""
     return lambda *arguments: run_bench("sweep", "--device=cpu", "--model=trivial", *arguments)
 
@@ -157,7 +157,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     assert "garbage" not in shown.out.split("crash")[0]
 
 
-def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, tmp_path: Path) -> None:
     done = sweep("--variable_update=parameter_server,independent", "--staged_vars=true,false")
     assert done.status == ExitStatus.OK
     statuses = [(r.config["variable_update"], str(r.status)) for r in _records(tmp_path)]
@@ -171,7 +171,7 @@ def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, runs
     assert "--staged_vars goes with parameter_server" in skipped.reason
 
 
-def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep, runs: Runs) -> None:
+def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep) -> None:
     done = sweep("--variable_update=parameter_server", "--local_cluster=ps:1,worker:1;ps:1,worker:2", "--batch_size=8")
     assert done.status == ExitStatus.OK, done.stderr
     assert "[1/2] --local_cluster=ps:1,worker:1: " in done.stderr
@@ -192,7 +192,7 @@ def test_resume_says_what_is_left(sweep: Sweep, runs: Runs) -> None:
     assert "3 of 3 combinations: 1 run, about " in done.stdout and "; 2 done earlier." in done.stdout
 
 
-def test_repeats_are_interleaved_forth_and_back(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+def test_repeats_are_interleaved_forth_and_back(sweep: Sweep, tmp_path: Path) -> None:
     sweep("--num_gpus=1,2", "--batch_size=1,8", "--repeats=3")
     order = [_what(record)[:2] for record in _records(tmp_path)]
     forth = [(1, 1), (1, 2), (8, 1), (8, 2)]
@@ -356,7 +356,7 @@ def test_what_a_run_prints_goes_where_there_is_room(
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
 def test_a_process_that_is_refused_is_a_row(
-    sweep: Sweep, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     run = subprocesses.supervise
 
