@@ -136,10 +136,10 @@ def test_a_manager_in_the_catalog_is_verified(with_toy_manager: Tree) -> None:
     """Against NumPy with each optimizer and each home of shared variables, and against the whole batch."""
     code = """
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.verify import cases
+from benchmarks.verify import cases, comparisons
 of_toy = [case for case in cases.cases() if case.manager == "toy"]
 cases.cases = lambda: iter(of_toy)
-for result in cases.results(Devices(num_devices=2)):
+for result in comparisons.results(Devices(num_devices=2)):
     print(result.case.title, result.case.reference, result.error is not None and result.passed, sep=", ")
 """
     assert with_toy_manager.python(code).splitlines() == [
