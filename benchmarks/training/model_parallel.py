@@ -42,7 +42,7 @@ def train_towers(
     for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{number}"):
             names = (variable.name for variable in model.variables)
-            values = dict(zip(names, manager.read(number), strict=True))
+            values = dict(zip(names, manager.tower_values(number), strict=True))
             features, state = model.compute_features(values, tower_input.images)
             towers.append(_Tower(device, values, features, state))
     scores = []

@@ -23,7 +23,7 @@ from models.building import Model
 from models.splitting import SplitModel
 from results.measurement import Observed
 from variable_mgr.graph_copies import GraphCopies
-from variable_mgr.manager import Applied, TowerUpdate, VariableManager
+from variable_mgr.manager import TowerUpdate, UpdateOp, VariableManager
 from variable_mgr.reductions.kernels import mean
 
 
@@ -52,17 +52,17 @@ class Step:
 
     Attributes:
         loops: one if all towers step together, else one per tower.
-        preparations: run once, in this order, after variables and input are initialised; see `initialize`.
+        init_ops: run once, in this order, after variables and input are initialised; see `initialize`.
         updates: what each tower computes; nothing in inference.
         pass_ends: of a pipeline, when the passes of a step ended.
         optimizer: the update rule, with the loss scale if there is one; None in inference.
-        resumptions: run instead of `preparations` if what an earlier run had staged is fed.
+        resume_ops: run instead of `init_ops` if what an earlier run had staged is fed.
     """
 
     loops: list[Loop]
-    preparations: list[tf.Operation]
+    init_ops: list[tf.Operation]
     updates: Sequence[TowerUpdate] = ()
-    resumptions: Sequence[tf.Operation] = ()
+    resume_ops: Sequence[tf.Operation] = ()
     pass_ends: pipeline.Ends | None = None
     optimizer: Optimizer | LossScale | None = None
 
@@ -77,10 +77,10 @@ class Step:
         values: Mapping[tf.Tensor, np.ndarray] | None = None,
         resuming: bool = False,
     ) -> None:
-        """Runs what must run before the first step: variables, then input, then `preparations`.
+        """Runs what must run before the first step: variables, then input, then `init_ops`.
 
         Unless `alone`, this process initialises only its own variables, and not those on parameter servers.
-        `shared_is_there` is called after that, and returns when all others' are. `options` are for the preparations.
+        `shared_is_there` is called after that, and returns when all others' are. `options` are for the init_ops.
         `values` take the place of tensors, such as initial values, in all that is run here. If they include what was
         staged, this is `resuming`.
         """
@@ -90,7 +90,7 @@ class Step:
         for operation in [tf.group(*(variable.initializer for variable in variables)), *input_initializers]:
             session.run(operation, feed_dict=values)
         shared_is_there()
-        for operation in self.resumptions if resuming else self.preparations:
+        for operation in self.resume_ops if resuming else self.init_ops:
             session.run(operation, feed_dict=values, options=options)
 
     def run(
@@ -189,7 +189,7 @@ def build_training_step(
     if isinstance(model, SplitModel):
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     elif isinstance(model, pipeline.Pipeline):
-        values = dict(zip((variable.name for variable in model.variables), manager.read(0), strict=True))
+        values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         scale = loss_scale.read() if loss_scale else None
         score, update, pass_ends = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
         scores, updates = [score], [update]
@@ -205,7 +205,7 @@ def build_training_step(
         for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
             with tf.device(device), tf.name_scope(f"tower_{number}"):
                 scale = loss_scale.read() if loss_scale else None
-                score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
+                score, update = tower.train(manager.tower_values(number), tower_input.images, tower_input.labels, scale)
                 late = injected_delay.of_tower(place.worker * len(devices.towers) + number)
                 if late and place.hosts:
                     raise UsageError("Only towers of this process can be delayed for tests.")
@@ -254,12 +254,12 @@ def build_inference_step(
     tower = Tower(model, objective, xla=xla, copied=len(devices.towers) > 1)
     for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{number}"):
-            scores.append(tower.infer(manager.read(number), tower_input.images, tower_input.labels))
-    return _assemble([Applied(tf.group(*(score.loss for score in scores)))], scores, inputs, manager, Observed())
+            scores.append(tower.infer(manager.tower_values(number), tower_input.images, tower_input.labels))
+    return _assemble([UpdateOp(tf.group(*(score.loss for score in scores)))], scores, inputs, manager, Observed())
 
 
 def _assemble(
-    applied: Sequence[Applied],
+    applied: Sequence[UpdateOp],
     scores: Sequence[Score],
     inputs: Sequence[TowerInput],
     manager: VariableManager,
@@ -274,14 +274,14 @@ def _assemble(
     ]
     # A preparation that computes takes a batch out of each stage, so it must put the next one in.
     stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
-    preparations, resumptions = (
+    init_ops, resume_ops = (
         [tf.group(each.operation, *stages) if each.computes else each.operation for each in several]
-        for several in (manager.preparations(), manager.resumptions())
+        for several in (manager.init_ops(), manager.resume_ops())
     )
-    return Step(loops, preparations, resumptions=resumptions)
+    return Step(loops, init_ops, resume_ops=resume_ops)
 
 
-def _loop(update: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], more: Observed) -> Loop:
+def _loop(update: UpdateOp, scores: Sequence[Score], inputs: Sequence[TowerInput], more: Observed) -> Loop:
     """Returns the loop of towers that step together."""
     stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
     arrived = [tower_input.arrived for tower_input in inputs if tower_input.arrived is not None]

@@ -49,7 +49,7 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
         split = pipeline.plan(model, stages=stages, micro_batches=3)
         manager = Pipelined(split.homes(names[:stages]))
         manager.create(model.variables)
-        values = dict(zip((variable.name for variable in model.variables), manager.read(0), strict=True))
+        values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         batch = _batch(6)
         scale = None if loss_scale is None else tf.constant(loss_scale)
         score, update, _ = pipeline.train(split, batch, names[:stages], values, objective, scale)
@@ -84,7 +84,7 @@ def test_passes_wait_for_their_input_and_for_the_pass_before_on_their_device_and
         split = pipeline.plan(model, stages=2, micro_batches=3)
         manager = Pipelined(split.homes(TWO))
         manager.create(model.variables)
-        values = dict(zip((variable.name for variable in model.variables), manager.read(0), strict=True))
+        values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         _, _, ends = pipeline.train(split, _batch(3), TWO, values, Objective(loss=cross_entropy))
         # FLOPs needed before the end of each pass, [stages, micro-batches].
         forward, backward = (
