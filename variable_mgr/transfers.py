@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from variable_mgr.place import Place
-from variable_mgr.placement import balance_by_bytes
+from variable_mgr.place import Place, balance_by_bytes
 
 if TYPE_CHECKING:
     from variable_mgr.manager import VariableSpec

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from variable_mgr import graph_copies
 from variable_mgr.manager import VariableSpec
-from variable_mgr.place import Place
-from variable_mgr.placement import balance_by_bytes
+from variable_mgr.place import Place, balance_by_bytes
 
 _PARAMETER = "initial_value_{}"
 

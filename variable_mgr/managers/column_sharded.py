@@ -17,7 +17,7 @@ from variable_mgr.manager import (
     VariableSpec,
     WrappingManager,
 )
-from variable_mgr.placement import even_parts
+from variable_mgr.place import even_parts
 
 _DIAGRAM = """\
     and of the dense layers, which are divided:

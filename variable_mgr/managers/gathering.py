@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from variable_mgr.place import Place
-from variable_mgr.placement import balance_by_bytes
+from variable_mgr.place import Place, balance_by_bytes
 from variable_mgr.reductions.kernels import mean
 
 CHIEF = 0

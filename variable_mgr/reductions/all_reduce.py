@@ -7,8 +7,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from variable_mgr.place import Place, Turn
-from variable_mgr.placement import balance_by_bytes, even_parts
+from variable_mgr.place import Place, Turn, balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.algorithms import find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
-from variable_mgr.placement import even_parts, group_small
+from variable_mgr.place import Place, even_parts, group_small
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer

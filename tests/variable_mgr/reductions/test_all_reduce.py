@@ -15,8 +15,7 @@ from benchmarks.devices import device_plan
 from benchmarks.microbench import allreduce_verb
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases
-from variable_mgr.place import Place, Turn
-from variable_mgr.placement import group_small
+from variable_mgr.place import Place, Turn, group_small
 from variable_mgr.reductions import all_reduce_spec, wrappers
 from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
