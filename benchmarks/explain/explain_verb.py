@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -201,39 +202,36 @@ def _between_devices(
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.training.sent_bytes import dense_share, manager_on_real_devices, model_transfers
+    from benchmarks.graph.sent_bytes import divided_layers, manager_on_real_devices, sent_in_one_process
     from models import splitting
 
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
 
-    def make(divided: bool) -> VariableManager:
-        return manager_on_real_devices(
-            variables.variable_update,
-            dataclasses.replace(variables.modifiers, fc_model_parallel=divided),
-            device=devices.device,
-            towers=towers,
-            shared_on=variables.shared_on,
-        )
+    def sent_if(divided: bool) -> int | None:
+        modifiers = dataclasses.replace(variables.modifiers, fc_model_parallel=divided)
+        chosen = dataclasses.replace(variables, modifiers=modifiers)
+        return total_bytes(sent_in_one_process(devices, chosen, model, batch_per_device))
 
-    def transfers(divided: bool) -> list[Transfer]:
-        return model_transfers(make(divided), model, batch_per_device, divided_over=towers if divided else 0)
-
-    problem = splitting.why_not(splitting.split(model), towers)
+    split = splitting.split(model)
+    problem = splitting.why_not(split, towers)
     if problem and is_divided:
         raise UsageError(problem)
-    dense, sent = dense_share(model, batch_per_device), transfers(is_divided)
+    layers = divided_layers(split, batch_per_device)
+    sent = sent_in_one_process(devices, variables, model, batch_per_device)
     facts = _bytes(sent, towers)
-    share = f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
-    facts[f"Last {len(dense.layers.outputs)} dense"] = (
-        f"{dense.weights / dense.all_weights:.0%} of the weights, {share} of the operations of {spec.name}"
+    elements = {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}
+    kernels = sum(elements[layer.weights[0]] for layer in split.tail if layer.weights)
+    share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
+    of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
+    facts[f"Last {len(layers.outputs)} dense"] = (
+        f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
     )
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = total_bytes(dense.layers.transfers(towers)) or 0
-            without, with_it = total_bytes(transfers(False)), total_bytes(transfers(True))
-            facts |= _division(without, with_it, activations, batch_per_device)
+            activations = total_bytes(layers.transfers(towers)) or 0
+            facts |= _division(sent_if(False), sent_if(True), activations, batch_per_device)
     total = total_bytes(sent)
-    return _Flow(make(is_divided), facts, None if total is None else total / towers)
+    return _Flow(manager_on_real_devices(devices, variables), facts, None if total is None else total / towers)
 
 
 def _division(without: int | None, divided: int | None, activations: float, batch_per_device: int) -> dict[str, str]:

@@ -19,13 +19,13 @@ from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.devices import device_plan as device_planning
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.errors import UsageError
+from benchmarks.graph.sent_bytes import between_devices, between_processes, sent_in_one_process
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, training_step
 from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.options import Training
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
-from benchmarks.training.sent_bytes import between_devices, between_processes, manager_on_real_devices, model_transfers
 from models import building, specs, splitting
 from models.convolutions import Products
 from variable_mgr import factory
@@ -93,11 +93,12 @@ def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGra
         step = training_step.build_inference_step(
             trained, tower_input.towers, devices, manager=manager, objective=objective, xla=xla
         )
+    sent: dict[str, Any] = {}
     if config.processes.cluster:
         sent = between_processes(manager.transfers(model.variables, training=is_training))
         sent = sent if is_training or sent["links"] else {}
-    else:
-        sent = _sent_between_devices(config.devices, variables, model, workload.batch_per_device) if is_training else {}
+    elif is_training:
+        sent = between_devices(sent_in_one_process(config.devices, variables, model, workload.batch_per_device))
     work, images = _flops(workload, computing, model, step, len(devices.towers))
     gradients = [update.gradients for update in step.updates]
     built = RunGraph(
@@ -204,21 +205,6 @@ def _of_pipeline(
         "gradient_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in weights),
         "sent_per_step": between_devices(model.transfers(images)),
     }
-
-
-def _sent_between_devices(
-    devices: Devices, variables: Variables, model: building.Model, batch_per_device: int
-) -> dict[str, Any]:
-    """Returns for the record what a training step of a single process sends."""
-    manager = manager_on_real_devices(
-        variables.variable_update,
-        variables.modifiers,
-        device=devices.device,
-        towers=devices.num_devices,
-        shared_on=variables.shared_on,
-    )
-    divided_over = devices.num_devices if variables.modifiers.fc_model_parallel else 0
-    return between_devices(model_transfers(manager, model, batch_per_device, divided_over=divided_over))
 
 
 def build_input(

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.training.sent_bytes import manager_on_real_devices
+from benchmarks.config.variable_update import Variables
+from benchmarks.graph.sent_bytes import manager_on_real_devices
+from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
@@ -54,10 +56,8 @@ VARIABLES = [
 def _sent(manager: str, towers: int, *, on_host: bool = True, **modifiers: object) -> list[Transfer]:
     shared_on = "cpu" if on_host else "gpu"
     spec = {"all_reduce_spec": "pscpu" if on_host else "psgpu"} if manager == "replicated" else {}
-    made = manager_on_real_devices(
-        manager, Modifiers(**{**spec, **modifiers}), device="cpu", towers=towers, shared_on=shared_on
-    )
-    return made.transfers(WEIGHTS)
+    variables = Variables(variable_update=manager, shared_on=shared_on, modifiers=Modifiers(**{**spec, **modifiers}))
+    return manager_on_real_devices(Devices(num_devices=towers), variables).transfers(WEIGHTS)
 
 
 def test_by_hand() -> None:
