@@ -80,7 +80,7 @@ class Model:
 
     @property
     def divided(self) -> frozenset[str]:
-        """Returns the names of variables that are divided over devices: none; see `models.splitting`."""
+        """Returns the names of variables that are divided over devices: none; see `models.parts`."""
         return frozenset()
 
 

@@ -203,7 +203,7 @@ def _between_devices(
         UsageError: the model's layers cannot be divided, and should be.
     """
     from benchmarks.graph.sent_bytes import divided_layers, manager_on_real_devices, sent_in_one_process
-    from models import splitting
+    from models import parts
 
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
 
@@ -212,8 +212,8 @@ def _between_devices(
         chosen = dataclasses.replace(variables, modifiers=modifiers)
         return total_bytes(sent_in_one_process(devices, chosen, model, batch_per_device))
 
-    split = splitting.split(model)
-    problem = splitting.why_not(split, towers)
+    split = parts.split(model)
+    problem = parts.why_not(split, towers)
     if problem and is_divided:
         raise UsageError(problem)
     layers = divided_layers(split, batch_per_device)

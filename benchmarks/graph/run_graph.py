@@ -26,7 +26,7 @@ from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.options import Training
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
-from models import building, specs, splitting
+from models import building, parts, specs
 from models.convolutions import Products
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
@@ -172,7 +172,7 @@ def build_model(workload: Workload, training: Training, computing: Computing) ->
 
 def divided(
     variables: Variables, model: building.Model, devices: DevicePlan
-) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
+) -> tuple[building.Model | parts.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the model, divided over the devices as configured, and the manager of its variables.
 
     Raises:
@@ -181,10 +181,10 @@ def divided(
     if variables.pipeline:
         stages = pipeline.plan(model, **vars(variables.pipeline))
         return stages, Pipelined(stages.homes(devices.towers))
-    trained: building.Model | splitting.SplitModel = model
+    trained: building.Model | parts.SplitModel = model
     if variables.modifiers.fc_model_parallel:
-        trained = splitting.split(model)
-        if problem := splitting.why_not(trained, len(devices.towers)):
+        trained = parts.split(model)
+        if problem := parts.why_not(trained, len(devices.towers)):
             raise UsageError(problem)
     return trained, factory.make(
         variables.variable_update,
@@ -290,7 +290,7 @@ def session_config(devices: Devices, runtime: Runtime) -> tf.compat.v1.ConfigPro
 def _training_step(
     training: Training,
     computing: Computing,
-    model: building.Model | splitting.SplitModel | pipeline.Pipeline,
+    model: building.Model | parts.SplitModel | pipeline.Pipeline,
     tower_input: run_input.RunInput,
     devices: DevicePlan,
     manager: VariableManager,

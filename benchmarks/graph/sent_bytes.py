@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.config.variable_update import Variables
 from benchmarks.process.tensorflow_setup import Devices
-from models import splitting
+from models import parts
 from models.building import Model
-from models.splitting import SplitModel
+from models.parts import SplitModel
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.place import Place
@@ -48,7 +48,7 @@ def sent_in_one_process(devices: Devices, variables: Variables, model: Model, ba
     manager = manager_on_real_devices(devices, variables)
     if not variables.modifiers.fc_model_parallel:
         return manager.transfers(model.variables)
-    split = splitting.split(model)
+    split = parts.split(model)
     of_the_rest = manager.transfers([variable for variable in model.variables if variable.name not in split.divided])
     return of_the_rest + divided_layers(split, batch_per_device).transfers(devices.num_devices)
 

@@ -241,9 +241,9 @@ def _look_after_the_run(
     if drift is not None:
         log.observe(replica_drift=float(session.run(drift, options=options)))
     log.weights_are_finite = bool(session.run(built.finite()))
-    if built.step.pass_ends:
+    if built.step.pass_times:
         (loop,) = built.step.loops
-        shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
+        shares = pipeline.measured_idle_shares(session, built.step.pass_times, loop.operation, options)
         log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.training.objectives import Objective, Score
-from models.splitting import SplitModel, TailLayer
+from models.parts import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
 
 
@@ -43,7 +43,7 @@ def train_towers(
         with tf.device(device), tf.name_scope(f"tower_{number}"):
             names = (variable.name for variable in model.variables)
             values = dict(zip(names, manager.tower_values(number), strict=True))
-            features, state = model.compute_features(values, tower_input.images)
+            features, state = model.trunk.call(values, tower_input.images)
             towers.append(_Tower(device, values, features, state))
     scores = []
     for tower, logits, tower_input in zip(towers, _logits(model.tail, towers), inputs, strict=True):

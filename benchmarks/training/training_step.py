@@ -20,7 +20,7 @@ from benchmarks.training.loss_scale import LossScale
 from benchmarks.training.objectives import Objective, Score
 from benchmarks.training.optimizers import Optimizer
 from models.building import Model
-from models.splitting import SplitModel
+from models.parts import SplitModel
 from results.measurement import Observed
 from variable_mgr.graph_copies import GraphCopies
 from variable_mgr.manager import TowerUpdate, UpdateOp, VariableManager
@@ -54,7 +54,7 @@ class Step:
         loops: one if all towers step together, else one per tower.
         init_ops: run once, in this order, after variables and input are initialised; see `initialize`.
         updates: what each tower computes; nothing in inference.
-        pass_ends: of a pipeline, when the passes of a step ended.
+        pass_times: of a pipeline, when the passes of a step ended.
         optimizer: the update rule, with the loss scale if there is one; None in inference.
         resume_ops: run instead of `init_ops` if what an earlier run had staged is fed.
     """
@@ -63,7 +63,7 @@ class Step:
     init_ops: list[tf.Operation]
     updates: Sequence[TowerUpdate] = ()
     resume_ops: Sequence[tf.Operation] = ()
-    pass_ends: pipeline.Ends | None = None
+    pass_times: pipeline.PassTimes | None = None
     optimizer: Optimizer | LossScale | None = None
 
     def initialize(
@@ -182,7 +182,7 @@ def build_training_step(
     divide these. A pipeline has one input, and a device per stage. With `timed`, parts of a step are.
     """
     manager.create(model.variables)
-    pass_ends = None
+    pass_times = None
     computing, place = computing or Computing(), devices.place
     scaling = computing.loss_scaling
     loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host, optimizer) if scaling else None
@@ -190,8 +190,8 @@ def build_training_step(
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     elif isinstance(model, pipeline.Pipeline):
         values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
-        scale = loss_scale.read() if loss_scale else None
-        score, update, pass_ends = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
+        scale = loss_scale.factor() if loss_scale else None
+        score, update, pass_times = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
         scores, updates = [score], [update]
     else:
         tower = Tower(
@@ -204,7 +204,7 @@ def build_training_step(
         scores, updates = [], []
         for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
             with tf.device(device), tf.name_scope(f"tower_{number}"):
-                scale = loss_scale.read() if loss_scale else None
+                scale = loss_scale.factor() if loss_scale else None
                 score, update = tower.train(manager.tower_values(number), tower_input.images, tower_input.labels, scale)
                 late = injected_delay.of_tower(place.worker * len(devices.towers) + number)
                 if late and place.hosts:
@@ -219,11 +219,11 @@ def build_training_step(
     if place.workers > 1 and timed:
         observed |= Observed(worker_compute_seconds=_computing(scores, updates))
     if loss_scale and loss_scale.changes:
-        observed |= Observed(loss_scales=loss_scale.read())
+        observed |= Observed(loss_scales=loss_scale.factor())
     if loss_scale and loss_scale.overflowed is not None:
         observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
     step = _assemble(applied, scores, inputs, manager, observed)
-    return dataclasses.replace(step, updates=updates, pass_ends=pass_ends if timed else None, optimizer=rule)
+    return dataclasses.replace(step, updates=updates, pass_times=pass_times if timed else None, optimizer=rule)
 
 
 def _delayed(gradients: Mapping[str, tf.Tensor], seconds: float) -> dict[str, tf.Tensor]:

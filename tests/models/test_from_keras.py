@@ -17,7 +17,7 @@ from benchmarks.data.pipeline import tower_input
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import flop_count, model_facts, objectives, optimizers, training_step
-from models import applications, building, from_keras, pipeline_stages, specs, splitting
+from models import applications, building, from_keras, parts, specs
 from models.convolutions import (
     DepthwiseConvolution,
     GroupedConvolution,
@@ -291,11 +291,11 @@ def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["ji
 
 
 def test_its_dense_layers_are_divided_and_its_stages_cut(own: str) -> None:
-    assert [layer.outputs for layer in splitting.split(_build(f"{own}:build", 16)).tail] == [12, 0, CLASSES]
+    assert [layer.outputs for layer in parts.split(_build(f"{own}:build", 16)).tail] == [12, 0, CLASSES]
     model = _build(f"{own}:sequential", 16)
-    parts = pipeline_stages.cut(model, pipeline_stages.cut_points(model)[1:3])
-    assert len(parts) == 3 and sum(len(part.variables) for part in parts) == len(model.variables)
-    assert pipeline_stages.cut_points(_build(f"{own}:build", 16)) == [], "it calls a layer twice"
+    stages = parts.cut(model, parts.cut_points(model)[1:3])
+    assert len(stages) == 3 and sum(len(stage.variables) for stage in stages) == len(model.variables)
+    assert parts.cut_points(_build(f"{own}:build", 16)) == [], "it calls a layer twice"
 
 
 def test_its_operations_and_parameters_are_counted_by_kind(own: str) -> None:

@@ -18,7 +18,7 @@ from benchmarks.errors import DataError
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.computing import Computing, LossScaling
-from models import building, splitting
+from models import building, parts
 from models.layers import Layers
 from tests.support.rotation import rotating
 from variable_mgr import factory
@@ -70,7 +70,7 @@ def built(setting: Setting) -> Built:
     plan = device_plan.plan(Devices(num_devices=setting.towers), shared_on="cpu")
     with tf.Graph().as_default() as graph:
         model = setting.model()
-        divided = splitting.split(model) if setting.modifiers.fc_model_parallel else model
+        divided = parts.split(model) if setting.modifiers.fc_model_parallel else model
         manager = factory.make(
             setting.manager,
             plan.place,

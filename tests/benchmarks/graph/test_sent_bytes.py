@@ -12,7 +12,7 @@ from benchmarks.graph import sent_bytes
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.tracing import step_trace
 from benchmarks.training import objectives, optimizers, training_step
-from models import building, splitting
+from models import building, parts
 from variable_mgr import factory
 from variable_mgr.place import Place
 from variable_mgr.transfers import by_kind, total_bytes
@@ -130,7 +130,7 @@ def _built(chosen: config.Config, whole: building.Model, towers: int) -> trainin
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (device_plan.HOST,) if chosen.variables.shared_on == "cpu" else names
     plan = device_plan.DevicePlan(place=Place(names, device_plan.HOST), shared=shared, description="")
-    model = splitting.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
+    model = parts.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
     manager = factory.make(
         chosen.variables.variable_update,
         plan.place,

@@ -9,7 +9,7 @@ from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.placement_table import placement_table
-from models import building, splitting
+from models import building, parts
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
 
@@ -22,7 +22,7 @@ def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> d
         images = keras.Input((6,))
         model = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(images)))
     with tf.Graph().as_default():
-        model = splitting.split(model) if modifiers.get("fc_model_parallel") else model
+        model = parts.split(model) if modifiers.get("fc_model_parallel") else model
         made = factory.make(
             manager,
             plan.place,
