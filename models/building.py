@@ -149,13 +149,19 @@ def _with_names_of_its_own(build_model: Callable[[], Model]) -> Model:
 
 def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
     """Builds `keras.applications.ResNet50` with random weights and with logits; Keras owns the variables."""
-    with _seeded_building(seed, _POLICIES[precision]):
-        before = keras.config.image_data_format()
-        keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
-        try:
-            return adapt(keras.applications.ResNet50(weights=None, classes=num_classes, classifier_activation=None))
-        finally:
-            keras.config.set_image_data_format(before)
+    with _seeded_building(seed, _POLICIES[precision]), keras_format(data_format):
+        return adapt(keras.applications.ResNet50(weights=None, classes=num_classes, classifier_activation=None))
+
+
+@contextlib.contextmanager
+def keras_format(data_format: DataFormat) -> Iterator[None]:
+    """Inside it, Keras builds models for images in this layout unless they name one."""
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
+    try:
+        yield
+    finally:
+        keras.config.set_image_data_format(before)
 
 
 def _architecture(spec: ModelSpec, layers: Layers, num_classes: int) -> keras.Model:

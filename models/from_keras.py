@@ -19,8 +19,9 @@ from typing import Any
 import keras
 
 from models.applications import APPLICATION
+from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
-from models.layers import DataFormat, Layers, Pool, PoolKind, Tensor
+from models.layers import Layers, Pool, PoolKind, Tensor
 from models.outside_code import contained
 from models.seeds import RunTimeSeed
 
@@ -40,7 +41,7 @@ class UnusableModelError(ValueError):
 
 def build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Tensor:
     """Returns the logits of a model that other code builds; see `keras_model`."""
-    with data_format(layers.data_format):
+    with keras_format(layers.data_format):
         model = keras_model(name, num_classes, tuple(images.shape[1:]))
     if name.startswith(APPLICATION):
         return adopt(model, images, layers, without=_PREPROCESSING)
@@ -124,7 +125,6 @@ def _checked(model: Any) -> keras.Model:
 
 
 def _is_graph(layer: Any) -> bool:
-    """Returns whether a layer is a functional or sequential model."""
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
 
 
@@ -177,17 +177,6 @@ def _load_file(path: Path) -> Any:
                 ) from error
             raise
     return sys.modules[name]
-
-
-@contextlib.contextmanager
-def data_format(name: DataFormat) -> Iterator[None]:
-    """Inside it, Keras builds models for images in this layout unless they name one."""
-    before = keras.config.image_data_format()
-    keras.config.set_image_data_format("channels_first" if name == "NCHW" else "channels_last")
-    try:
-        yield
-    finally:
-        keras.config.set_image_data_format(before)
 
 
 def adopt(

@@ -147,7 +147,6 @@ def expected_in_turn(towers: int, rule: Rule, *, workers: int = 0) -> Trajectory
 
 
 def _updated(rule: Rule, weights: np.ndarray, gradients: np.ndarray, velocities: Values) -> np.ndarray:
-    """Returns the scalars [a, b] of one copy after an update."""
     after = rule.update(
         dict(zip("ab", weights, strict=True)), dict(zip("ab", gradients, strict=True)), velocities, RATE
     )

@@ -75,5 +75,4 @@ _KIND_BY_RANK = {4: "convolution", 3: "dense", 2: "dense"}
 
 
 def _owner(variable: ModelVariable) -> str:
-    """Returns the path of the layer that has a variable."""
     return variable.name.rpartition("/")[0]

@@ -79,7 +79,6 @@ def _logits(tail: Sequence[TailLayer], towers: Sequence[_Tower]) -> list[tf.Tens
 
 
 def _concat(towers: Sequence[_Tower], parts: Sequence[Sequence[tf.Tensor]], axis: int) -> list[tf.Tensor]:
-    """Returns the concatenation of each tower's parts, on the tower's device."""
     gathered = []
     for tower, its_parts in zip(towers, parts, strict=True):
         with tf.device(tower.device):

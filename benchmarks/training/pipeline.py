@@ -334,7 +334,6 @@ class _Passes:
 
 
 def _divided(batch: tf.Tensor, parts: int) -> list[tf.Tensor]:
-    """Returns parts of equal size of a tensor [batch, ...]."""
     size = batch.shape[0] // parts
     return [batch[number * size : (number + 1) * size] for number in range(parts)]
 

@@ -117,7 +117,6 @@ def aggregations(gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[dict[str,
 
 
 def _sums(operation: tf.Operation, inputs: Sequence[_Parts]) -> Iterator[str]:
-    """Yields the gradients that an operation sums."""
     if operation.type in _ADDITIONS and len(inputs) > 1:
         for name, parts in _together(inputs).items():
             if all(parts != own.get(name) for own in inputs):
@@ -135,7 +134,6 @@ def _together(inputs: Sequence[_Parts]) -> dict[str, frozenset[str]]:
 
 
 def _from_worker(operation: tf.Operation) -> Iterator[_Parts]:
-    """Yields what comes out of a queue between processes."""
     queue = _shared_name(operation.inputs[0].op)
     if queue.startswith(_QUEUE_OF_GRADIENTS):
         name = queue.removeprefix(_QUEUE_OF_GRADIENTS).rpartition("/")[0]

@@ -65,7 +65,6 @@ class OneCopy(VariableManager):
         return [variables.read_all([spec], own)[0] if spec.name in own else fetched[spec.name] for spec in self._specs]
 
     def _counted(self, operations: Sequence[tf.Operation]) -> UpdateOp:
-        """Counts an asynchronous update when it is complete."""
         assert self._updates is not None and self._updates_at_read is not None, "created with the variables"
         with tf.device(self._counted_on), tf.control_dependencies(operations):
             by_now = self._updates.read_value()
