@@ -16,7 +16,8 @@ import tensorflow as tf
 from benchmarks.data.pipeline import tower_input
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import flop_count, model_facts, objectives, optimizers, training_step
+from benchmarks.training import flop_count, model_facts
+from benchmarks.training.computing import Computing
 from models import applications, building, from_keras, parts, specs
 from models.convolutions import (
     DepthwiseConvolution,
@@ -29,8 +30,7 @@ from models.convolutions import (
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
 from tests.support.rotation import rotating
-from variable_mgr import factory
-from variable_mgr.modifiers import Modifiers
+from tests.support.steps import on_cpus, step_of
 
 pytestmark = pytest.mark.xdist_group("models")
 
@@ -269,21 +269,14 @@ def test_initial_values_are_drawn_from_seeds_at_run_time(own: str) -> None:
 @pytest.mark.slow
 @rotating(("precision", "xla"), [("fp32", "jit"), ("bf16", "off"), ("fp16", "off")], first=1)
 def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["jit", "off"]) -> None:
-    plan = device_plan.plan(Devices(), shared_on="cpu")
+    plan = on_cpus(1)
     model = _build(f"{own}:build", 16, precision=precision)
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=8, image_size=16, data_format="NHWC", num_classes=CLASSES, seed=1
         )
-        step = training_step.build_training_step(
-            model,
-            tower_input.synthetic(plan.towers, wanted),
-            plan,
-            manager=factory.make("independent", plan.place, shared_devices=plan.shared, modifiers=Modifiers()),
-            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
-            computing=training_step.Computing(xla=xla),
-        )
+        inputs = tower_input.synthetic(plan.towers, wanted)
+        step, _ = step_of(model, inputs, plan, weight_decay=4e-5, computing=Computing(xla=xla))
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             step.initialize(session)
             losses = [step.run(session) for _ in range(8)]

@@ -7,13 +7,14 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.graph import sent_bytes
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.tracing import step_trace
-from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.training.training_step import Step
 from models import building, parts
-from variable_mgr import factory
+from tests.support.steps import step_of
 from variable_mgr.place import Place
 from variable_mgr.transfers import by_kind, total_bytes
 
@@ -125,28 +126,14 @@ def _chosen(given: list[str], towers: int) -> config.Config:
     return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
 
 
-def _built(chosen: config.Config, whole: building.Model, towers: int) -> training_step.Step:
+def _built(chosen: config.Config, whole: building.Model, towers: int) -> Step:
     """Builds a step in the default graph, on devices of which none is the host."""
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (device_plan.HOST,) if chosen.variables.shared_on == "cpu" else names
     plan = device_plan.DevicePlan(place=Place(names, device_plan.HOST), shared=shared, description="")
     model = parts.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
-    manager = factory.make(
-        chosen.variables.variable_update,
-        plan.place,
-        shared_devices=plan.shared,
-        modifiers=chosen.variables.modifiers,
-        divided=model.divided,
-    )
     inputs = []
     for name in names:
         with tf.device(name):
-            inputs.append(training_step.TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
-    return training_step.build_training_step(
-        model,
-        inputs,
-        plan,
-        manager=manager,
-        optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-        objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
-    )
+            inputs.append(TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
+    return step_of(model, inputs, plan, chosen.variables.variable_update, chosen.variables.modifiers)[0]
