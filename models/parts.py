@@ -152,7 +152,7 @@ def cut_points(model: Model) -> list[keras.KerasTensor]:
     operations = model.keras_model.operations
     if any(len(operation._inbound_nodes) > 1 for operation in operations):
         return []
-    last_use = {id(tensor): n for n, one in enumerate(operations[1:], 1) for tensor in keras.tree.flatten(one.input)}
+    last_use = {id(tensor): n for n, user in enumerate(operations[1:], 1) for tensor in keras.tree.flatten(user.input)}
     needed: set[int] = set()
     points = []
     for number, operation in enumerate(operations[:-1]):
@@ -208,7 +208,7 @@ def _least_sent(sums: Sequence[int], sent: Sequence[int], count: int, limit: int
         extended: dict[int, tuple[int, list[int]]] = {}
         for (start, (before, ends)), end in itertools.product(best.items(), range(1, len(sums))):
             if 0 < sums[end] - sums[start] <= limit:
-                found = (before + sent[start - 1], [*ends, 1 - start]) if group else (0, [])
-                extended[end] = min(found, extended.get(end, found))
+                candidate = (before + sent[start - 1], [*ends, 1 - start]) if group else (0, [])
+                extended[end] = min(candidate, extended.get(end, candidate))
         best = extended
     return [-end for end in best[len(sums) - 1][1]] if len(sums) - 1 in best else None

@@ -33,10 +33,10 @@ class Rule:
     def update(self, weights: Values, gradients: Values, velocities: Values, rate: float) -> Values:
         """Returns one copy of the weights after a step, and changes its velocities; all by name."""
         if self.clip_value is not None:
-            gradients = {name: np.clip(each, -self.clip_value, self.clip_value) for name, each in gradients.items()}
+            gradients = {name: np.clip(g, -self.clip_value, self.clip_value) for name, g in gradients.items()}
         if self.clip_norm is not None:
             norm = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients.values()))
-            gradients = {name: each * min(1.0, self.clip_norm / max(norm, 1e-30)) for name, each in gradients.items()}
+            gradients = {name: g * min(1.0, self.clip_norm / max(norm, 1e-30)) for name, g in gradients.items()}
         after, momentum = {}, 0.0 if self.optimizer == "sgd" else MOMENTUM
         for name, gradient in gradients.items():
             if self.optimizer == "lars":
@@ -72,11 +72,11 @@ class Trajectory:
         return max(relative_error(np.asarray(mine), np.asarray(theirs)) for mine, theirs in pairs)
 
 
-def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:
+def relative_error(values: np.ndarray, reference: np.ndarray) -> float:
     """Returns the largest relative difference, absolute below 1; infinite for other shapes or what is not finite."""
-    if got.shape != wanted.shape or not np.isfinite(got).all():
+    if values.shape != reference.shape or not np.isfinite(values).all():
         return float("inf")
-    return float(np.max(np.abs(got - wanted) / np.maximum(1.0, np.abs(wanted))))
+    return float(np.max(np.abs(values - reference) / np.maximum(1.0, np.abs(reference))))
 
 
 def expected(

@@ -179,8 +179,8 @@ def around_ring(size_bytes: float, place: Place) -> list[Transfer]:
     Each tower sends 2 (n-1)/n of them to the next one, and the last tower of a worker sends to the next worker.
     """
     towers, workers = place.towers_in_total, place.workers
-    each = 2 * (towers - 1) / towers * size_bytes
-    return [Transfer(f"worker {i}", f"worker {(i + 1) % workers}", each, math.nan) for i in range(workers)]
+    sent = 2 * (towers - 1) / towers * size_bytes
+    return [Transfer(f"worker {i}", f"worker {(i + 1) % workers}", sent, math.nan) for i in range(workers)]
 
 
 def weight_elements(variables: Iterable[VariableSpec]) -> list[int]:

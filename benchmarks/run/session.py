@@ -264,7 +264,7 @@ def _losses(config: Config, count: int) -> list[float]:
                 length = images_per_epoch(config.workload.model, built.input.source)
                 rate_after = stepper.rate_after(config.training, Epochs(length, config.batch_global))
                 rates = [rate_after(number) if config.training.schedule else None for number in range(count)]
-                return [built.step.run(session, options, rate) for rate in rates]
+                return [built.step.take(session, options, rate) for rate in rates]
     except tf.errors.OpError as error:
         raise BenchError(headline(error)) from None
 

@@ -88,8 +88,8 @@ class LossScale:
 
 def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
     """Returns whether all numbers are finite, a scalar; each tensor is checked on its own device."""
-    found = []
+    are_finite = []
     for tensor in tensors:
         with tf.device(tensor.device):
-            found.append(tf.reduce_all(tf.math.is_finite(tensor)))
-    return tf.reduce_all(tf.stack(found))
+            are_finite.append(tf.reduce_all(tf.math.is_finite(tensor)))
+    return tf.reduce_all(tf.stack(are_finite))

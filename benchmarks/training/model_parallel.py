@@ -106,11 +106,11 @@ def _gradients(
         list(losses), [*features, *shards], grad_ys=each_counts, colocate_gradients_with_ops=True
     )
     of_shards = iter(down_to_the_cut[len(towers) :])
-    found: list[dict[str, tf.Tensor | None]] = []
+    gradients: list[dict[str, tf.Tensor | None]] = []
     for tower, of_features in zip(towers, down_to_the_cut, strict=False):
         names = [v.name for v in model.variables if v.kind == "weight" and v.name not in model.divided]
         with tf.device(tower.device):
             own_loss = tf.cast(len(towers), of_features.dtype) * of_features
             before = tf.gradients(tower.features, [tower.values[name] for name in names], grad_ys=own_loss)
-        found.append(dict(zip(names, before, strict=True)) | {name: next(of_shards) for name in divided})
-    return found
+        gradients.append(dict(zip(names, before, strict=True)) | {name: next(of_shards) for name in divided})
+    return gradients

@@ -347,7 +347,7 @@ def _time_after(done: tf.Operation, value: tf.Tensor) -> tf.Tensor:
     with tf.device(value.device), tf.control_dependencies([done]):
         last = tf.cast(tf.reshape(value, [-1])[0], tf.float32)
     with tf.device(HOST):
-        seen = tf.square(last)
-        with tf.control_dependencies([seen]):
+        squared = tf.square(last)
+        with tf.control_dependencies([squared]):
             now = tf.timestamp()
-        return tf.where(seen >= 0.0, now, tf.zeros_like(now))  # always true, unless the value is NaN
+        return tf.where(squared >= 0.0, now, tf.zeros_like(now))  # always true, unless the value is NaN

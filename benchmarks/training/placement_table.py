@@ -126,11 +126,11 @@ def _sums(operation: tf.Operation, inputs: Sequence[_Parts]) -> Iterator[str]:
 
 
 def _together(inputs: Sequence[_Parts]) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    towers_of: dict[str, frozenset[str]] = {}
     for parts in inputs:
         for name, towers in parts.items():
-            found[name] = found.get(name, frozenset()) | towers
-    return found
+            towers_of[name] = towers_of.get(name, frozenset()) | towers
+    return towers_of
 
 
 def _from_worker(operation: tf.Operation) -> Iterator[_Parts]:

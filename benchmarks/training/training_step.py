@@ -93,7 +93,7 @@ class Step:
         for operation in self.resume_ops if resuming else self.init_ops:
             session.run(operation, feed_dict=values, options=options)
 
-    def run(
+    def take(
         self,
         session: tf.compat.v1.Session,
         options: tf.compat.v1.RunOptions | None = None,

@@ -156,7 +156,7 @@ class Training:
     def step(self) -> float:
         """Runs one step and returns its loss; its deadline is that of reading the results, too."""
         self._team.expect("A step of a comparison", self._step_timeout_seconds)
-        return self._step.run(self._session, self._options)
+        return self._step.take(self._session, self._options)
 
     def step_together(self) -> None:
         """Runs one step, and waits until all others have done so."""

@@ -79,7 +79,7 @@ def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independe
         config.graph_options.rewrite_options.disable_meta_optimizer = towers > 1
         with tf.compat.v1.Session(config=config) as session:
             step.initialize(session)
-            return [step.run(session) for _ in range(steps)]
+            return [step.take(session) for _ in range(steps)]
 
 
 @small_and_whole_models

@@ -287,7 +287,6 @@ def test_images_that_no_data_set_has_are_trained_on(train_here: TrainHere, own: 
     [
         ("ModuleNotFoundError: No module named 'models.blocks'", "models"),
         ("ImportError: cannot import name 'net' from 'results.nets' (/x/results/nets.py)", "results"),
-        ("ModuleNotFoundError: No module named 'my.models'", None),
         ("RuntimeError: no 'models.x'", None),
     ],
 )
@@ -381,10 +380,6 @@ def net():
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(images)))
 
 
-def leaves():
-    sys.exit(0)
-
-
 def leaves_the_run():
     return os._exit(0) if IS_RUN else net()
 
@@ -415,10 +410,6 @@ def starts_a_process():
     return net()
 
 
-def recurses():
-    return recurses()
-
-
 def breaks_memory():
     import ctypes
 
@@ -430,12 +421,10 @@ def breaks_memory():
 @pytest.mark.parametrize(
     ("function", "status", "said"),
     [
-        ("leaves", 2, "its code would end the process: sys.exit(0)"),
         ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
         ("stays", 0, ""),
         ("breaks_what_is_shared", 0, "loud"),
         ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),
-        ("recurses", 2, "the model cannot be built: RecursionError"),
         ("breaks_memory", 2, "the model cannot be built: its process ended with SIGSEGV. The whole output: "),
     ],
 )

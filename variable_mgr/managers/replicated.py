@@ -146,9 +146,9 @@ class Replicated(VariableManager):
         if not self._reduction.makes_equal or self._place.towers_in_total == 1 or not weights:
             return None
         own = [variables.read_all(specs, copy) for copy in self._copies]
-        wanted = self._of_worker_0(weights, _FINAL_KEYS) if self._place.workers > 1 else [own[0]] * len(own)
+        of_first = self._of_worker_0(weights, _FINAL_KEYS) if self._place.workers > 1 else [own[0]] * len(own)
         differences, largest_difference = [], GraphCopies(_largest_difference)
-        for values, device, first in zip(own, self._devices, wanted, strict=True):
+        for values, device, first in zip(own, self._devices, of_first, strict=True):
             if values is not first:
                 with tf.device(device):
                     differences.append(largest_difference(values, first))

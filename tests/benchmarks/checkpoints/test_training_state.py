@@ -96,7 +96,7 @@ def train(
     config = device_plan.session_config(Devices(num_devices=setting.towers))
     with graph.as_default(), tf.compat.v1.Session(graph=graph, config=config) as session:
         step.initialize(session, values=fed, resuming=values is not None and state.resumes(values))
-        losses = [step.run(session) for _ in range(steps)]
+        losses = [step.take(session) for _ in range(steps)]
         return losses, state.fetch(session)
 
 

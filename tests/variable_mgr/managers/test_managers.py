@@ -70,7 +70,7 @@ class _Trained:
                 step.initialize(session)
                 self.initial = session.run(everything)
                 for _ in range(steps):
-                    step.run(session)
+                    step.take(session)
                 self.final = session.run(everything)
                 parts = session.run(self.manager.checkpoint_variables())
                 self.checkpoint = {name: np.concatenate(values, axis=-1) for name, values in parts.items()}
