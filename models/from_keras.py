@@ -6,13 +6,12 @@ final softmax is left out. Names of layers and variables stay.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +61,16 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
     """
     if not name.startswith(APPLICATION):
         function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
-        with _no_variables_outside_layers(), contained():
-            return _checked(function(**given))
+        try:
+            with contained():
+                return _checked(function(**given))
+        except ValueError as error:
+            if "stateless scope" not in str(error):
+                raise
+            raise UnusableModelError(
+                "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the "
+                "model without compiling it."
+            ) from error
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
     if "include_preprocessing" in inspect.signature(builder).parameters:
@@ -73,20 +80,6 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
         is_nchw = keras.config.image_data_format() == "channels_first"
         return keras_model(name, num_classes, (3, *_USUAL_SIZE) if is_nchw else (*_USUAL_SIZE, 3))
     return model
-
-
-@contextlib.contextmanager
-def _no_variables_outside_layers() -> Iterator[None]:
-    """Explains Keras' error if a function creates a variable that has its value at once."""
-    try:
-        yield
-    except ValueError as error:
-        if "stateless scope" not in str(error):
-            raise
-        raise UnusableModelError(
-            "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the model "
-            "without compiling it."
-        ) from error
 
 
 def takes_num_classes(name: str) -> bool:

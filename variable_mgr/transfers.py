@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from variable_mgr.place import Place, balance_by_bytes
@@ -106,34 +106,27 @@ def busiest_server(links: Mapping[str, int]) -> int | None:
     return max(of_server.values(), default=None)
 
 
-@dataclasses.dataclass(frozen=True)
-class DividedLayers:
-    """The dense layers that end a model, of which each tower computes some columns for the images of all towers.
+def between_divided_layers(
+    towers: int, *, batch_per_tower: int, features: int, outputs: Sequence[int], features_are_images: bool = False
+) -> list[Transfer]:
+    """Returns what all towers together send in a step if each computes some columns of the dense layers for all images.
 
-    Attributes:
+    Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits it
+    sends only those of the other tower's own images. Backward it sends as much, but not to images.
+
+    Args:
+        towers: how many.
         batch_per_tower: images.
         features: width of the input of the first layer.
         outputs: width of each layer.
         features_are_images: nothing before the first layer is trained, so the features need no gradient.
     """
-
-    batch_per_tower: int
-    features: int
-    outputs: tuple[int, ...]
-    features_are_images: bool = False
-
-    def transfers(self, towers: int) -> list[Transfer]:
-        """Returns what all towers together send in a step, forward and backward.
-
-        Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits
-        it sends only those of the other tower's own images. Backward it sends as much, but not to images.
-        """
-        images = towers * self.batch_per_tower
-        *hidden, logits = self.outputs
-        ways = 1 if self.features_are_images else 2
-        elements = ways * images * self.features + 2 * (images * sum(hidden) + self.batch_per_tower * logits)
-        number = towers * (towers - 1) * (ways + 2 * len(self.outputs))
-        return [Transfer(DEVICE, DEVICE, FLOAT32_BYTES * (towers - 1) * elements, number, "activation")]
+    images = towers * batch_per_tower
+    *hidden, logits = outputs
+    ways = 1 if features_are_images else 2
+    elements = ways * images * features + 2 * (images * sum(hidden) + batch_per_tower * logits)
+    number = towers * (towers - 1) * (ways + 2 * len(outputs))
+    return [Transfer(DEVICE, DEVICE, FLOAT32_BYTES * (towers - 1) * elements, number, "activation")]
 
 
 def over_servers(

@@ -202,7 +202,7 @@ def _between_devices(
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.graph.sent_bytes import divided_layers, manager_on_real_devices, sent_in_one_process
+    from benchmarks.graph.sent_bytes import manager_on_real_devices, sent_by_divided_layers, sent_in_one_process
     from models import parts
 
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
@@ -216,19 +216,17 @@ def _between_devices(
     problem = parts.why_not(split, towers)
     if problem and is_divided:
         raise UsageError(problem)
-    layers = divided_layers(split, batch_per_device)
     sent = sent_in_one_process(devices, variables, model, batch_per_device)
     facts = _bytes(sent, towers)
     elements = {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}
-    kernels = sum(elements[layer.weights[0]] for layer in split.tail if layer.weights)
+    dense = [layer for layer in split.tail if layer.weights]
+    kernels = sum(elements[layer.weights[0]] for layer in dense)
     share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
     of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
-    facts[f"Last {len(layers.outputs)} dense"] = (
-        f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
-    )
+    facts[f"Last {len(dense)} dense"] = f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = total_bytes(layers.transfers(towers)) or 0
+            activations = total_bytes(sent_by_divided_layers(split, towers, batch_per_device)) or 0
             facts |= _division(sent_if(False), sent_if(True), activations, batch_per_device)
     total = total_bytes(sent)
     return _Flow(manager_on_real_devices(devices, variables), facts, None if total is None else total / towers)

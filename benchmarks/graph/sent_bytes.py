@@ -15,8 +15,8 @@ from variable_mgr.manager import VariableManager
 from variable_mgr.place import Place
 from variable_mgr.transfers import (
     NETWORK,
-    DividedLayers,
     Transfer,
+    between_divided_layers,
     busiest_server,
     by_kind,
     by_link,
@@ -25,12 +25,13 @@ from variable_mgr.transfers import (
 )
 
 
-def divided_layers(split: SplitModel, batch_per_device: int) -> DividedLayers:
-    """Returns what decides what is sent if the dense layers that end a model are divided over towers."""
-    return DividedLayers(
-        batch_per_device,
-        split.features,
-        tuple(layer.outputs for layer in split.tail if layer.outputs),
+def sent_by_divided_layers(split: SplitModel, towers: int, batch_per_device: int) -> list[Transfer]:
+    """Returns what all towers together send in a step if the dense layers that end a model are divided over them."""
+    return between_divided_layers(
+        towers,
+        batch_per_tower=batch_per_device,
+        features=split.features,
+        outputs=[layer.outputs for layer in split.tail if layer.outputs],
         features_are_images={v.name for v in split.variables if v.kind == "weight"} <= split.divided,
     )
 
@@ -50,7 +51,7 @@ def sent_in_one_process(devices: Devices, variables: Variables, model: Model, ba
         return manager.transfers(model.variables)
     split = parts.split(model)
     of_the_rest = manager.transfers([variable for variable in model.variables if variable.name not in split.divided])
-    return of_the_rest + divided_layers(split, batch_per_device).transfers(devices.num_devices)
+    return of_the_rest + sent_by_divided_layers(split, devices.num_devices, batch_per_device)
 
 
 def between_devices(sent: Sequence[Transfer]) -> dict[str, Any]:

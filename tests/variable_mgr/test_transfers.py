@@ -20,8 +20,8 @@ from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
 from variable_mgr.transfers import (
     DEVICE,
     HOST,
-    DividedLayers,
     Transfer,
+    between_divided_layers,
     busiest_server,
     by_kind,
     by_link,
@@ -213,9 +213,11 @@ def test_one_process_sends_nothing_to_others() -> None:
 @pytest.mark.parametrize("features_are_images", [False, True])
 def test_images_need_no_gradient(features_are_images: bool) -> None:
     """Two towers with 4 images each send 784 features, 100 hidden units and 10 logits to each other."""
-    layers = DividedLayers(4, 784, (100, 10), features_are_images=features_are_images)
+    sent = between_divided_layers(
+        2, batch_per_tower=4, features=784, outputs=(100, 10), features_are_images=features_are_images
+    )
     forward = 4 * (8 * 784 + 8 * 100 + 4 * 10)
     backward = forward - 4 * 8 * 784 * features_are_images
-    assert layers.transfers(2) == [
+    assert sent == [
         Transfer(DEVICE, DEVICE, forward + backward, 2 * 3 + 2 * (2 if features_are_images else 3), "activation")
     ]
