@@ -121,9 +121,7 @@ def build(
 def decaying(model: Model, decayed: str) -> Model:
     """Returns the model with weight decay on other weights.
 
-    Args:
-        model: decays its kernels.
-        decayed: `kernels`; `kernels_and_biases`: all weights but those of normalisation; `all`.
+    `decayed` is `kernels`, as it was built; `kernels_and_biases`: all but those of normalisation; or `all`.
     """
     if decayed == "kernels":
         return model

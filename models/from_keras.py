@@ -177,11 +177,8 @@ def adopt(
 ) -> Tensor:
     """Clones a functional or sequential model onto images and returns float32 logits, [batch, classes].
 
-    Args:
-        keras_model: has one input and one output; its variables are not used.
-        images: symbolic batch, in the data format that the model was built for.
-        layers: the run's layers, of which batch normalisation and convolutions are used.
-        without: classes of layers to leave out.
+    The variables of the model are not used, and layers of the classes `without` are left out. Images are symbolic, in
+    the data format that the model was built for.
     """
     last = _last(keras_model)
 

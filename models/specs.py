@@ -56,9 +56,7 @@ def register(spec: ModelSpec) -> None:
 def find_model(name: str, data_name: str | None = None) -> ModelSpec:
     """Returns the spec of a model; case and punctuation do not matter.
 
-    Args:
-        name: of the model.
-        data_name: of a data set, for which the model may have a variant.
+    The model may have a variant for a data set.
 
     Raises:
         UnknownModelError: no model has this name.

@@ -123,11 +123,8 @@ def expected(
 def expected_in_turn(towers: int, rule: Rule, *, workers: int = 0) -> Trajectory:
     """Computes what must come out if a parameter server applies gradients one after the other.
 
-    Args:
-        towers: of each process. In one process each applies its own gradients; its step draws the numbers of all towers
-            and uses its own part, see `benchmarks.verify.oracle`.
-        rule: updates the weights.
-        workers: of a cluster, each of which applies the mean over its towers; 0: one process.
+    In one process each tower applies its own gradients; its step draws the numbers of all towers and uses its own part,
+    see `benchmarks.verify.oracle`. Each of several workers (0: one process) applies the mean over its towers.
     """
     weights, trajectory = np.array([1.0, 2.0]), Trajectory()
     velocities: Values = {}
@@ -156,12 +153,7 @@ def _updated(rule: Rule, weights: np.ndarray, gradients: np.ndarray, velocities:
 def of_manager(manager: str, modifiers: Modifiers, rule: Rule, towers: int, *, workers: int = 0) -> Trajectory:
     """Computes what must come out under a manager with modifiers, as all processes together see it.
 
-    Args:
-        manager: a key of `variable_mgr.catalog.MANAGERS`.
-        modifiers: of the manager.
-        rule: updates the weights.
-        towers: that each process drives.
-        workers: of a cluster; 0: one process.
+    `towers` are those of each process; `workers` is 0 in one process.
     """
     if modifiers.asynchronous:
         return expected_in_turn(towers, rule, workers=workers)

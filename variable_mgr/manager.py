@@ -160,9 +160,7 @@ class VariableManager(abc.ABC):
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Returns the ends of a step: one if all towers step together, else one per tower.
 
-        Args:
-            updates: one per tower, in tower order; each gradient is of the tower's own mean loss.
-            optimizer: the update rule.
+        There is one update per tower, in tower order; each gradient is of the tower's own mean loss.
         """
 
     def init_ops(self) -> list[InitOp]:
@@ -216,22 +214,14 @@ class VariableManager(abc.ABC):
     def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns what a step sends: in a cluster between processes, else between devices; unknown unless overridden.
 
-        No tower's device may be the host.
-
-        Args:
-            variables: of the model, without those that are divided over towers.
-            training: whether gradients are computed; a forward pass only fetches.
+        No tower's device may be the host. Variables that are divided over towers are left out. A forward pass, without
+        `training`, only fetches.
         """
         return [UNKNOWN]
 
 
 class WrappingManager(VariableManager):
-    """Abstract. Leaves to another manager all that its subclass does not change.
-
-    Args:
-        inner: decides where variables live and how gradients come together.
-        tower_devices: one device per tower.
-    """
+    """Abstract. Leaves to another manager all that its subclass does not change."""
 
     def __init__(self, inner: VariableManager, tower_devices: Sequence[str]) -> None:
         self._inner = inner

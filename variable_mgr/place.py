@@ -77,11 +77,8 @@ _Device = TypeVar("_Device")
 def balance_by_bytes(sizes_bytes: Sequence[int], devices: Sequence[_Device]) -> list[_Device]:
     """Spreads variables: each, in the order given, goes to the device that holds the fewest bytes so far.
 
-    No device ends more than the largest variable above another one. With one device, all go there.
-
-    Args:
-        sizes_bytes: size of each variable.
-        devices: at least one; the earlier wins a tie.
+    No device ends more than the largest variable above another one. With one device, all go there. Of devices that hold
+    equally much, the first gets it.
 
     Returns:
         One device per variable.

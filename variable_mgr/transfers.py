@@ -112,14 +112,9 @@ def between_divided_layers(
     """Returns what all towers together send in a step if each computes some columns of the dense layers for all images.
 
     Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits it
-    sends only those of the other tower's own images. Backward it sends as much, but not to images.
-
-    Args:
-        towers: how many.
-        batch_per_tower: images.
-        features: width of the input of the first layer.
-        outputs: width of each layer.
-        features_are_images: nothing before the first layer is trained, so the features need no gradient.
+    sends only those of the other tower's own images. Backward it sends as much, unless `features_are_images`:
+    nothing before the first layer is then trained, so the features need no gradient. `features` is the width of the
+    input of the first layer, and `outputs` are the widths of the layers.
     """
     images = towers * batch_per_tower
     *hidden, logits = outputs
@@ -141,14 +136,8 @@ def over_servers(
     """Returns what parameter servers and workers send each other in a step.
 
     All shared variables go to every worker. A weight's gradient comes back from each, moving averages from worker 0.
-
-    Args:
-        variables: in the order of their creation.
-        servers: over which they are spread.
-        workers: how many.
-        wire_bytes: size of one element of a gradient on the wire.
-        training: whether anything comes back.
-        exchanges: how often a worker fetches weights and sends gradients in a step.
+    The variables are in the order of their creation. `wire_bytes` is the size of an element of a gradient, and
+    `exchanges` how often a worker fetches and sends in a step.
     """
     shared = [variable for variable in variables if variable.kind != "tower_state"]
     elements = [math.prod(variable.shape) for variable in shared]

@@ -24,12 +24,8 @@ def create(
 ) -> tf.Variable:
     """Creates one variable on a device.
 
-    Args:
-        spec: what to create.
-        device: where.
-        prefix: precedes the canonical name and distinguishes copies in traces.
-        initial_value: used instead of the spec's own, so that copies start equal.
-        shape: used instead of the spec's own, if this is only a part of the variable.
+    The prefix precedes the canonical name and distinguishes copies in traces. Copies get the same `initial_value`, so
+    that they start equal; a part of a variable has a `shape` of its own.
     """
     with tf.device(device):
         value = spec.initial_value() if initial_value is None else initial_value

@@ -49,11 +49,7 @@ class StageWork(NamedTuple):
 class Pipeline:
     """A model in stages, one per device.
 
-    Attributes:
-        variables: of all stages, in the order of the whole model.
-        stages: in order.
-        work: of each stage.
-        micro_batches: parts of equal size into which a step divides its images.
+    The variables are in the order of the whole model. A step divides its images into `micro_batches` of equal size.
     """
 
     variables: Sequence[ModelVariable]
@@ -95,11 +91,6 @@ class Pipeline:
 
 def plan(model: Model, *, stages: int, micro_batches: int) -> Pipeline:
     """Cuts a model where one tensor crosses, so that the stage with most FLOPs has as few as possible.
-
-    Args:
-        model: what is trained.
-        stages: how many.
-        micro_batches: see `Pipeline`.
 
     Raises:
         UsageError: the model cannot be cut into so many stages.
@@ -232,15 +223,9 @@ def train(
 ) -> tuple[Score, TowerUpdate, PassTimes]:
     """Returns the mean score of all images, the gradients of the mean loss with the new state, and when passes ended.
 
-    Statistics and the state of dropout pass from one micro-batch to the next, as if each were a step.
-
-    Args:
-        pipeline: what is trained.
-        tower_input: the images of the step; its batch is a multiple of the number of micro-batches.
-        devices: of each stage.
-        values: of all variables by name, each on the device of its stage.
-        objective: what is minimised.
-        loss_scale: the loss is multiplied by it, and the gradients are divided by it; a scalar.
+    Statistics and the state of dropout pass from one micro-batch to the next, as if each were a step. The batch is a
+    multiple of the number of micro-batches; the value of each variable is on the device of its stage. The loss is
+    multiplied by `loss_scale`, a scalar, and the gradients are divided by it.
     """
     with tf.device(devices[0]):
         images = _divided(tower_input.images, pipeline.micro_batches)

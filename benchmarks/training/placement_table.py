@@ -89,9 +89,6 @@ def aggregations(gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[dict[str,
 
     An addition sums a gradient if it holds more towers' parts than any of its inputs. Gradients that travel packed
     into one vector are summed where the vector is.
-
-    Args:
-        gradients: of each tower, by the weight's name.
     """
     held: dict[str, _Parts] = {}  # by tensor
     for tower, own in enumerate(gradients):

@@ -34,7 +34,7 @@ class Loop:
     Attributes:
         operation: one step.
         loss: mean over its towers of the tower's mean loss, without weight decay, before the step's update.
-        staleness: see `variable_mgr.manager.Applied`; None if it does not depend on timing.
+        staleness: see `variable_mgr.manager.UpdateOp`; None if it does not depend on timing.
         observed: more scalars to fetch with every step.
         learning_rate: takes the rate of a step, a scalar; None if it is constant.
     """

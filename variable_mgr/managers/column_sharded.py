@@ -32,11 +32,6 @@ class ColumnSharded(WrappingManager):
     A tower reads only its own columns, so the caller must compute with the inputs of all towers. The gradient must be
     that of the mean over all towers; it is applied on its tower. Source: Krizhevsky 2014, "One weird trick for
     parallelizing convolutional neural networks", arXiv:1404.5997.
-
-    Args:
-        inner: holds all other variables.
-        tower_devices: one device per tower.
-        divided: names of the weights that are divided along their last axis.
     """
 
     def __init__(self, inner: VariableManager, tower_devices: Sequence[str], divided: Collection[str]) -> None:

@@ -36,11 +36,6 @@ class DistributedReplicated(VariableManager):
     have arrived, the master is updated; (3) its new value goes to all copies. So weights whose gradient is ready early
     travel while others are still computed. Slots of optimizers are beside the master. Moving averages are each tower's
     own.
-
-    Args:
-        place: this worker's towers, and the parameter servers.
-        shared_devices: not used; masters are on parameter servers.
-        modifiers: decide in which type gradients travel.
     """
 
     adds_decay = True  # a master holds what all copies held when the gradients were computed

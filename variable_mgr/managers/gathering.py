@@ -31,12 +31,7 @@ def local_means(towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], w
 
 
 class Gathering:
-    """The queues of one graph.
-
-    Args:
-        place: this worker's towers, and which worker it is.
-        wire_dtype: in which type gradients travel.
-    """
+    """The queues of one graph."""
 
     def __init__(self, place: Place, wire_dtype: str) -> None:
         self._place = place
@@ -66,10 +61,8 @@ class Gathering:
     ) -> list[tf.Tensor]:
         """Returns the mean of all workers' gradients of each variable, on its device, plus decay; only for the chief.
 
-        Args:
-            names: of the variables, as they were sent.
-            variables: those to update.
-            decay: the factor of weight decay by name; the variable still has the value with which all workers computed.
+        Names are those that were sent. A variable still has the value with which all workers computed, so `decay`, its
+        factor by name, is exact.
         """
         means = []
         for name, variable in zip(names, variables, strict=True):

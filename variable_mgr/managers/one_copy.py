@@ -15,12 +15,8 @@ class OneCopy(VariableManager):
     """Abstract. Keeps one copy of every shared variable, spread over devices by bytes, and each tower's own state.
 
     Moving averages follow tower 0 (of worker 0). A worker fetches a variable from a parameter server once per step,
-    whatever the number of its towers; in one process the runtime copies each read once per device.
-
-    Args:
-        place: the towers' devices.
-        variable_devices: where variables may live.
-        asynchronous: whether each tower (or worker) applies its own updates, which are then counted.
+    whatever the number of its towers; in one process the runtime copies each read once per device. If towers (or
+    workers) are asynchronous, each applies its own updates, which are counted.
     """
 
     def __init__(self, place: Place, variable_devices: Sequence[str], *, asynchronous: bool) -> None:

@@ -55,12 +55,8 @@ class ParameterServer(OneCopy):
 
     The mean gradient is taken and applied where the variable lives; a worker of a cluster sends the mean over its
     towers. Asynchronously, every tower applies its own gradient as soon as it is computed. An update of one variable is
-    never torn (it holds the variable's lock), and none is lost.
-
-    Args:
-        place: the towers' devices; the host, or the first parameter server, counts the updates of asynchronous towers.
-        variable_devices: where variables may live.
-        modifiers: decide whether towers are asynchronous, and in which type gradients travel.
+    never torn (it holds the variable's lock), and none is lost. The host, or the first parameter server, counts the
+    updates of asynchronous towers.
     """
 
     def __init__(self, place: Place, variable_devices: Sequence[str], modifiers: Modifiers) -> None:
@@ -164,10 +160,6 @@ class ClusterParameterServer(OneCopy):
     A worker sends one gradient of each variable: the mean over its towers. Synchronously, the workers' means are
     averaged and applied once per global step, where the variable lives, and the next step starts after that.
     Asynchronously, every worker applies its own mean without waiting; no update of a variable is torn or lost.
-
-    Args:
-        place: this worker's towers, and the parameter servers.
-        modifiers: decide whether each worker applies its own gradients, and in which type gradients travel.
     """
 
     def __init__(self, place: Place, modifiers: Modifiers) -> None:

@@ -19,9 +19,6 @@ class Pipelined(VariableManager):
     """Keeps the variables of each stage on its device. The one tower spans all devices.
 
     The update's gradients and state must be on the devices of their variables.
-
-    Args:
-        device_of: the device of each variable, by name.
     """
 
     def __init__(self, device_of: Mapping[str, str]) -> None:

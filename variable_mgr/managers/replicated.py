@@ -69,11 +69,6 @@ class Replicated(VariableManager):
     """Keeps a copy per tower. All start equal; the reduction decides whether they stay so.
 
     With several workers, each builds this for its own towers, and all start with the values of tower 0 of worker 0.
-
-    Args:
-        place: the towers.
-        reduction: combines the towers' gradients.
-        averaging: averages the weights themselves every few steps.
     """
 
     def __init__(self, place: Place, reduction: Reduction, averaging: ParameterAveraging | None = None) -> None:

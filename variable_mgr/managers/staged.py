@@ -31,11 +31,7 @@ class Staged(WrappingManager):
     SGD. Weights are read before they are updated, so what is staged is deterministic.
 
     Only weights are staged. Moving averages and seeds are read and written in the step itself; otherwise updates would
-    be lost.
-
-    Args:
-        inner: decides where variables live and how gradients come together.
-        tower_devices: one device per tower; a staging area for weights and one for gradients is on each.
+    be lost. A staging area for weights and one for gradients is on each tower's device.
     """
 
     def __init__(self, inner: VariableManager, tower_devices: Sequence[str]) -> None:
