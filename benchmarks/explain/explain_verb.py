@@ -171,12 +171,11 @@ class _Flow:
 
 def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int, model: Model) -> _Flow:
     from benchmarks.training import pipeline
-    from variable_mgr.managers.pipelined import Pipelined
 
     parts = pipeline.plan(model, **vars(pipelining))
     sent = _megabytes(total_bytes(parts.transfers(images)) or 0)
     return _Flow(
-        Pipelined(parts.homes(devices)),
+        parts.manager(devices),
         {
             **pipeline.stage_facts(parts.facts(devices, images)),
             "Sent per step": f"{sent}, half of it activations forward, half their gradients back",

@@ -30,7 +30,6 @@ from models import building, parts, specs
 from models.convolutions import Products
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
-from variable_mgr.managers.pipelined import Pipelined
 from variable_mgr.place import Place
 
 
@@ -180,7 +179,7 @@ def divided(
     """
     if variables.pipeline:
         stages = pipeline.plan(model, **vars(variables.pipeline))
-        return stages, Pipelined(stages.homes(devices.towers))
+        return stages, stages.manager(devices.towers)
     trained: building.Model | parts.SplitModel = model
     if variables.modifiers.fc_model_parallel:
         trained = parts.split(model)

@@ -28,6 +28,7 @@ from models.parts import Part, balanced, cut, cut_points
 from results.measurement import Observed
 from results.text import counted
 from variable_mgr.manager import TowerUpdate
+from variable_mgr.managers.pipelined import Pipelined
 from variable_mgr.reductions.kernels import mean
 from variable_mgr.transfers import DEVICE, Transfer
 
@@ -57,10 +58,10 @@ class Pipeline:
     work: Sequence[StageWork]
     micro_batches: int
 
-    def homes(self, devices: Sequence[str]) -> dict[str, str]:
-        """Returns the device of each variable by name, given that of each stage."""
+    def manager(self, devices: Sequence[str]) -> Pipelined:
+        """Makes the manager of the variables, given the device of each stage."""
         pairs = zip(self.stages, devices, strict=True)
-        return {variable.name: device for stage, device in pairs for variable in stage.variables}
+        return Pipelined({variable.name: device for stage, device in pairs for variable in stage.variables})
 
     def transfers(self, images: int) -> list[Transfer]:
         """Returns what all stages send in a step of that many images: activations forward, their gradients back."""

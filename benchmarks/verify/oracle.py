@@ -24,7 +24,6 @@ from models import building, parts
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
-from variable_mgr.managers.pipelined import Pipelined
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 _UNTRAINED = 3.0
@@ -240,7 +239,7 @@ def _divided(
     model = _convolutional_model()
     if micro_batches:
         staged = pipeline.plan(model, stages=len(devices.towers), micro_batches=micro_batches)
-        return staged, Pipelined(staged.homes(devices.towers))
+        return staged, staged.manager(devices.towers)
     if divided:
         split = parts.split(model)
         return split, make_manager(divided=split.divided)

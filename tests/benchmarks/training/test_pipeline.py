@@ -16,7 +16,6 @@ from benchmarks.training.objectives import Objective, cross_entropy
 from models import building
 from models.building import Model
 from models.layers import Layers
-from variable_mgr.managers.pipelined import Pipelined
 from variable_mgr.transfers import DEVICE, Transfer
 
 TWO = ("/cpu:0", "/cpu:1")
@@ -47,7 +46,7 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
     with tf.Graph().as_default():
         model = _model()
         split = pipeline.plan(model, stages=stages, micro_batches=3)
-        manager = Pipelined(split.homes(names[:stages]))
+        manager = split.manager(names[:stages])
         manager.create(model.variables)
         values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         batch = _batch(6)
@@ -82,7 +81,7 @@ def test_passes_wait_for_their_input_and_for_the_pass_before_on_their_device_and
     with tf.Graph().as_default(), tf.device(device_plan.HOST):
         model = _model()
         split = pipeline.plan(model, stages=2, micro_batches=3)
-        manager = Pipelined(split.homes(TWO))
+        manager = split.manager(TWO)
         manager.create(model.variables)
         values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         _, _, ends = pipeline.train(split, _batch(3), TWO, values, Objective(loss=cross_entropy))
