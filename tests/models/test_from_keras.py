@@ -29,6 +29,7 @@ from models.convolutions import (
 )
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
+from tests.support import references
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
 
@@ -63,12 +64,6 @@ def _values(model: building.Model, gain: float = 2.0) -> list[np.ndarray]:
     return values
 
 
-def _images(size: int) -> np.ndarray:
-    random = np.random.default_rng(1)
-    noise, colours = (random.standard_normal((3, *sides, 3), np.float32) for sides in ((size, size), (1, 1)))
-    return noise + colours
-
-
 def _theirs(name: str, size: int) -> building.Model:
     """Builds the model as its own code does, with the names that it has in a new process."""
 
@@ -81,7 +76,7 @@ def _theirs(name: str, size: int) -> building.Model:
 
 def _both_outputs(name: str, size: int, images_factor: float = 1.0, gain: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
     """Returns our logits, and what the model's own code computes with the same values from images times a factor."""
-    ours, theirs, images = _build(name, size), _theirs(name, size), _images(size)
+    ours, theirs, images = _build(name, size), _theirs(name, size), references.images(size)
     by_name = dict(zip((variable.name for variable in ours.variables), _values(ours, gain), strict=True))
     found = ours.call([tf.constant(value) for value in by_name.values()], tf.constant(images), training=False)[0]
     same = {variable.name for variable in theirs.variables} & set(by_name)
@@ -236,7 +231,7 @@ def test_layers_become_those_of_this_suite(own: str) -> None:
 
 
 def test_products_apply_the_activation_of_a_convolution(own: str) -> None:
-    name, images = f"{own}:build", tf.constant(_images(16))
+    name, images = f"{own}:build", tf.constant(references.images(16))
     usual, other = _build(name, 16), _build(name, 16, products=Products(conv1x1=True, filter_gradients=True))
     values = _values(usual)
     wanted = usual.call(values, images, training=False)[0].numpy()

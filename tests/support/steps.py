@@ -18,7 +18,6 @@ _NO_MODIFIERS = Modifiers()
 
 
 def on_cpus(towers: int, shared_on: str = "cpu") -> DevicePlan:
-    """Returns so many CPU devices."""
     return device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
 
 

@@ -10,9 +10,6 @@ from variable_mgr import factory
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
-from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
-from variable_mgr.reductions.all_reduce_spec import Range, SpecError
 
 WITH_PS = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 1))
 WITHOUT_PS = Cluster(ps=(), workers=("h:2", "h:3"), own=Task("worker", 1))
@@ -65,32 +62,6 @@ def test_gradients_of_parameter_server_travel_between_processes_only() -> None:
 
 
 # Specs of two levels.
-
-
-def test_a_spec_of_two_levels_is_read() -> None:
-    spec = "pscpu/xring:32K:psgpu/rechd#2"
-    assert all_reduce_spec.parse(spec) == (Range("pscpu/xring", 1, 2**15), Range("psgpu/rechd", 2))
-    assert all_reduce_spec.describe(all_reduce_spec.parse(spec)) == spec
-    assert find_algorithm("pscpu/xring").meaning.startswith(
-        f"inside a worker {ALGORITHMS['pscpu'].meaning}, then across workers"
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "hint"), [("pscpu/xrng", "xring"), ("pscpuu/xring", "pscpu"), ("rech/xring", "rechd")]
-)
-def test_the_half_that_is_unknown_is_named(spec: str, hint: str) -> None:
-    unknown = next(half for half in spec.split("/") if half not in ALGORITHMS)
-    with pytest.raises(SpecError, match=f"^There is no algorithm '{unknown}'. Did you mean '{hint}'"):
-        all_reduce_spec.parse(spec)
-    refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), _place("without ps", IN_GRAPH))
-    assert refused is not None and refused.startswith(f"--all_reduce_spec: There is no algorithm '{unknown}'.")
-
-
-@pytest.mark.parametrize("spec", ["/xring", "pscpu/", "pscpu/xring/rechd", "pscpu//xring", "pscpu#2/xring"])
-def test_more_or_less_than_two_levels_are_no_spec(spec: str) -> None:
-    with pytest.raises(SpecError, match="is no range: give an algorithm"):
-        all_reduce_spec.parse(spec)
 
 
 def test_two_levels_are_for_one_client_that_drives_several_workers() -> None:

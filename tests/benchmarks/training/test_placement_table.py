@@ -38,6 +38,7 @@ def test_copies_and_their_slots_are_on_every_tower(optimizer: str, slots: int) -
 
 
 def test_shared_variables_and_their_slots_are_where_they_live() -> None:
+    assert {*_table("parameter_server", "sgd", "cpu")["variable_bytes_per_device"]} == {"/device:CPU:0"}
     table = _table("parameter_server", "momentum", "gpu")
     assert table["variables"] == 2
     assert table["variable_bytes_per_device"] == {"/device:CPU:0": KERNEL_BYTES, "/device:CPU:1": BIAS_BYTES}

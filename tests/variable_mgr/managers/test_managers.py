@@ -55,7 +55,7 @@ class _Trained:
     """A model after some steps under a manager, on fixed data split evenly over the towers."""
 
     def __init__(
-        self, name: str, towers: int, make_model: Callable[[], building.Model], shared_on: str, steps: int
+        self, name: str, towers: int, make_model: Callable[[], building.Model], shared_on: str = "cpu", steps: int = 5
     ) -> None:
         generator = np.random.default_rng(1)
         self.images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), towers)
@@ -77,11 +77,7 @@ class _Trained:
                 self.drift = None if drift is None else float(session.run(drift))
 
 
-@functools.cache
-def _trained(
-    name: str, towers: int, model: Callable[[], building.Model], shared_on: str = "cpu", steps: int = 5
-) -> _Trained:
-    return _Trained(name, towers, model, shared_on, steps)
+_trained = functools.cache(_Trained)
 
 
 @rotating("towers", [2, 3, 4], first=1)
@@ -187,17 +183,6 @@ def test_drift_is_seen() -> None:
             assert session.run(drift) == 0.0
             session.run(tf.raw_ops.AssignVariableOp(resource=other.handle, value=tf.fill([6], 0.25)))
             assert session.run(drift) == 0.25
-
-
-def test_number_and_place_of_copies() -> None:
-    weights = 4  # conv kernel and bias, logits kernel and bias
-    shared = _trained("parameter_server", 2, _convolutional).manager.placed()
-    assert [entry.device for entry in shared] == ["/device:CPU:0"] * weights
-    spread = _trained("parameter_server", 2, _convolutional, "gpu").manager.placed()
-    assert {entry.device for entry in spread} == {"/device:CPU:0", "/device:CPU:1"}
-    copies = _trained("replicated", 2, _convolutional).manager.placed()
-    assert [entry.device for entry in copies] == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
-    assert sum(entry.size_bytes for entry in copies) == 2 * sum(entry.size_bytes for entry in shared)
 
 
 def test_a_description_names_the_devices_of_shared_variables() -> None:
