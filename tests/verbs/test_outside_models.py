@@ -419,7 +419,7 @@ def breaks_memory():
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("function", "status", "said"),
+    ("function", "status", "words"),
     [
         ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
         ("stays", 0, ""),
@@ -429,11 +429,11 @@ def breaks_memory():
     ],
 )
 def test_a_model_neither_ends_nor_holds_the_process(
-    run_process: RunBench, tmp_path: Path, function: str, status: int, said: str
+    run_process: RunBench, tmp_path: Path, function: str, status: int, words: str
 ) -> None:
     (tmp_path / "net.py").write_text(MISBEHAVING)
     done = run_process(f"--model=net.py:{function}", "--device=cpu", "--num_batches=2", "--batch_size=2")
-    assert done.status == status and said in done.stderr
+    assert done.status == status and words in done.stderr
     assert ("status:         ok" in done.stdout) is (status == 0)
     assert "loud" not in done.stdout
     for number in map(int, re.findall(r"sleep \((\d+)\)", done.stderr)):
@@ -442,7 +442,7 @@ def test_a_model_neither_ends_nor_holds_the_process(
 
 
 @pytest.mark.process
-def test_a_model_that_never_ends_is_said_to_be_waited_for(
+def test_the_wait_for_a_model_that_never_ends_is_printed(
     run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "net.py").write_text(MISBEHAVING)

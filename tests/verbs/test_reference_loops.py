@@ -135,7 +135,7 @@ def test_fit_waits_for_each_turn_and_the_wait_is_not_timed() -> None:
     assert model.stop_training and model.resets == 2
 
 
-def test_what_fit_raises_reaches_who_waits() -> None:
+def test_the_caller_gets_what_fit_raises() -> None:
     pauses = _pauses(_model(), [0.0] * 9)
     thread = _in_thread(lambda: pauses.run(lambda: 1 / 0))
     with pytest.raises(ZeroDivisionError):
@@ -143,7 +143,7 @@ def test_what_fit_raises_reaches_who_waits() -> None:
     thread.join(10)
 
 
-def test_fit_that_ends_by_itself_leaves_nobody_waiting() -> None:
+def test_fit_that_ends_by_itself_is_an_error() -> None:
     pauses = _pauses(_model(), [0.0] * 9)
     thread = _in_thread(lambda: pauses.run(lambda: None))
     with pytest.raises(RuntimeError, match="ended early"):

@@ -39,7 +39,7 @@ class NoExchange:
     makes_equal = deferred = False
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
-        """Returns what came."""
+        """Returns the tensors as they are."""
         return [list(tensors) for tensors in towers], []
 
     def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:

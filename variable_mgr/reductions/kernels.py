@@ -198,7 +198,7 @@ def in_two_levels(
     results = []
     for towers, means, mean_of_all in zip(workers.values(), within, of_all, strict=True):
         for device, own in zip(towers, means, strict=True):
-            # Its own part is taken, too: what nobody takes is left out of a step, and a collective then waits for it.
+            # Its own part is taken, too: a step leaves out what no operation uses, and a collective would wait for it.
             with tf.device(device), tf.control_dependencies([own]):
                 results.append(tf.identity(mean_of_all))
     return results

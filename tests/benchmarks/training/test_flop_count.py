@@ -33,7 +33,7 @@ def test_forward_passes_are_those_of_the_literature(spec: ModelSpec) -> None:
     assert work.uncounted == ()
 
 
-# What the first layer does forward, in operations per image: nobody asks for the gradient of images.
+# What the first layer does forward, in operations per image: images need no gradient.
 FIRST_LAYERS = {
     "resnet50": 2 * (7 * 7 * 3) * (112 * 112 * 64),
     "vgg16": 2 * (3 * 3 * 3) * (224 * 224 * 64),

@@ -1,4 +1,4 @@
-"""Towers of a parameter server that go their own way."""
+"""Asynchronous towers of a parameter server."""
 
 from __future__ import annotations
 
