@@ -113,7 +113,12 @@ def build(
     def built() -> Model:
         with scope(seed, _POLICIES[precision]):
             layers = Layers(data_format, products=products, fused_bn=fused_bn)
-            return adapt(_architecture(spec, layers, num_classes))
+            size = (spec.image_size, spec.image_size)
+            images = keras.Input(
+                (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels), name="images"
+            )
+            logits = spec.build(images, layers, num_classes)
+            return adapt(keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name).strip("_")))
 
     return built() if owning else _with_names_of_its_own(built)
 
@@ -160,14 +165,6 @@ def keras_format(data_format: DataFormat) -> Iterator[None]:
         yield
     finally:
         keras.config.set_image_data_format(before)
-
-
-def _architecture(spec: ModelSpec, layers: Layers, num_classes: int) -> keras.Model:
-    size = spec.image_size
-    shape = (spec.channels, size, size) if layers.data_format == "NCHW" else (size, size, spec.channels)
-    images = keras.Input(shape, name="images")
-    logits = spec.build(images, layers, num_classes)
-    return keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name).strip("_"))
 
 
 _POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}

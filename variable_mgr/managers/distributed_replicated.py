@@ -73,18 +73,13 @@ class DistributedReplicated(VariableManager):
             for name, master, update in zip(names, masters, applied, strict=True):
                 operations += self._gathering.publish(name, master, after=[update])
         for name in names:
-            operations += self._renew(name, self._gathering.published(name, self._masters[name]))
+            value = self._gathering.published(name, self._masters[name])
+            for copy, reads in zip(self._copies, self._reads, strict=True):
+                with tf.control_dependencies([reads[name]]):  # the tower must have read the old value
+                    operations += variables.assign_all(copy, {name: value})
         for copy, update in zip(self._copies, updates, strict=True):
             operations += variables.assign_all(copy, update.state)
         return [UpdateOp(tf.group(*operations))]
-
-    def _renew(self, name: str, value: tf.Tensor) -> list[tf.Operation]:
-        """Gives every copy the master's value, but not before its tower has read the old one."""
-        operations = []
-        for copy, reads in zip(self._copies, self._reads, strict=True):
-            with tf.control_dependencies([reads[name]]):
-                operations += variables.assign_all(copy, {name: value})
-        return operations
 
     def init_ops(self) -> list[InitOp]:
         """Gives all copies the masters' values, which the chief has initialised."""
