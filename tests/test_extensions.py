@@ -76,7 +76,7 @@ TOY_MANAGER = '''
 
 import tensorflow as tf
 
-from variable_mgr.manager import Applied, Explanation
+from variable_mgr.manager import UpdateOp, Explanation
 from variable_mgr.managers.one_copy import OneCopy
 
 
@@ -91,7 +91,7 @@ class Toy(OneCopy):
             operations = optimizer.apply([self._shared[name] for name in names], means)
         for tower, update in enumerate(updates):
             operations += self._store_state(tower, update)
-        return [Applied(tf.group(*operations))]
+        return [UpdateOp(tf.group(*operations))]
 
     def explain(self, optimizer="sgd"):
         return Explanation("one toy copy", "averaged by a toy", "tower 0 -> [weights] <- tower 1")

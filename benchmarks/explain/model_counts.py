@@ -72,18 +72,12 @@ def _held(key: str) -> tuple[ModelFacts, float | None] | None:
 
 
 def _count(workload: Workload, devices: Devices, variables: Variables) -> tuple[ModelFacts, float | None]:
+    from benchmarks.graph.sent_bytes import sent_in_one_process
     from benchmarks.training import model_facts
-    from benchmarks.training.sent_bytes import manager_on_real_devices, model_transfers
     from models import building
     from variable_mgr.transfers import total_bytes
 
     spec = specs.find_model(workload.model)
     model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
-    manager = manager_on_real_devices(
-        variables.variable_update,
-        variables.modifiers,
-        device=devices.device,
-        towers=devices.num_devices,
-        shared_on=variables.shared_on,
-    )
-    return model_facts.of(model, spec), total_bytes(model_transfers(manager, model, workload.batch_per_device))
+    sent = sent_in_one_process(devices, variables, model, workload.batch_per_device)
+    return model_facts.of(model, spec), total_bytes(sent)

@@ -20,11 +20,10 @@ from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives, optimizers, pipeline, training_step
 from benchmarks.training.options import Clipping
-from models import building, splitting
+from models import building, parts
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
-from variable_mgr.managers.pipelined import Pipelined
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 _UNTRAINED = 3.0
@@ -133,7 +132,7 @@ class Training:
     def step(self) -> float:
         """Runs one step and returns its loss; its deadline is that of reading the results, too."""
         self.team.expect("A step of a comparison", self._step_timeout_seconds)
-        return self._step.run(self._session, self._options)
+        return self._step.take(self._session, self._options)
 
     def step_together(self) -> None:
         """Runs one step, and waits until all others have done so."""
@@ -207,14 +206,14 @@ def convolutional_weights(
 
 def _divided(
     make_manager: MakeManager, devices: DevicePlan, divided: bool, micro_batches: int
-) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
+) -> tuple[building.Model | parts.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the small convolutional network and its manager; arguments as of `convolutional_weights`."""
     model = _convolutional_model()
     if micro_batches:
         staged = pipeline.plan(model, stages=len(devices.towers), micro_batches=micro_batches)
-        return staged, Pipelined(staged.homes(devices.towers))
+        return staged, staged.manager(devices.towers)
     if divided:
-        split = splitting.split(model)
+        split = parts.split(model)
         return split, make_manager(divided=split.divided)
     return model, make_manager(divided=model.divided)
 

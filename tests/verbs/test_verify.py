@@ -72,14 +72,14 @@ def test_every_manager_is_checked_for_changes_while_gradients_are_computed() -> 
 def test_a_variable_that_changes_while_gradients_are_computed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = verify.without_applying("replicated")
     assert _only(monkeypatch, case).error == 0.0
-    read = Replicated.read
+    values = Replicated.tower_values
 
     def counting(manager: Replicated, tower: int) -> list[tf.Tensor]:
-        first, *others = read(manager, tower)
+        first, *others = values(manager, tower)
         with tf.device(manager.placed()[0].device):
             return [manager._copies[tower]["product/a"].assign_add(2.0**-20).read_value(), *others]
 
-    monkeypatch.setattr(Replicated, "read", counting)
+    monkeypatch.setattr(Replicated, "tower_values", counting)
     found = _only(monkeypatch, case)
     assert found.error == 2.0**-20 and not found.passed
 
