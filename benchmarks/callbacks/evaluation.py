@@ -17,9 +17,8 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.config.workload import Workload
 from benchmarks.data.options import Data, of_validation
-from benchmarks.data.pipeline import host_pipeline, run_input
-from benchmarks.data.pipeline.host_pipeline import NO_LABEL
-from benchmarks.data.pipeline.run_input import RunInput
+from benchmarks.data.pipeline import input_pipeline
+from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.graph import run_facts, run_graph
@@ -214,12 +213,12 @@ def build_evaluator(
         DataError: the validation set is missing or incomplete.
     """
     assert data.input is not None and data.data_dir is not None, "the configuration requires images"
-    images = run_input.build_validation(
+    images = input_pipeline.build_validation(
         specs.find_model(workload.model),
         spec,
         devices.towers,
         of_validation(data.input),
-        host_pipeline.find_source(data.data_name, data.data_dir, "validation"),
+        input_pipeline.find_source(data.data_name, data.data_dir, "validation"),
     )
     return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes)
 

@@ -196,12 +196,12 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
 
 
 def _make_digits(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    from benchmarks.data.writing import digits, fake_small_images
+    from benchmarks.data.writing import fake_small_images
 
     directory = _directory("make-digits", arguments)
     _require_empty(directory, given)
     _expect_whole(watchdog, f"Writing digits to {directory}")
-    parts = digits.load()
+    parts = fake_small_images.load()
     with _writing("make-digits", directory, "images"):
         for split, (images, labels) in parts.items():
             files = fake_small_images.write_idx(directory, images, labels, split=split, compressed=bool(given["gzip"]))
@@ -277,15 +277,15 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     if len(arguments) != 1:
         raise UsageError(f"data check: name one directory to check, not {len(arguments)}.")
     _import_tensorflow(watchdog)
-    from benchmarks.data.pipeline import host_pipeline
-    from benchmarks.data.sources import checks
+    from benchmarks.data.pipeline import input_pipeline
+    from benchmarks.data.sources import bad_records
     from benchmarks.data.sources.class_folders import PhotoFolder
     from benchmarks.data.sources.imagenet_files import PhotoRecords
     from benchmarks.data.sources.small_images import Pixels
     from models.model_spec import BACKGROUND_CLASSES
 
     _expect_whole(watchdog, f"Finding the data set in {arguments[0]}")
-    source = host_pipeline.find_source(given["data_name"], arguments[0], given["data_split"])
+    source = input_pipeline.find_source(given["data_name"], arguments[0], given["data_split"])
     description = source.describe()
     _expect_nothing(watchdog)
     say(description)
@@ -296,12 +296,12 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
         return ExitStatus.OK
     records, kinds = 0, Counter[str]()
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
-    check = checks.decoding() if given["decode"] else nullcontext(checks.header_problem)
+    check = bad_records.decoding() if given["decode"] else nullcontext(bad_records.header_problem)
     work = FileWork(watchdog.expect, watchdog.expect_nothing)
     with (
         progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
         check as problem_of_photo,
-        closing(checks.defects(source, num_classes, problem_of_photo, work=work)) as each,
+        closing(bad_records.defects(source, num_classes, problem_of_photo, work=work)) as each,
     ):
         for _, seen, found in each:
             progress.advance(seen if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file

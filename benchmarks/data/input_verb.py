@@ -70,7 +70,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
         existing_directory(data.data_name, data.data_dir)  # reported before the seconds of TensorFlow's import
         deadlines.importing()
         place, session_config = start(chosen.runtime)
-    from benchmarks.data.pipeline import host_pipeline, input_stages, run_input, shuffle_fullness
+    from benchmarks.data.pipeline import input_pipeline, input_stages
 
     model, spec = specs.find_model(workload.model), _input_spec(workload, chosen.training.seed)
     how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
@@ -81,18 +81,18 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
 
     with recorded(step_timeout_seconds, save_failed) as deadlines:
         deadlines.preparation(f"Reading --data_dir={data.data_dir}")
-        source = host_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
+        source = input_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
         data_set = source.identify()
         if as_text:
             say(f"{DATA_SETS[data.data_name].title}: {source.describe()}")
             cores = hardware.usable_cores()
             say(f"{workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
         pipeline = {"num_devices": chosen.devices.num_devices, "session_config": session_config, "deadlines": deadlines}
-        build_copy = functools.partial(run_input.build, model, spec, place.towers, data.input, source, **how)
+        build_copy = functools.partial(input_pipeline.build, model, spec, place.towers, data.input, source, **how)
         with input_stages.probes(source, spec, data.input, build_copy=build_copy, **pipeline) as probes:
             rates = _rates(probes, seconds / _ROUNDS, deadlines)
             deadlines.preparation("Ending the input's pipelines")
-        buffer = shuffle_fullness.measure(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
+        buffer = input_stages.shuffle_buffer(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
     (record,), kept = save(store, _record(chosen, provenance, measurement, data_set=data_set))
     if not as_text:
@@ -184,8 +184,7 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
 
     A line shows images per second up to the stage with its interval, per core, and the stage's own cost.
     """
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE
-    from benchmarks.data.pipeline.shuffle_fullness import in_words
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE, shuffle_buffer_in_words
 
     stages, rounds = measurement.input_stages, measurement.input_stage_rounds
     cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
@@ -210,7 +209,7 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
         say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: try a longer --seconds.")
     say(advice(stages, options, rounds))
     if measurement.shuffle_buffer:
-        say(in_words(measurement.shuffle_buffer))
+        say(shuffle_buffer_in_words(measurement.shuffle_buffer))
 
 
 def _in_words(title: str, name: str, meaning: str) -> list[Flag]:

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import host_pipeline, input_stages
+from benchmarks.data.pipeline import input_pipeline, input_stages
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.sources.bad_records import Skipping
@@ -50,9 +50,9 @@ def take_batches(
     **changes: Any,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of uint8 photos and labels, as one worker of several reads them."""
-    source = host_pipeline.find_source("imagenet", str(directory), options.split)
+    source = input_pipeline.find_source("imagenet", str(directory), options.split)
     skips = Skipping(source.files) if skipping else None
-    return take(lambda: host_pipeline.batches(source, spec(**changes), options, skips), count)
+    return take(lambda: input_pipeline.batches(source, spec(**changes), options, skips), count)
 
 
 def read_towers(
@@ -62,9 +62,9 @@ def read_towers(
     wanted = spec(**changes)
     names = [f"/cpu:{i}" for i in range(towers)]
     with tf.Graph().as_default():
-        source = host_pipeline.find_source("imagenet", str(directory), "train")
-        batches = host_pipeline.configured(host_pipeline.batches(source, wanted, USUAL), USUAL, towers)
-        inputs, initializers = host_pipeline.deal(
+        source = input_pipeline.find_source("imagenet", str(directory), "train")
+        batches = input_pipeline.configured(input_pipeline.batches(source, wanted, USUAL), USUAL, towers)
+        inputs, initializers = input_pipeline.deal(
             batches, names, DATA_SETS["imagenet"], wanted.data_format, in_turn=in_turn, pipelined=pipelined
         )
         fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.data.pipeline import host_pipeline
+from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources import local_files
-from benchmarks.data.writing import digits
+from benchmarks.data.writing import fake_small_images
 from benchmarks.process import watchdog
 from tests.support import damage
 from tests.support.commands import Finished
@@ -53,7 +53,7 @@ def test_a_perceptron_learns_digits(run_bench: RunBench, records: Records) -> No
 def test_real_digits_are_a_small_mnist(run_bench: RunBench, tmp_path: Path) -> None:
     assert run_bench("data", "make-digits", "digits").status == 0
     for split, count in (("train", 1433), ("validation", 364)):
-        source = host_pipeline.find_source("mnist", str(tmp_path / "digits"), split)
+        source = input_pipeline.find_source("mnist", str(tmp_path / "digits"), split)
         assert source.count() == count
         assert np.bincount(source.labels).min() > 0.95 * count / 10, "every class has its share"
         assert source.images.shape[1:] == (28, 28, 1) and (source.images.min(), source.images.max()) == (0, 255)
@@ -63,7 +63,7 @@ def test_real_digits_are_a_small_mnist(run_bench: RunBench, tmp_path: Path) -> N
 
 def test_digits_are_enlarged_between_the_centres_of_pixels() -> None:
     small = np.array([[[0.0, 80.0], [160.0, 240.0]]])
-    (large,) = digits.enlarged(small, 4)
+    (large,) = fake_small_images.enlarged(small, 4)
     np.testing.assert_array_equal(large[0], [0, 20, 60, 80])
     np.testing.assert_array_equal(large[:, 0], [0, 40, 120, 160])
 
@@ -194,8 +194,8 @@ def _make_slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
         return usual(*arguments).map(after_waiting)
 
-    usual = host_pipeline.batches
-    monkeypatch.setattr(host_pipeline, "batches", batches)
+    usual = input_pipeline.batches
+    monkeypatch.setattr(input_pipeline, "batches", batches)
 
 
 @pytest.mark.slow

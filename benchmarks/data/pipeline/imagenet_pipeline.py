@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions, parallel_calls
-from benchmarks.data.pipeline import decoded, preprocessing
+from benchmarks.data.pipeline import photo_decoding
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import imagenet_files, local_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
@@ -91,7 +91,7 @@ def _in_batches(
     So many photos were drawn `before`.
     """
     if imagenet_files.is_decoded(source):
-        decoded.check(options)
+        photo_decoding.require_jpeg_options_unset(options)
     numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records))
     if skipping:
         numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
@@ -114,13 +114,13 @@ def _in_batches(
             return label
         seed = _seed(spec.seed, epoch, file, record)
         if imagenet_files.is_decoded(source):
-            image = decoded.crop(stored, boxes, seed, options)
+            image = photo_decoding.crop_stored(stored, boxes, seed, options)
         else:
-            decode = preprocessing.decode_jpeg_or_png if isinstance(source, PhotoFolder) else preprocessing.decode
+            decode = photo_decoding.decode_jpeg_or_png if isinstance(source, PhotoFolder) else photo_decoding.decode
             image = decode(stored, boxes, seed, spec.image_size, options)
         if last_stage == "decode":
             return tf.shape(image)
-        image = preprocessing.augment(image, seed, number + before, spec.image_size, options)
+        image = photo_decoding.augment(image, seed, number + before, spec.image_size, options)
         return image[0, 0, 0] if last_stage == "augment" else (image, label)
 
     def note(numbers: tf.Tensor, prepared: Any) -> Any:
@@ -158,7 +158,7 @@ def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tens
     boxes = tf.stack([parsed[corner] for corner in corners], axis=-1)[tf.newaxis] if corners else no_boxes
     stored = parsed[layout.encoded]
     if layout.sides:
-        stored = decoded.pixels(stored, *(parsed[key] for key in layout.sides))
+        stored = photo_decoding.decode_stored(stored, *(parsed[key] for key in layout.sides))
     return stored, parsed[layout.label], boxes
 
 

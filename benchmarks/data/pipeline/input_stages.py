@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.console import progress, warn
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import host_pipeline, imagenet_pipeline, run_input
+from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import imagenet_files
 from benchmarks.data.sources.class_folders import PhotoFolder
@@ -52,13 +54,13 @@ class Rates:
 
 @contextlib.contextmanager
 def probes(
-    source: host_pipeline.Source,
+    source: input_pipeline.Source,
     spec: InputSpec,
     options: InputOptions,
     *,
     num_devices: int,
     session_config: tf.compat.v1.ConfigProto,
-    build_copy: Callable[[], run_input.RunInput] | None = None,
+    build_copy: Callable[[], input_pipeline.RunInput] | None = None,
     deadlines: Deadlines = NO_DEADLINES,
 ) -> Iterator[list[Probe]]:
     """Builds the pipelines of a run on `num_devices` devices in their own graph and session.
@@ -71,19 +73,19 @@ def probes(
     with tf.Graph().as_default() as graph:
         with tf.device(HOST):
             whole = dataclasses.replace(spec, worker=0, workers=1)
-            for stage in host_pipeline.stages(source):
-                skipping = run_input.skipping(source, options)
-                datasets[stage] = host_pipeline.batches(source, whole, options, skipping, stage)
+            for stage in input_pipeline.stages(source):
+                skipping = input_pipeline.skipping(source, options)
+                datasets[stage] = input_pipeline.batches(source, whole, options, skipping, stage)
             if not isinstance(source, Pixels) and not imagenet_files.is_decoded(source):
                 datasets[BARE_DECODE] = _bare_decode(source, spec.batch_per_device, options.on_bad_record == "skip")
             initializers, fetches = [], {}
             for name, dataset in datasets.items():
-                configured = host_pipeline.configured(dataset, options, num_devices)
+                configured = input_pipeline.configured(dataset, options, num_devices)
                 iterator = tf.compat.v1.data.make_initializable_iterator(configured)
                 initializers.append(iterator.initializer)
                 # The last component is labels or sizes: large images need not leave the session.
                 fetches[name] = tf.nest.flatten(iterator.get_next())[-1:]
-        built = build_copy() if build_copy else run_input.of_source(source)
+        built = build_copy() if build_copy else input_pipeline.of_source(source)
         initializers += built.initializers
         if build_copy:
             # A small value that depends on the whole batch: TensorFlow computes only what is fetched.
@@ -159,7 +161,7 @@ def measure(
 
 
 def measure_after_run(
-    source: host_pipeline.Source,
+    source: input_pipeline.Source,
     spec: InputSpec,
     options: InputOptions,
     *,
@@ -181,3 +183,117 @@ def measure_after_run(
     except (BenchError, tf.errors.OpError) as error:
         warn(f"The stages of the input could not be measured: {headline(error)}")
         return {}
+
+
+# More than are alive at a time: the pipeline reads ahead into the next epochs.
+_EPOCHS = 64
+
+
+def shuffle_buffer(
+    source: input_pipeline.Source,
+    spec: InputSpec,
+    options: InputOptions,
+    *,
+    num_devices: int,
+    session_config: tf.compat.v1.ConfigProto,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+    deadlines: Deadlines = NO_DEADLINES,
+) -> Mapping[str, float]:
+    """Draws batches for some seconds, as fast as they come, from a pipeline that counts around its shuffle.
+
+    The counters cost time, so this pipeline is not one whose speed is measured.
+
+    Returns:
+        What `results.measurement.Measurement.shuffle_buffer` describes; nothing if one record is repeated, or for small
+        images, of which whole epochs are shuffled.
+
+    Raises:
+        DataError: a record is bad.
+    """
+    if isinstance(source, Pixels) or options.cache == "one_record":
+        return {}
+    capacity = max(1, options.shuffle_records)
+    deadlines.preparation("Filling the shuffle buffer")
+    with tf.Graph().as_default() as graph:
+        with tf.device(HOST):
+            entered, left = (tf.Variable(tf.zeros([_EPOCHS], tf.int64), trainable=False) for _ in range(2))
+
+            def shuffle(records: tf.data.Dataset, size: int, *, seed: tf.Tensor) -> tf.data.Dataset:
+                epoch = (seed - spec.seed) % _EPOCHS
+                return _counted(_counted(records, entered, epoch).shuffle(size, seed=seed), left, epoch)
+
+            whole = dataclasses.replace(spec, worker=0, workers=1)
+            skipping = input_pipeline.skipping(source, options)
+            batches = imagenet_pipeline.batches(source, whole, options, skipping, shuffle=shuffle)
+            configured = input_pipeline.configured(batches, options, num_devices)
+            iterator = tf.compat.v1.data.make_initializable_iterator(configured)
+            drawn = tf.nest.flatten(iterator.get_next())[-1]
+            held = entered.read_value() - left.read_value()
+        try:
+            with tf.compat.v1.Session(graph=graph, config=session_config) as session:
+                session.run([entered.initializer, left.initializer])
+                begin = clock()
+                session.run(iterator.initializer)
+                session.run(drawn)
+                first = end = clock()
+                samples = _Samples(capacity)
+                samples.add(session.run(held))
+                deadlines.step("Drawing from the shuffle buffer", repeated_seconds=seconds)
+                while end - first < seconds:
+                    session.run(drawn)
+                    samples.add(session.run(held))
+                    end = clock()
+        except tf.errors.OpError as error:
+            deadlines.none()  # finding the bad record has a limit of its own
+            raise input_pipeline.of_source(source).translate(error, spec.num_classes) from error
+    found = samples.held
+    return {
+        "capacity": capacity,
+        "fill_seconds": first - begin,
+        "at_start": found[0],
+        "at_end": found[-1],
+        "least": min(found),
+        "share_half_full": sum(2 * held >= capacity for held in found) / len(found),
+    }
+
+
+class _Samples:
+    """How many records the buffer of the epoch that is drawn from held; those of later epochs are filled ahead."""
+
+    def __init__(self, capacity: int) -> None:
+        self.held: list[int] = []
+        self._capacity, self._epoch = capacity, 0
+
+    def add(self, held: np.ndarray) -> None:
+        """Adds a sample: the records in the buffer of each epoch, modulo _EPOCHS; after its epoch a buffer is empty."""
+        alive = [step for step in range(_EPOCHS) if held[(self._epoch + step) % _EPOCHS] > 0]
+        self._epoch += alive[0] if alive else 0
+        # The counters are read while they change.
+        self.held.append(min(self._capacity, int(held[self._epoch % _EPOCHS])))
+
+
+def _counted(dataset: tf.data.Dataset, counter: tf.Variable, epoch: tf.Tensor) -> tf.data.Dataset:
+    """Adds 1 to an epoch's counter for every element."""
+
+    def count(*element: Any) -> Any:
+        one = tf.ones([], tf.int64)
+        with tf.control_dependencies(
+            [tf.raw_ops.ResourceScatterAdd(resource=counter.handle, indices=epoch, updates=one)]
+        ):
+            return tf.nest.map_structure(tf.identity, element)
+
+    return dataset.map(count)
+
+
+def shuffle_buffer_in_words(found: Mapping[str, float]) -> str:
+    """Returns the sentences for the user."""
+    capacity = found["capacity"]
+    text = (
+        f"Shuffle buffer: {found['at_start']:.0f} of {capacity:.0f} records after the first batch, which took "
+        f"{found['fill_seconds']:.2f} s; {found['at_end']:.0f} at the end, {found['least']:.0f} at least. It was at "
+        f"least half full in {found['share_half_full']:.0%} of the samples."
+    )
+    if found["at_start"] < capacity // 2:
+        return f"{text} It never fills, because an epoch has fewer records than it holds."
+    return f"{text} It empties at the end of each epoch." if found["least"] < capacity // 2 else text

@@ -17,14 +17,13 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from benchmarks.console import warn
-from benchmarks.data.pipeline import decoded
 from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
 from benchmarks.data.sources.data_sets import existing_directory
 from benchmarks.data.sources.storage import Address, for_each, place
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
-from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
 
 BOX = "image/object/bbox/"
 # Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API.
@@ -60,7 +59,7 @@ class Layout:
 
 INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
 TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
-DECODED = Layout("decoded TFRecords", "image/pixels", INCEPTION.label, 1, True, (decoded.HEIGHT, decoded.WIDTH))
+DECODED = Layout("decoded TFRecords", "image/pixels", INCEPTION.label, 1, True, ("image/height", "image/width"))
 _LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 
@@ -326,4 +325,20 @@ def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[s
         return "label", f"{what}; correct it, or pass --num_classes"
     if len(encoded) != 1:
         return "keys", f"it holds {len(encoded)} images instead of one; make it again"
-    return decoded.problem(feature, encoded[0]) if layout.sides else None
+    return _problem_of_pixels(feature, encoded[0]) if layout.sides else None
+
+
+def _problem_of_pixels(feature: Mapping[str, tf.train.Feature], stored: bytes) -> tuple[str, str] | None:
+    """Returns the kind of defect of a record's size or pixels, and the reason; None for a sound record."""
+    sides = [list(feature[key].int64_list.value[:2]) if key in feature else [] for key in DECODED.sides]
+    if any(len(side) != 1 for side in sides):
+        return (
+            "keys",
+            f"'image/height' and 'image/width' hold {sides[0]} and {sides[1]}, not one number each; make it again",
+        )
+    ((height,), (width,)) = sides
+    wanted = NUM_CHANNELS * height * width
+    if min(height, width) > 0 and wanted == len(stored):
+        return None
+    kind = "zero_length" if not stored else "truncated" if len(stored) < wanted else "size"
+    return kind, f"its {len(stored)} bytes are not {height} rows of {width} pixels; make the file again"

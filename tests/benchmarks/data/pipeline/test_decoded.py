@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions, of_validation
-from benchmarks.data.pipeline import host_pipeline, imagenet_pipeline
-from benchmarks.data.sources import checks, imagenet_files, tfrecord
+from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline
+from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, features_of
 from benchmarks.data.sources.tfrecord import Defect
@@ -124,10 +124,10 @@ def test_pixels_are_cropped_as_a_jpeg_of_their_size(data: Path, tmp_path: Path) 
 def test_an_epoch_has_every_photo_and_evaluation_reads_all_in_order(data: Path) -> None:
     seen = sorted(int(label) for _, labels in take_batches(data, 6) for label in labels)
     assert seen == sorted(label for _, label in _stored(data))
-    source = host_pipeline.find_source("imagenet", str(data), "validation")
-    passed = take(lambda: host_pipeline.one_pass(source, spec(), of_validation(InputOptions())), 3)
+    source = input_pipeline.find_source("imagenet", str(data), "validation")
+    passed = take(lambda: input_pipeline.one_pass(source, spec(), of_validation(InputOptions())), 3)
     labels = np.concatenate([labels for _, labels in passed])
-    assert list(labels) == [label for _, label in _stored(data, "validation")] + [host_pipeline.NO_LABEL] * 6
+    assert list(labels) == [label for _, label in _stored(data, "validation")] + [input_pipeline.NO_LABEL] * 6
 
 
 def test_equal_seeds_repeat_and_a_training_continues(data: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_is_done_to_jpegs_is_refused(data: Path, option: dict[str, bool]) -
 
 def _defects(directory: Path) -> list[Defect]:
     source = imagenet_files.find_imagenet(str(directory), "train")
-    return [defect for *_, found in checks.defects(source, 1001, checks.header_problem) for defect in found]
+    return [defect for *_, found in bad_records.defects(source, 1001, bad_records.header_problem) for defect in found]
 
 
 def _require_named_and_skipped(directory: Path, file: Path, number: int, kind: str, lost: int = 1) -> None:
@@ -163,7 +163,7 @@ def _require_named_and_skipped(directory: Path, file: Path, number: int, kind: s
     source = imagenet_files.find_imagenet(str(directory), "train")
     with pytest.raises(tf.errors.OpError) as caught:
         take_batches(directory, 12)
-    explained = checks.explain_failure(source, 1001, caught.value, checks.sizes_of(source))
+    explained = bad_records.explain_failure(source, 1001, caught.value, bad_records.sizes_of(source))
     assert str(explained).startswith(f"{file}: record {number} at byte ")
     skipping = Skipping(source.files)
     one = spec(batch_per_device=1)

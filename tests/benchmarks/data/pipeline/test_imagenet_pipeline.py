@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import imagenet_pipeline, preprocessing
+from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import Photos
 from tests.support.images import take, take_batches, to_folder
@@ -83,13 +83,13 @@ def test_a_shard_that_is_a_fifo_is_not_opened(
 def test_the_pipeline_is_traced_as_it_is_written(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as AutoGraph would rewrite it, which takes more than a second of a process."""
     callers: list[str] = []
-    usual = preprocessing.augment
+    usual = photo_decoding.augment
 
     def augment(*arguments: Any) -> tf.Tensor:
         callers.append(sys._getframe(1).f_code.co_filename)
         return usual(*arguments)
 
-    monkeypatch.setattr(preprocessing, "augment", augment)
+    monkeypatch.setattr(photo_decoding, "augment", augment)
     take_batches(fake_imagenet, 1)
     assert callers == [imagenet_pipeline.__file__]
 
@@ -100,13 +100,13 @@ def test_no_two_workers_decode_the_same_photo(
 ) -> None:
     """Four shards: two workers read two each, and five read all of them but decode their own records only."""
     decoded: list[bytes] = []
-    usual = preprocessing.decode
+    usual = photo_decoding.decode
 
     def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
         with tf.control_dependencies([tf.numpy_function(decoded.append, [encoded], [])]):
             return usual(tf.identity(encoded), *others)
 
-    monkeypatch.setattr(preprocessing, "decode", decode)
+    monkeypatch.setattr(photo_decoding, "decode", decode)
     for worker in range(workers):
         before = len(decoded)
         # Fewer than the worker's share, since photos are also decoded ahead, and those of the next epoch are others.

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import host_pipeline, imagenet_pipeline, input_stages, shuffle_fullness
+from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline, input_stages
 from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, Probe, measure
 from benchmarks.data.pipeline.tower_input import InputSpec, TowerInput
 from benchmarks.devices import device_plan
@@ -39,7 +39,7 @@ def _config(*arguments: str) -> config.Config:
 class Values(TypedDict):
     """The values of a configuration that the pipelines are built from."""
 
-    source: host_pipeline.Source
+    source: input_pipeline.Source
     spec: InputSpec
     options: InputOptions
     num_devices: int
@@ -48,7 +48,7 @@ class Values(TypedDict):
 
 def _values(chosen: config.Config) -> Values:
     assert chosen.data.input is not None and chosen.data.data_dir is not None
-    source = host_pipeline.find_source(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
+    source = input_pipeline.find_source(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
     return {
         "source": source,
         "spec": run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed),
@@ -207,7 +207,7 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
 
 def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=4")
-    found = shuffle_fullness.measure(**_values(chosen), seconds=3, clock=itertools.count().__next__)
+    found = input_stages.shuffle_buffer(**_values(chosen), seconds=3, clock=itertools.count().__next__)
     assert found["capacity"] == 4 and found["fill_seconds"] == 1
     assert 2 <= found["at_start"] <= 4, "refilled between draws"
     assert 0 <= found["least"] <= found["at_end"] <= 4 and 0 <= found["share_half_full"] <= 1
@@ -215,14 +215,14 @@ def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) ->
 
 def test_a_buffer_larger_than_an_epoch_never_fills(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=1000")
-    found = shuffle_fullness.measure(**_values(chosen), seconds=1, clock=itertools.count().__next__)
+    found = input_stages.shuffle_buffer(**_values(chosen), seconds=1, clock=itertools.count().__next__)
     assert found["at_start"] < 100 and found["share_half_full"] == 0
-    assert "It never fills" in shuffle_fullness.in_words(found)
+    assert "It never fills" in input_stages.shuffle_buffer_in_words(found)
 
 
 def test_the_buffer_of_the_epoch_that_is_drawn_from_counts() -> None:
     """Those of the next epochs are filled ahead; one that is over is empty."""
-    samples = shuffle_fullness._Samples(8)
+    samples = input_stages._Samples(8)
     for held in ([8, 8, 8], [1, 8, 8], [0, 7, 8, 8], [0, 0, 0, 9]):
         samples.add(np.array(held + [0] * (64 - len(held))))
     assert samples.held == [8, 1, 7, 8]
@@ -230,8 +230,8 @@ def test_the_buffer_of_the_epoch_that_is_drawn_from_counts() -> None:
 
 def test_sentences_on_the_shuffle_buffer() -> None:
     found = {"capacity": 256, "fill_seconds": 1.5, "at_start": 256, "at_end": 255, "least": 255, "share_half_full": 1.0}
-    assert shuffle_fullness.in_words(found) == (
+    assert input_stages.shuffle_buffer_in_words(found) == (
         "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, 255 at least. It "
         "was at least half full in 100% of the samples."
     )
-    assert shuffle_fullness.in_words({**found, "least": 3}).endswith("It empties at the end of each epoch.")
+    assert input_stages.shuffle_buffer_in_words({**found, "least": 3}).endswith("It empties at the end of each epoch.")

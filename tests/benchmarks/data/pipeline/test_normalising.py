@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
-from benchmarks.data.pipeline.run_input import RunInput
+from benchmarks.data.pipeline.input_pipeline import RunInput
 from benchmarks.data.writing import fake_small_images
 from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph

@@ -16,8 +16,8 @@ import tensorflow as tf
 from PIL import Image
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import preprocessing
-from benchmarks.data.sources import checks, imagenet_files, tfrecord
+from benchmarks.data.pipeline import photo_decoding
+from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
 from benchmarks.errors import DataError
 from tests.support.images import labels_of, read_towers, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
@@ -235,7 +235,9 @@ def test_usual_names_places_and_compressions_of_shards(
     assert sorted(int(label) for _, labels in seen for label in labels) == labels_of(fake_imagenet)
     source = imagenet_files.find_imagenet(str(copied), "train")
     assert source.count() == 40
-    assert [defect for *_, found in checks.defects(source, 1000, checks.header_problem) for defect in found] == []
+    assert [
+        defect for *_, found in bad_records.defects(source, 1000, bad_records.header_problem) for defect in found
+    ] == []
 
 
 def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
@@ -244,7 +246,9 @@ def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
     for other in sorted(copied.iterdir())[1:]:
         other.write_bytes(gzip.compress(other.read_bytes()))
     source = imagenet_files.find_imagenet(str(copied), "train")
-    bad = [str(defect) for *_, found in checks.defects(source, 1000, checks.header_problem) for defect in found]
+    bad = [
+        str(defect) for *_, found in bad_records.defects(source, 1000, bad_records.header_problem) for defect in found
+    ]
     assert len(bad) == 1 and str(file) in bad[0]
 
 
@@ -439,7 +443,7 @@ def test_a_png_is_read_as_pillow_reads_it(tmp_path: Path, mode: str) -> None:
     ((images, labels),) = take_batches(tmp_path, 1, options=options, batch_per_device=1, num_classes=2)
     Image.open(tmp_path / "a" / "one.PNG").convert("RGB").save(tmp_path / "plain.png")
     plain = tf.io.decode_png((tmp_path / "plain.png").read_bytes(), channels=3)
-    part = preprocessing.window(tf.shape(plain), tf.zeros([1, 0, 4]), tf.zeros([2], tf.int64), options)
+    part = photo_decoding.window(tf.shape(plain), tf.zeros([1, 0, 4]), tf.zeros([2], tf.int64), options)
     top, left, height, width = part.numpy()
     cropped = tf.image.resize(plain[top : top + height, left : left + width], images.shape[1:3]).numpy()
     assert labels.tolist() == [0]

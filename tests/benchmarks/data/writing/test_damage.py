@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import imagenet_pipeline, preprocessing
-from benchmarks.data.sources import checks, imagenet_files, tfrecord
+from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
+from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
@@ -38,18 +38,18 @@ FOUND_AS = {
 }
 
 
-def _defects(directory: Path, problem_of_jpeg: checks.JpegProblem = checks.header_problem) -> list[Defect]:
+def _defects(directory: Path, problem_of_jpeg: bad_records.JpegProblem = bad_records.header_problem) -> list[Defect]:
     source = imagenet_files.find_imagenet(str(directory), "train")
-    return [d for _, _, found in checks.defects(source, 1001, problem_of_jpeg) for d in found]
+    return [d for _, _, found in bad_records.defects(source, 1001, problem_of_jpeg) for d in found]
 
 
 def _fail(directory: Path) -> tuple[Exception, DataError]:
     """Reads until it fails, and returns TensorFlow's error and what is said of it."""
     source = imagenet_files.find_imagenet(str(directory), "train")
-    sizes = checks.sizes_of(source)
+    sizes = bad_records.sizes_of(source)
     with pytest.raises(tf.errors.OpError) as caught:
         take_batches(directory, 30)
-    return caught.value, checks.explain_failure(source, 1001, caught.value, sizes)
+    return caught.value, bad_records.explain_failure(source, 1001, caught.value, sizes)
 
 
 def test_every_kind_is_known() -> None:
@@ -168,11 +168,11 @@ def test_files_that_change_while_they_are_read_are_named(
     copied: Path, change: Callable[[Path], None], words: str
 ) -> None:
     source = imagenet_files.find_imagenet(str(copied), "train")
-    sizes = checks.sizes_of(source)
+    sizes = bad_records.sizes_of(source)
     change(copied / DAMAGED)
     with pytest.raises(tf.errors.OpError) as caught:
         take(lambda: imagenet_pipeline.batches(source, spec(), InputOptions()), 30)
-    problem = checks.explain_failure(source, 1001, caught.value, sizes)
+    problem = bad_records.explain_failure(source, 1001, caught.value, sizes)
     with pytest.raises(DataError, match=f"{copied / DAMAGED} {words}"):
         raise problem
 
@@ -192,7 +192,7 @@ def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     source = imagenet_files.find_imagenet(str(copied), "train")
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(copied, 10, num_classes=1000)
-    problem = checks.explain_failure(source, 1000, ValueError("words"), checks.sizes_of(source))
+    problem = bad_records.explain_failure(source, 1000, ValueError("words"), bad_records.sizes_of(source))
     assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
     assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
 
@@ -205,7 +205,7 @@ def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
 
     rewrite(copied / DAMAGED, 6, ruin)
     assert _defects(copied) == []
-    with checks.decoding() as problem_of_jpeg:
+    with bad_records.decoding() as problem_of_jpeg:
         (defect,) = _defects(copied, problem_of_jpeg)
     assert (defect.kind, defect.number) == ("pixels", 6)
 
@@ -224,13 +224,13 @@ def test_damaged_photos_in_folders_are_named(fake_imagenet: Path, tmp_path: Path
 
 def test_the_search_for_the_record_ends(fake_imagenet: Path) -> None:
     source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
-    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), -1.0)
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), bad_records.sizes_of(source), -1.0)
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
     source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
-    problem = checks.explain_failure(source, 1001, ValueError("disk on fire\nmore"), checks.sizes_of(source))
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire\nmore"), bad_records.sizes_of(source))
     assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
 
 
@@ -250,20 +250,20 @@ def _jpeg() -> bytes:
     ],
 )
 def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
-    with pytest.raises(checks.BadJpegError) as caught:
-        checks.read_jpeg_header(change(_jpeg()))
+    with pytest.raises(bad_records.BadJpegError) as caught:
+        bad_records.read_jpeg_header(change(_jpeg()))
     assert caught.value.kind == kind
 
 
 def test_headers_say_the_size() -> None:
-    assert checks.read_jpeg_header(_jpeg()) == checks.JpegHeader(30, 40, 3)
-    assert checks.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
+    assert bad_records.read_jpeg_header(_jpeg()) == bad_records.JpegHeader(30, 40, 3)
+    assert bad_records.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
 
 
 def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
     source = imagenet_files.find_imagenet(str(copied), "train")
     shutil.move(copied / DAMAGED, copied / "away")
-    found = [d for _, _, ds in checks.defects(source, 1001, checks.header_problem) for d in ds]
+    found = [d for _, _, ds in bad_records.defects(source, 1001, bad_records.header_problem) for d in ds]
     assert [d.kind for d in found] == ["file"]
 
 
@@ -299,8 +299,8 @@ def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, leng
 
 
 def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MOST_PIXELS", 1000 * 1000)
-    monkeypatch.setattr(preprocessing, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(bad_records, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(photo_decoding, "MOST_PIXELS", 1000 * 1000)
     large = bytes(tf.io.encode_jpeg(np.zeros((1001, 1000, 3), np.uint8)).numpy())
     rewrite(copied / DAMAGED, 6, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, large))
     raised, explained = _fail(copied)
@@ -329,7 +329,9 @@ def test_the_file_that_the_error_names_is_searched_first(copied: Path) -> None:
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     damage.corrupt(copied / DAMAGED, "crc")
     source = imagenet_files.find_imagenet(str(copied), "train")
-    problem = checks.explain_failure(source, 1001, ValueError(f"at {copied / DAMAGED}/x"), checks.sizes_of(source))
+    problem = bad_records.explain_failure(
+        source, 1001, ValueError(f"at {copied / DAMAGED}/x"), bad_records.sizes_of(source)
+    )
     assert str(problem).startswith(f"{copied / DAMAGED}: ")
 
 
@@ -338,7 +340,7 @@ def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: py
     monkeypatch.setattr("benchmarks.data.sources.local_files.time.monotonic", lambda: next(clock))
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     source = imagenet_files.find_imagenet(str(copied), "train")
-    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), 5.0)
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), bad_records.sizes_of(source), 5.0)
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 
