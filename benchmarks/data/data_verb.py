@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.data.sources.data_sets import DATA_SETS
-from benchmarks.data.sources.local_files import FileWork, only_writer
+from benchmarks.data.sources.safe_files import FileWork, only_writer
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
 from benchmarks.option import Flag, Groups
@@ -281,6 +281,7 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     from benchmarks.data.sources import bad_records
     from benchmarks.data.sources.class_folders import PhotoFolder
     from benchmarks.data.sources.imagenet_files import PhotoRecords
+    from benchmarks.data.sources.jpeg_header import header_problem
     from benchmarks.data.sources.small_images import Pixels
     from models.model_spec import BACKGROUND_CLASSES
 
@@ -296,17 +297,17 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
         return ExitStatus.OK
     records, kinds = 0, Counter[str]()
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
-    check = bad_records.decoding() if given["decode"] else nullcontext(bad_records.header_problem)
+    check = bad_records.decoding() if given["decode"] else nullcontext(header_problem)
     work = FileWork(watchdog.expect, watchdog.expect_nothing)
     with (
         progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
         check as problem_of_photo,
-        closing(bad_records.defects(source, num_classes, problem_of_photo, work=work)) as each,
+        closing(bad_records.defects(source, num_classes, problem_of_photo, work=work)) as checked,
     ):
-        for _, seen, found in each:
-            progress.advance(seen if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
-            records += seen
-            for defect in found:
+        for count, bad in checked:
+            progress.advance(count if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
+            records += count
+            for defect in bad:
                 kinds[defect.kind] += 1
                 if sum(kinds.values()) <= _SHOWN:
                     say(f"{defect.kind:12} {defect}")

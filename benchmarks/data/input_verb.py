@@ -13,8 +13,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.config.workload import Workload
-from benchmarks.console import say, warn
+from benchmarks.console import say
 from benchmarks.data.sources.data_sets import DATA_SETS, existing_directory
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import BenchError, ExitStatus, UsageError
@@ -31,8 +30,7 @@ from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
 
 if TYPE_CHECKING:
-    from benchmarks.data.pipeline.input_stages import Probe, Rates
-    from benchmarks.data.pipeline.tower_input import InputSpec
+    from benchmarks.data.pipeline.input_stages import Rates
 
 _ROUNDS = 5
 _DEFAULT_SECONDS = 5.0
@@ -71,9 +69,8 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
         deadlines.importing()
         place, session_config = start(chosen.runtime)
     from benchmarks.data.pipeline import input_pipeline, input_stages
+    from benchmarks.graph import run_graph
 
-    model, spec = specs.find_model(workload.model), _input_spec(workload, chosen.training.seed)
-    how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
     data_set: str | None = None
 
     def save_failed(error: BenchError) -> None:
@@ -87,12 +84,29 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
             say(f"{DATA_SETS[data.data_name].title}: {source.describe()}")
             cores = hardware.usable_cores()
             say(f"{workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
-        pipeline = {"num_devices": chosen.devices.num_devices, "session_config": session_config, "deadlines": deadlines}
-        build_copy = functools.partial(input_pipeline.build, model, spec, place.towers, data.input, source, **how)
-        with input_stages.probes(source, spec, data.input, build_copy=build_copy, **pipeline) as probes:
-            rates = _rates(probes, seconds / _ROUNDS, deadlines)
+        measured = input_stages.Measuring(
+            source=source,
+            spec=run_graph.input_spec(workload, chosen.place, chosen.training.seed),
+            options=data.input,
+            num_devices=chosen.devices.num_devices,
+            session_config=session_config,
+            deadlines=deadlines,
+        )
+        build_copy = functools.partial(
+            input_pipeline.build,
+            specs.find_model(workload.model),
+            measured.spec,
+            place.towers,
+            data.input,
+            source,
+            in_turn=not chosen.variables.modifiers.asynchronous,
+            pipelined=data.pipelined_input,
+        )
+        with input_stages.probes(measured, build_copy) as probes:
+            each = seconds / _ROUNDS
+            rates = input_stages.measure_in_order(probes, rounds=_ROUNDS, seconds=each, deadlines=deadlines)
             deadlines.preparation("Ending the input's pipelines")
-        buffer = input_stages.shuffle_buffer(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
+        buffer = input_stages.shuffle_buffer(measured, seconds / _ROUNDS)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
     (record,), kept = save(store, _record(chosen, provenance, measurement, data_set=data_set))
     if not as_text:
@@ -104,51 +118,17 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
     return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
 
 
-def _input_spec(workload: Workload, seed: int) -> InputSpec:
-    from benchmarks.data.pipeline.tower_input import InputSpec
-
-    model = specs.find_model(workload.model)
-    return InputSpec(
-        batch_per_device=workload.batch_per_device,
-        image_size=model.image_size,
-        channels=model.channels,
-        data_format=workload.data_format,
-        num_classes=workload.num_classes,
-        seed=seed,
-    )
-
-
-def _rates(probes: Sequence[Probe], seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
-    """Measures the stages, and again if one is clearly faster than one before it: then the machine's load changed."""
-    from benchmarks.data.pipeline import input_stages
-
-    rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines)
-    if odd := out_of_order(_stage_rounds(rates)):
-        warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
-        for name, more in input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines).items():
-            rates[name].rounds += more.rounds
-            rates[name].batch_seconds += more.batch_seconds
-    return rates
-
-
-def _stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:
-    """Returns the rates of each stage in each round; bare decode is no stage."""
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE
-
-    return {name: rate.rounds for name, rate in rates.items() if name != BARE_DECODE}
-
-
 def _measurement(
     rates: Mapping[str, Rates], shuffle_buffer: Mapping[str, float], *, images_per_step: int
 ) -> Measurement:
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, stage_rounds
 
     bare = rates.get(BARE_DECODE)
     return Measurement(
         images_per_step=images_per_step,
         step_seconds=rates[COPY].batch_seconds,
         input_stages={name: rate.images_per_sec for name, rate in rates.items() if name != BARE_DECODE},
-        input_stage_rounds=_stage_rounds(rates),
+        input_stage_rounds=stage_rounds(rates),
         shuffle_buffer=shuffle_buffer,
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )

@@ -220,15 +220,15 @@ class _Training:
             return
         self._display.phase("measuring the input's stages", None)
         assert config.data.input is not None, "input that is read has options"
-        stages = input_stages.measure_after_run(
-            source,
-            built.input_spec,
-            config.data.input,
+        measured = input_stages.Measuring(
+            source=source,
+            spec=built.input_spec,
+            options=config.data.input,
             num_devices=len(built.input.towers),
             session_config=device_planning.session_config(dataclasses.replace(config.devices, device="cpu")),
             deadlines=Deadlines(self._team, config.processes.step_timeout_seconds),
         )
-        log.observe(input_stages=stages)
+        log.observe(input_stages=input_stages.measure_after_run(measured))
 
 
 def _look_after_the_run(

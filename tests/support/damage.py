@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import Layout
-from benchmarks.data.sources.local_files import load_arrays
+from benchmarks.data.sources.safe_files import load_arrays
 from benchmarks.data.sources.tfrecord import Defect
 
 KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")

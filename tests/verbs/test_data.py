@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.pipeline import input_pipeline
-from benchmarks.data.sources import local_files
+from benchmarks.data.sources import safe_files
 from benchmarks.data.writing import fake_small_images
 from benchmarks.process import watchdog
 from tests.support import damage
@@ -252,11 +252,11 @@ def test_a_second_conversion_into_a_directory_is_refused_while_the_first_runs(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path
 ) -> None:
     to_folder(fake_imagenet, tmp_path / "photos")
-    with local_files.only_writer(tmp_path / "records", "train"):
+    with safe_files.only_writer(tmp_path / "records", "train"):
         second = run_bench("data", "convert", "photos", "records")
     assert second.status == 2 and "is writing train to records: wait until it has ended" in second.stderr
     assert run_bench("data", "convert", "photos", "records", "--images_per_shard=20").status == 0
-    with local_files.only_writer(tmp_path / "digits", "images"):
+    with safe_files.only_writer(tmp_path / "digits", "images"):
         assert run_bench("data", "make-mnist", "digits").status == 2
     assert run_bench("data", "make-mnist", "digits", "--train_images=20").status == 0
 

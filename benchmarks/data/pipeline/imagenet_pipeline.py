@@ -27,7 +27,7 @@ import tensorflow as tf
 from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline import photo_decoding
 from benchmarks.data.pipeline.tower_input import InputSpec
-from benchmarks.data.sources import imagenet_files, local_files, tfrecord
+from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import BOX, PhotoRecords, Photos
@@ -246,7 +246,7 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
             if _is_safe(names[at], is_folder):
                 known_safe[numbers[at]] = is_folder
             else:
-                names[at] = f"{local_files.printable(Path(os.fsdecode(names[at])))}/unsafe".encode()
+                names[at] = f"{safe_files.printable(Path(os.fsdecode(names[at])))}/unsafe".encode()
         return names
 
     def check_names(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -263,7 +263,7 @@ def _is_safe(name: bytes, is_photo: bool) -> bool:
         if not stat.S_ISREG(status.st_mode):
             return False
         if is_photo:
-            return status.st_size <= local_files.MOST_PHOTO_BYTES
+            return status.st_size <= safe_files.MOST_PHOTO_BYTES
         return _lengths_are_safe(name, status.st_size, status.st_mtime_ns)
     except OSError:
         return False
@@ -312,7 +312,9 @@ def _one_pass(
             found = tf.data.TFRecordDataset(name, source.compression)
             return _with(file, tf.data.Dataset.zip((tf.data.Dataset.counter(), found)))
         signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
-        return _with(file, tf.data.Dataset.from_generator(skipping.read, output_signature=signature, args=(file,)))
+        return _with(
+            file, tf.data.Dataset.from_generator(skipping.read_records, output_signature=signature, args=(file,))
+        )
 
     if isinstance(source, PhotoFolder):
         # The names are files; `batches` reads each photo.

@@ -1,4 +1,4 @@
-"""Decodes, crops, resizes, flips and distorts one photo: a JPEG, a PNG, or pixels that `data convert --decoded` stored."""
+"""Decodes, crops, resizes, flips and distorts one photo: a JPEG, a PNG, or pixels of `data convert --decoded`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import tensorflow as tf
 
 from benchmarks.data.options import RESIZE_METHODS, ROUND_ROBIN, InputOptions
-from benchmarks.data.sources.local_files import MOST_PIXELS, PNG_SIGNATURE
+from benchmarks.data.sources.jpeg_header import MOST_PIXELS, PNG_SIGNATURE
 from benchmarks.errors import UsageError
 from models.model_spec import NUM_CHANNELS
 

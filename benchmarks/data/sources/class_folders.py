@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.data.sources.data_sets import StoredImages
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 
@@ -34,16 +35,13 @@ _NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PhotoFolder:
+class PhotoFolder(StoredImages):
     """Photos as files in one folder per class.
 
     A label is the position of the class in `classes`, which are those of the training images whatever the split is.
     `passed_over` is what lies beside the photos, for a sentence.
     """
 
-    directory: str
-    split: str
-    files: Sequence[Path]
     labels: Sequence[int]
     classes: Sequence[str]
     passed_over: str = ""
@@ -53,19 +51,15 @@ class PhotoFolder:
         """By file, whether a pipeline of this process has looked at it and found it safe to read."""
         return np.zeros(len(self.files), bool)
 
-    def count(self) -> int:
-        """Returns the number of photos."""
-        return len(self.files)
-
     def identify(self) -> str:
-        """Returns what distinguishes this data set: the number of photos, and a checksum of their names."""
+        """The checksum is of the photos' names."""
         files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
         return f"folder of class folders, {len(files)} photos, {digest(files)}"
 
     def describe(self) -> str:
-        """Returns a description of one line: photos, classes, those without photos, and what is passed over."""
-        found = set(self.labels)
-        empty = [name for label, name in enumerate(self.classes) if label not in found]
+        """The line holds photos, classes, those without photos, and what is passed over."""
+        used = set(self.labels)
+        empty = [name for label, name in enumerate(self.classes) if label not in used]
         without = f", of which {len(empty)} without any ({some(empty)})," if empty else ""
         passed_over = f" ({self.passed_over} passed over)" if self.passed_over else ""
         return (

@@ -19,8 +19,9 @@ from google.protobuf.message import DecodeError
 from benchmarks.console import warn
 from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
-from benchmarks.data.sources.data_sets import existing_directory
-from benchmarks.data.sources.storage import Address, for_each, place
+from benchmarks.data.sources.data_sets import StoredImages, existing_directory
+from benchmarks.data.sources.safe_files import for_each
+from benchmarks.data.sources.storage import Address, place
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
@@ -64,22 +65,19 @@ _LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PhotoRecords:
+class PhotoRecords(StoredImages):
     """Photos in TFRecords: so many files `of_shards`; `compression` as TensorFlow calls it, or empty.
 
     `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
     """
 
-    directory: str
-    split: str
-    files: Sequence[Path]
     layout: Layout
     of_shards: int
     training_files: Sequence[Path]
     compression: tfrecord.Compression = ""
 
     def count(self) -> int:
-        """Returns the number of photos; reads only the lengths of the records, once."""
+        """Reads only the lengths of the records, once."""
         return self._count
 
     @functools.cached_property
@@ -87,13 +85,12 @@ class PhotoRecords:
         return sum(for_each(self.files, tfrecord.count))
 
     def identify(self) -> str:
-        """Returns what distinguishes this data set: layout, and a checksum of names and sizes of its files."""
-        sizes = for_each(self.files, lambda file: file.stat().st_size)
-        files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
-        return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {digest(files)}"
+        """The checksum is of the files' names and sizes."""
+        files = [f"{file.name} {size}" for file, size in zip(self.files, self.sizes, strict=True)]
+        return f"{self.layout.title}, {len(files)} files, {sum(self.sizes) / 1e6:.0f} MB, {digest(files)}"
 
     def describe(self) -> str:
-        """Returns a description of one line: layout, shards, and the labels of the first records."""
+        """The line holds layout, shards, and the labels of the first records."""
         labels = _first_labels(self.files[:1], self.layout, _RECORDS_DESCRIBED)
         seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
         part = "" if len(self.files) == self.of_shards else f" of {self.of_shards}"
@@ -214,26 +211,27 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
             "others, unless a part is wanted."
         )
     files = [path / name for name in shards]
-    compressions = set(for_each(files, _compression_of_shard))
-    if len(compressions) > 1:
+    sizes, compressions = zip(*for_each(files, _size_and_compression), strict=True)
+    if len(set(compressions)) > 1:
         raise DataError(f"--data_dir={directory}: some shards are compressed, and others are not: keep one kind.")
     return PhotoRecords(
         directory=directory,
         split=split,
         files=files,
+        sizes=sizes,
         layout=layout_of(files),
         of_shards=total,
         training_files=_training_files(path) or files,
-        compression=compressions.pop(),
+        compression=compressions[0],
     )
 
 
-def _compression_of_shard(file: Path) -> tfrecord.Compression:
+def _size_and_compression(file: Path) -> tuple[int, tfrecord.Compression]:
     if not file.is_file():
         raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
-    if file.stat().st_size == 0:
+    if not (size := file.stat().st_size):
         raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    return tfrecord.compression_of(file)
+    return size, tfrecord.compression_of(file)
 
 
 def _training_files(directory: Path) -> list[Path]:

@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline.tower_input import InputSpec
-from benchmarks.data.sources.data_sets import DATA_SETS, existing_directory
-from benchmarks.data.sources.local_files import MOST_SMALL_IMAGES_BYTES, load_arrays, read_file, whole_member
+from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, existing_directory
+from benchmarks.data.sources.safe_files import MOST_SMALL_IMAGES_BYTES, load_arrays, read_file, whole_member
 from benchmarks.errors import DataError
 
 STAGES = ("read", "augment", "batch")
@@ -33,28 +33,26 @@ _IDX_UINT8 = 0x08
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Pixels:
+class Pixels(StoredImages):
     """A data set of small images in memory; `layout` is the format on disk, in words.
 
     Images are [images, height, width, channels], uint8; labels are [images], int64, from 0.
     """
 
     layout: str
-    directory: str
-    split: str
     images: np.ndarray
     labels: np.ndarray
 
     def count(self) -> int:
-        """Returns the number of images."""
+        """All are in memory."""
         return len(self.images)
 
     def identify(self) -> str:
-        """Returns what distinguishes this data set: layout, number of images, and a checksum of their labels."""
+        """The checksum is of the labels."""
         return f"{self.layout}, {len(self.images)} images, {zlib.crc32(self.labels.tobytes()):08x}"
 
     def describe(self) -> str:
-        """Returns a description of one line."""
+        """The line holds the lowest and highest label, too."""
         return (
             f"{self.layout}, {len(self.images)} {self.split} images in {self.directory}, labels {self.labels.min()} to "
             f"{self.labels.max()}"

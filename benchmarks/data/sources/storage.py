@@ -9,19 +9,13 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path, PosixPath
-from typing import IO, Any, BinaryIO, TypeVar, cast
+from typing import IO, Any
 
 from benchmarks.errors import DataError, UsageError, headline
-from results import loading
-
-_Result = TypeVar("_Result")
 
 _SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]+)://")
-# A storage needs some 50 ms for an answer, and gives many at a time.
-_QUESTIONS_AT_A_TIME = 32
 _ERRNO = {"NotFoundError": errno.ENOENT, "PermissionDeniedError": errno.EACCES, "UnauthenticatedError": errno.EACCES}
 
 
@@ -171,23 +165,6 @@ def is_address(text: str) -> bool:
 def place(path: str | Path) -> Path:
     """Returns a path of this host, or an `Address`."""
     return Address(path) if is_address(str(path)) else Path(path)
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Opens a file to read; one of this host must be a regular one, as `results.loading.open_file` says.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    return cast(BinaryIO, path.open("rb")) if isinstance(path, Address) else loading.open_file(path)
-
-
-def for_each(paths: Sequence[Path], work: Callable[[Path], _Result]) -> list[_Result]:
-    """Returns the results for paths in their order; at addresses, of many at a time."""
-    if not any(isinstance(path, Address) for path in paths):
-        return list(map(work, paths))
-    with ThreadPoolExecutor(_QUESTIONS_AT_A_TIME) as pool:
-        return list(pool.map(work, paths))
 
 
 @contextlib.contextmanager

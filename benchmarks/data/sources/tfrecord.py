@@ -17,8 +17,9 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import google_crc32c
 
-from benchmarks.data.sources import local_files
-from benchmarks.data.sources.storage import StorageError, open_file
+from benchmarks.data.sources import safe_files
+from benchmarks.data.sources.safe_files import open_file
+from benchmarks.data.sources.storage import StorageError
 from benchmarks.errors import DataError
 from results import loading
 
@@ -119,7 +120,7 @@ def lengths_are_safe(path: Path) -> bool:
     with loading.open_file(path) as file:
         while len(stated := os.pread(file.fileno(), _LENGTH.size, offset)) == _LENGTH.size:
             (length,) = _LENGTH.unpack(stated)
-            if length > local_files.MOST_PHOTO_BYTES:
+            if length > safe_files.MOST_PHOTO_BYTES:
                 return False
             offset += _HEADER.size + length + _FOOTER.size
     return True
@@ -209,11 +210,11 @@ def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] |
             if end > size:
                 kind, reason = "truncated", f"the file ends within its {length} bytes"
                 break
-            if length <= local_files.MOST_PHOTO_BYTES:
+            if length <= safe_files.MOST_PHOTO_BYTES:
                 yield file, number, offset, length
             else:
                 reason = (
-                    f"its length of {length} bytes is above the limit of {local_files.MOST_PHOTO_BYTES}; leave it out"
+                    f"its length of {length} bytes is above the limit of {safe_files.MOST_PHOTO_BYTES}; leave it out"
                 )
                 yield Defect(path, number, offset, "size", reason)
             number, offset = number + 1, end

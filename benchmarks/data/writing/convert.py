@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.console import progress
-from benchmarks.data.sources import bad_records, class_folders, imagenet_files, tfrecord
-from benchmarks.data.sources.bad_records import BadJpegError, JpegHeader
+from benchmarks.data.sources import class_folders, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, PhotoRecords
-from benchmarks.data.sources.local_files import MOST_PHOTO_BYTES, FileWork, written_whole
+from benchmarks.data.sources.jpeg_header import BadJpegError, JpegHeader
+from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, FileWork, written_whole
 from benchmarks.data.writing import fake_imagenet, originals
 from benchmarks.data.writing.fake_imagenet import Split, photo_example
 from benchmarks.data.writing.originals import Listing, Original, Photo, RecordedPhoto
@@ -196,7 +196,7 @@ def _converted(original: Original, shorter_side: int | None, decoded: bool) -> t
         stored, size, layout = image.tobytes(), (image.height, image.width), DECODED
     else:
         stored, layout = _as_rgb_jpeg(original.encoded, shorter_side), INCEPTION
-        size = bad_records.read_jpeg_header(stored)[:2]
+        size = jpeg_header.read_jpeg_header(stored)[:2]
     payload = photo_example(
         stored,
         size,
@@ -215,7 +215,7 @@ def _converted(original: Original, shorter_side: int | None, decoded: bool) -> t
 def _header_of(encoded: bytes) -> JpegHeader | None:
     """Returns the header of a JPEG; None for another format."""
     try:
-        return bad_records.read_jpeg_header(encoded)
+        return jpeg_header.read_jpeg_header(encoded)
     except BadJpegError as error:
         if error.kind not in ("png", "not_jpeg"):
             raise
@@ -241,7 +241,7 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
     Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs, and warns
     try:
         image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
-        bad_records.check_size(image.height, image.width)
+        jpeg_header.check_size(image.height, image.width)
         if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
             image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
         image = image.convert("RGB")

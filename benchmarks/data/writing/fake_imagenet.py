@@ -18,7 +18,7 @@ import tensorflow as tf
 from benchmarks.console import progress
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.sources.imagenet_files import BOX, DECODED, INCEPTION, Layout
-from benchmarks.data.sources.local_files import FileWork, written_whole
+from benchmarks.data.sources.safe_files import FileWork, written_whole
 from models.model_spec import IMAGENET_CLASSES
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.data.sources.local_files import written_whole
+from benchmarks.data.sources.safe_files import written_whole
 from benchmarks.errors import UsageError
 
 _CLASSES = 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.data.sources import class_folders, imagenet_files
 from benchmarks.data.sources.class_folders import ARCHIVE_ENDINGS, some
 from benchmarks.data.sources.imagenet_files import BOX, INCEPTION, Layout, PhotoRecords
-from benchmarks.data.sources.local_files import MOST_PHOTO_BYTES, read_file, whole_member
+from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, read_file, whole_member
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES

@@ -154,7 +154,7 @@ def test_what_is_done_to_jpegs_is_refused(data: Path, option: dict[str, bool]) -
 
 def _defects(directory: Path) -> list[Defect]:
     source = imagenet_files.find_imagenet(str(directory), "train")
-    return [defect for *_, found in bad_records.defects(source, 1001, bad_records.header_problem) for defect in found]
+    return [defect for _, found in bad_records.defects(source, 1001) for defect in found]
 
 
 def _require_named_and_skipped(directory: Path, file: Path, number: int, kind: str, lost: int = 1) -> None:
@@ -163,7 +163,7 @@ def _require_named_and_skipped(directory: Path, file: Path, number: int, kind: s
     source = imagenet_files.find_imagenet(str(directory), "train")
     with pytest.raises(tf.errors.OpError) as caught:
         take_batches(directory, 12)
-    explained = bad_records.explain_failure(source, 1001, caught.value, bad_records.sizes_of(source))
+    explained = bad_records.explain_failure(source, 1001, caught.value)
     assert str(explained).startswith(f"{file}: record {number} at byte ")
     skipping = Skipping(source.files)
     one = spec(batch_per_device=1)

@@ -235,9 +235,7 @@ def test_usual_names_places_and_compressions_of_shards(
     assert sorted(int(label) for _, labels in seen for label in labels) == labels_of(fake_imagenet)
     source = imagenet_files.find_imagenet(str(copied), "train")
     assert source.count() == 40
-    assert [
-        defect for *_, found in bad_records.defects(source, 1000, bad_records.header_problem) for defect in found
-    ] == []
+    assert [defect for _, found in bad_records.defects(source, 1000) for defect in found] == []
 
 
 def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
@@ -246,9 +244,7 @@ def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
     for other in sorted(copied.iterdir())[1:]:
         other.write_bytes(gzip.compress(other.read_bytes()))
     source = imagenet_files.find_imagenet(str(copied), "train")
-    bad = [
-        str(defect) for *_, found in bad_records.defects(source, 1000, bad_records.header_problem) for defect in found
-    ]
+    bad = [str(defect) for _, found in bad_records.defects(source, 1000) for defect in found]
     assert len(bad) == 1 and str(file) in bad[0]
 
 

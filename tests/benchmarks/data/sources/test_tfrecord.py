@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.data.sources import local_files, tfrecord
+from benchmarks.data.sources import safe_files, tfrecord
 from benchmarks.errors import DataError
 
 
@@ -83,13 +83,13 @@ def test_a_length_beyond_the_file_is_found_before_it_is_read(shard: Path, length
 def test_lengths_are_safe_up_to_the_limit_and_in_every_record(shard: Path) -> None:
     assert tfrecord.lengths_are_safe(shard)
     whole = shard.read_bytes()
-    for length, safe in ((local_files.MOST_PHOTO_BYTES, True), (local_files.MOST_PHOTO_BYTES + 1, False)):
+    for length, safe in ((safe_files.MOST_PHOTO_BYTES, True), (safe_files.MOST_PHOTO_BYTES + 1, False)):
         shard.write_bytes(whole + struct.pack("<Q", length))
         assert tfrecord.lengths_are_safe(shard) is safe
 
 
 def test_a_record_above_the_limit_is_left_out_and_the_next_is_read(shard: Path) -> None:
-    length = local_files.MOST_PHOTO_BYTES + 1
+    length = safe_files.MOST_PHOTO_BYTES + 1
     _state_a_length(shard, length, size=16 + length)
     with shard.open("ab") as file:
         tfrecord.write(file, b"the next one")

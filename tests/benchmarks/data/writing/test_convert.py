@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
+from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, encoded_of, features_of
 from benchmarks.data.writing import convert, originals
 from benchmarks.data.writing.originals import Listing
@@ -128,19 +128,19 @@ def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder
     for kind in ("truncated", "zero_length"):
         assert f"{damaged[kind].parent.name}/{damaged[kind].name}: its " in left_out
     source = imagenet_files.find_imagenet(str(tmp_path / "out"), "train")
-    assert [d for *_, found in bad_records.defects(source, 1000, bad_records.header_problem) for d in found] == []
+    assert [d for _, found in bad_records.defects(source, 1000) for d in found] == []
     for kind in ("png", "cmyk"):
         *_, encoded = _photos_of(tmp_path / "out")[damaged[kind].name]
-        assert bad_records.read_jpeg_header(encoded).components == 3
+        assert jpeg_header.read_jpeg_header(encoded).components == 3
 
 
 def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
     outcome = _convert(folder, tmp_path / "out", resize=300)
-    sizes = [bad_records.read_jpeg_header(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
+    sizes = [jpeg_header.read_jpeg_header(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
     assert max(min(size.height, size.width) for size in sizes) == 300
     assert outcome.encoded_anew == sum(min(size.height, size.width) == 300 for size in sizes) > 20
     name, (synset, _, encoded) = next(
-        item for item in _photos_of(tmp_path / "out").items() if bad_records.read_jpeg_header(item[1][2]).height == 300
+        item for item in _photos_of(tmp_path / "out").items() if jpeg_header.read_jpeg_header(item[1][2]).height == 300
     )
     original = tf.io.decode_jpeg((folder / synset / name).read_bytes()).numpy()
     smaller = tf.io.decode_jpeg(encoded).numpy()
@@ -450,7 +450,7 @@ def test_a_photo_of_many_pixels_is_left_out(
 ) -> None:
     from PIL import Image
 
-    monkeypatch.setattr(bad_records, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(jpeg_header, "MOST_PIXELS", 1000 * 1000)
     Image.new("RGB", (1000, 1001)).save(next(folder.rglob("*.JPEG")), format=format_)
     (left_out,) = _convert(folder, tmp_path / "out").left_out
     assert "its image is of 1000x1001 pixels, above the limit of 1 million" in left_out

@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
-from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
+from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
+from benchmarks.data.sources.jpeg_header import header_problem
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from tests.support import damage
@@ -38,18 +39,17 @@ FOUND_AS = {
 }
 
 
-def _defects(directory: Path, problem_of_jpeg: bad_records.JpegProblem = bad_records.header_problem) -> list[Defect]:
+def _defects(directory: Path, problem_of_jpeg: bad_records.PhotoProblem = header_problem) -> list[Defect]:
     source = imagenet_files.find_imagenet(str(directory), "train")
-    return [d for _, _, found in bad_records.defects(source, 1001, problem_of_jpeg) for d in found]
+    return [d for _, found in bad_records.defects(source, 1001, problem_of_jpeg) for d in found]
 
 
 def _fail(directory: Path) -> tuple[Exception, DataError]:
     """Reads until it fails, and returns TensorFlow's error and what is said of it."""
     source = imagenet_files.find_imagenet(str(directory), "train")
-    sizes = bad_records.sizes_of(source)
     with pytest.raises(tf.errors.OpError) as caught:
         take_batches(directory, 30)
-    return caught.value, bad_records.explain_failure(source, 1001, caught.value, sizes)
+    return caught.value, bad_records.explain_failure(source, 1001, caught.value)
 
 
 def test_every_kind_is_known() -> None:
@@ -168,11 +168,10 @@ def test_files_that_change_while_they_are_read_are_named(
     copied: Path, change: Callable[[Path], None], words: str
 ) -> None:
     source = imagenet_files.find_imagenet(str(copied), "train")
-    sizes = bad_records.sizes_of(source)
     change(copied / DAMAGED)
     with pytest.raises(tf.errors.OpError) as caught:
         take(lambda: imagenet_pipeline.batches(source, spec(), InputOptions()), 30)
-    problem = bad_records.explain_failure(source, 1001, caught.value, sizes)
+    problem = bad_records.explain_failure(source, 1001, caught.value)
     with pytest.raises(DataError, match=f"{copied / DAMAGED} {words}"):
         raise problem
 
@@ -192,7 +191,7 @@ def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     source = imagenet_files.find_imagenet(str(copied), "train")
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(copied, 10, num_classes=1000)
-    problem = bad_records.explain_failure(source, 1000, ValueError("words"), bad_records.sizes_of(source))
+    problem = bad_records.explain_failure(source, 1000, ValueError("words"))
     assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
     assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
 
@@ -224,13 +223,13 @@ def test_damaged_photos_in_folders_are_named(fake_imagenet: Path, tmp_path: Path
 
 def test_the_search_for_the_record_ends(fake_imagenet: Path) -> None:
     source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
-    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), bad_records.sizes_of(source), -1.0)
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), -1.0)
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
     source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
-    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire\nmore"), bad_records.sizes_of(source))
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire\nmore"))
     assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
 
 
@@ -250,20 +249,20 @@ def _jpeg() -> bytes:
     ],
 )
 def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
-    with pytest.raises(bad_records.BadJpegError) as caught:
-        bad_records.read_jpeg_header(change(_jpeg()))
+    with pytest.raises(jpeg_header.BadJpegError) as caught:
+        jpeg_header.read_jpeg_header(change(_jpeg()))
     assert caught.value.kind == kind
 
 
 def test_headers_say_the_size() -> None:
-    assert bad_records.read_jpeg_header(_jpeg()) == bad_records.JpegHeader(30, 40, 3)
-    assert bad_records.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
+    assert jpeg_header.read_jpeg_header(_jpeg()) == jpeg_header.JpegHeader(30, 40, 3)
+    assert jpeg_header.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
 
 
 def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
     source = imagenet_files.find_imagenet(str(copied), "train")
     shutil.move(copied / DAMAGED, copied / "away")
-    found = [d for _, _, ds in bad_records.defects(source, 1001, bad_records.header_problem) for d in ds]
+    found = [d for _, ds in bad_records.defects(source, 1001) for d in ds]
     assert [d.kind for d in found] == ["file"]
 
 
@@ -299,7 +298,7 @@ def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, leng
 
 
 def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_records, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(jpeg_header, "MOST_PIXELS", 1000 * 1000)
     monkeypatch.setattr(photo_decoding, "MOST_PIXELS", 1000 * 1000)
     large = bytes(tf.io.encode_jpeg(np.zeros((1001, 1000, 3), np.uint8)).numpy())
     rewrite(copied / DAMAGED, 6, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, large))
@@ -329,18 +328,16 @@ def test_the_file_that_the_error_names_is_searched_first(copied: Path) -> None:
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     damage.corrupt(copied / DAMAGED, "crc")
     source = imagenet_files.find_imagenet(str(copied), "train")
-    problem = bad_records.explain_failure(
-        source, 1001, ValueError(f"at {copied / DAMAGED}/x"), bad_records.sizes_of(source)
-    )
+    problem = bad_records.explain_failure(source, 1001, ValueError(f"at {copied / DAMAGED}/x"))
     assert str(problem).startswith(f"{copied / DAMAGED}: ")
 
 
 def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    monkeypatch.setattr("benchmarks.data.sources.local_files.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("benchmarks.data.sources.safe_files.time.monotonic", lambda: next(clock))
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     source = imagenet_files.find_imagenet(str(copied), "train")
-    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), bad_records.sizes_of(source), 5.0)
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), 5.0)
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 
