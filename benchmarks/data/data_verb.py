@@ -105,7 +105,6 @@ def _import_tensorflow(watchdog: Watchdog) -> None:
 
 
 def _expect_whole(watchdog: Watchdog, what: str) -> None:
-    """Begins with what may take long, though nothing counts its parts."""
     watchdog.expect(what, _WHOLE_SECONDS)
     progress.begin(what)
 
@@ -136,7 +135,6 @@ def _writing(command: str, directory: Path, what: str) -> Iterator[None]:
 
 
 def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int]:
-    """Returns the number of images of each split that has any."""
     train = train if given["train_images"] is None else given["train_images"]
     counts = {name: n for name, n in (("train", train), ("validation", given["validation_images"])) if n}
     if not counts:
@@ -147,10 +145,10 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     directory = _directory("make-imagenet", arguments)
     _import_tensorflow(watchdog)
-    from benchmarks.data.writing import fake_imagenet
+    from benchmarks.data.writing import fake_imagenet, photo_records
 
     per_shard = given["images_per_shard"] or _PHOTOS_PER_SHARD
-    parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
+    parts = [photo_records.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
     for part in parts:
         existing = part.shards_in(directory)
         if existing and not given["overwrite"]:
@@ -176,15 +174,15 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
 
 
 def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    from benchmarks.data.writing import fake_small_images
+    from benchmarks.data.writing import small_image_files
 
     command = f"make-{name}"
     directory = _directory(command, arguments)
     counts = _counts(command, given, 2000)
     _require_empty(directory, given)
-    write: Callable[..., list[Path]] = partial(fake_small_images.write_mnist, compressed=bool(given["gzip"]))
+    write: Callable[..., list[Path]] = partial(small_image_files.write_mnist, compressed=bool(given["gzip"]))
     if name == "cifar10":
-        write = partial(fake_small_images.write_cifar10, python=bool(given["python"]))
+        write = partial(small_image_files.write_cifar10, python=bool(given["python"]))
     with _writing(command, directory, "images"):
         for split, images in counts.items():
             _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
@@ -196,15 +194,15 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
 
 
 def _make_digits(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    from benchmarks.data.writing import fake_small_images
+    from benchmarks.data.writing import small_image_files
 
     directory = _directory("make-digits", arguments)
     _require_empty(directory, given)
     _expect_whole(watchdog, f"Writing digits to {directory}")
-    parts = fake_small_images.load()
+    parts = small_image_files.load_digits()
     with _writing("make-digits", directory, "images"):
         for split, (images, labels) in parts.items():
-            files = fake_small_images.write_idx(directory, images, labels, split=split, compressed=bool(given["gzip"]))
+            files = small_image_files.write_idx(directory, images, labels, split=split, compressed=bool(given["gzip"]))
             say(f"{', '.join(file.name for file in files)}: {len(images)} {split} images")
     say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
     return ExitStatus.OK
@@ -244,11 +242,9 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
         raise DataError(f"{source} holds no photos.")
     if not isinstance(found, PhotoRecords):
         _refuse_num_classes(given)
-        say(found.description)
     elif given["images_per_shard"]:
         raise UsageError("data convert: TFRecords keep their shards: drop --images_per_shard.")
-    else:
-        say(found.describe())
+    say(found.describe())
     with _writing("convert", directory, split):
         result = convert.convert(
             found,

@@ -193,7 +193,6 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
 
 
 def _in_words(title: str, name: str, meaning: str) -> list[Flag]:
-    """Returns a flag of a run, with what it means here."""
     return [dataclasses.replace(flag, help=meaning) for flag in only(RUN_FLAGS[title], name)]
 
 

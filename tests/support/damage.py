@@ -17,7 +17,6 @@ from benchmarks.data.sources.safe_files import load_arrays
 from benchmarks.data.sources.tfrecord import Defect
 
 KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
-KINDS_OF_JPEGS = ("not_jpeg", "png", "cmyk")  # not of photos stored as pixels
 _BAD_LABEL, _BAD_SMALL_LABEL = 4711, 200
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources import safe_files
-from benchmarks.data.writing import fake_small_images
+from benchmarks.data.writing import small_image_files
 from benchmarks.process import watchdog
 from tests.support import damage
 from tests.support.commands import Finished
@@ -63,7 +63,7 @@ def test_real_digits_are_a_small_mnist(run_bench: RunBench, tmp_path: Path) -> N
 
 def test_digits_are_enlarged_between_the_centres_of_pixels() -> None:
     small = np.array([[[0.0, 80.0], [160.0, 240.0]]])
-    (large,) = fake_small_images.enlarged(small, 4)
+    (large,) = small_image_files._enlarged(small, 4)
     np.testing.assert_array_equal(large[0], [0, 20, 60, 80])
     np.testing.assert_array_equal(large[:, 0], [0, 40, 120, 160])
 

@@ -221,7 +221,6 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
 
 
 def _others_in(folder: Path, endings: tuple[str, ...]) -> Counter[str]:
-    """Returns the kinds of files in class folders without photos and folders; none if there are such."""
     entries = [entry for name in _class_names(folder) for entry in (folder / name).iterdir() if entry.name[0] != "."]
     if any(entry.is_dir() or entry.name.lower().endswith(endings) for entry in entries):
         return Counter()

@@ -144,7 +144,6 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
 
 
 def _first_labels(files: Sequence[Path], layout: Layout, records: int) -> list[int]:
-    """Returns the labels of so many first records of each file, without damaged ones."""
     return [
         features_of(record.payload)[layout.label].int64_list.value[0]
         for file in files
@@ -180,7 +179,6 @@ def find_imagenet(directory: str, split: str) -> Photos:
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
-    """Returns the shards of a split in a directory, sorted, by name."""
     try:
         names = sorted(path.name for path in directory.iterdir())
     except OSError as error:

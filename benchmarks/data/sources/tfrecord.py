@@ -181,7 +181,6 @@ class _Inflated:
         return bool(rest)
 
     def seek(self, position: int) -> None:
-        """Goes on to a position that is not before this one."""
         while self._position < position and self.read(min(_BLOCK_BYTES, position - self._position)):
             pass
 

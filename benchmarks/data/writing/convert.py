@@ -22,9 +22,9 @@ from benchmarks.data.sources import class_folders, imagenet_files, jpeg_header, 
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, PhotoRecords
 from benchmarks.data.sources.jpeg_header import BadJpegError, JpegHeader
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, FileWork, written_whole
-from benchmarks.data.writing import fake_imagenet, originals
-from benchmarks.data.writing.fake_imagenet import Split, photo_example
-from benchmarks.data.writing.originals import Listing, Original, Photo, RecordedPhoto
+from benchmarks.data.writing import originals, photo_records
+from benchmarks.data.writing.originals import Listing, Photo, RecordedPhoto
+from benchmarks.data.writing.photo_records import Original, Split, photo_example
 from benchmarks.errors import DataError, UsageError
 from benchmarks.outside_text import parse_json
 from models.model_spec import IMAGENET_CLASSES
@@ -48,7 +48,7 @@ class Conversion:
 def divided(found: Listing | PhotoRecords, split: str, images_per_shard: int) -> Split:
     """Returns the split to write; TFRecords keep their shards."""
     if not isinstance(found, PhotoRecords):
-        return fake_imagenet.split(split, len(found.photos), images_per_shard)
+        return photo_records.split(split, len(found.photos), images_per_shard)
     images = sum(tfrecord.count(file, damaged_too=True) for file in found.files)
     return Split(name=split, images=images, shards=len(found.files))
 
@@ -62,7 +62,7 @@ def convert(
     decoded: bool = False,
     seed: int,
     num_classes: int = IMAGENET_CLASSES,
-    on_shard: Callable[[Path, int], None],
+    on_shard: Callable[[Path, int], object] = lambda path, images: None,
     work: FileWork | None = None,
 ) -> Conversion:
     """Writes shards on all cores, in an order that the seed determines, or that of the TFRecords.
@@ -78,7 +78,7 @@ def convert(
     directory.mkdir(parents=True, exist_ok=True)
     work = work or FileWork()
     plan = {
-        "photos": _digest(found),
+        "photos": found.identify(),
         "count": split.images,
         "shards": split.shards,
         "shorter_side": shorter_side,
@@ -108,13 +108,6 @@ def convert(
             total.left_out += part.left_out
             on_shard(path, part.written)
     return total
-
-
-def _digest(found: Listing | PhotoRecords) -> str:
-    if isinstance(found, PhotoRecords):
-        return found.identify()
-    photos = [f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found.photos]
-    return class_folders.digest(photos)
 
 
 def _shares(
@@ -152,7 +145,6 @@ def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
 
 
 def _read_json(file: Path) -> Any:
-    """Returns what an earlier conversion wrote; None if it is missing or damaged."""
     try:
         return parse_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -197,23 +189,13 @@ def _converted(original: Original, shorter_side: int | None, decoded: bool) -> t
     else:
         stored, layout = _as_rgb_jpeg(original.encoded, shorter_side), INCEPTION
         size = jpeg_header.read_jpeg_header(stored)[:2]
-    payload = photo_example(
-        stored,
-        size,
-        original.label,
-        original.class_name,
-        original.name,
-        text=original.text,
-        boxes=original.boxes,
-        layout=layout,
-    )
+    payload = photo_example(dataclasses.replace(original, encoded=stored), size, layout)
     if len(payload) > MOST_PHOTO_BYTES:
         raise ValueError(f"its record has {len(payload)} bytes, above the limit of {MOST_PHOTO_BYTES}: pass --resize")
     return payload, not decoded and stored is not original.encoded
 
 
 def _header_of(encoded: bytes) -> JpegHeader | None:
-    """Returns the header of a JPEG; None for another format."""
     try:
         return jpeg_header.read_jpeg_header(encoded)
     except BadJpegError as error:
@@ -249,4 +231,4 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
         raise
     except Exception as error:  # a decoder may fail in any way
         raise ValueError(f"its {len(encoded)} bytes cannot be decoded ({type(error).__name__})") from error
-    return fake_imagenet.smaller(image, shorter_side)
+    return photo_records.smaller(image, shorter_side)

@@ -17,6 +17,7 @@ from benchmarks.data.sources.class_folders import ARCHIVE_ENDINGS, some
 from benchmarks.data.sources.imagenet_files import BOX, INCEPTION, Layout, PhotoRecords
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, read_file, whole_member
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
+from benchmarks.data.writing.photo_records import Original
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 from results.loading import open_file
@@ -31,18 +32,6 @@ _IN_NAMES = {"train": "train", "validation": "val"}
 _COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # What a damaged archive raises.
 _UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Original:
-    """A photo before conversion, in any format, and what is known of it, as of `photo_example`."""
-
-    encoded: bytes
-    label: int
-    class_name: str
-    name: str
-    text: str = ""
-    boxes: Sequence[tuple[float, float, float, float]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,26 +57,35 @@ class Photo:
         Raises:
             OSError: it cannot be read, or has more bytes than a photo has.
         """
-        return Original(self._read(), self.label, self.class_name, self.name)
-
-    def _read(self) -> bytes:
         if self.member is None:
-            return read_file(self.file)
-        offset, size = self.member
-        if size > MOST_PHOTO_BYTES:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {MOST_PHOTO_BYTES}")
-        with open_file(self.file) as archive:
-            archive.seek(offset)
-            return archive.read(size)
+            encoded = read_file(self.file)
+        else:
+            offset, size = self.member
+            if size > MOST_PHOTO_BYTES:
+                raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {MOST_PHOTO_BYTES}")
+            with open_file(self.file) as archive:
+                archive.seek(offset)
+                encoded = archive.read(size)
+        return Original(encoded, self.label, self.class_name, self.name)
 
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """The photos of a source, and the names of its classes in the order of their labels; `description` is one line."""
+    """The photos of a source, and the names of its classes in the order of their labels."""
 
     photos: Sequence[Photo]
     classes: Sequence[str]
     description: str
+
+    def identify(self) -> str:
+        """Returns a checksum of names, places and labels of the photos."""
+        return class_folders.digest(
+            [f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in self.photos]
+        )
+
+    def describe(self) -> str:
+        """Returns a description of one line."""
+        return self.description
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +197,6 @@ def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str
 
 @functools.cache
 def _endings() -> tuple[str, ...]:
-    """Returns the endings of all formats that are converted."""
     from PIL import Image
 
     return tuple(ending for ending, name in Image.registered_extensions().items() if name in FORMATS)
@@ -218,7 +215,6 @@ class _Archive(io.BufferedReader):
     """An archive whose headers must not decide how much memory is taken."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Reads at most as many bytes as a photo may have."""
         if size is None or not 0 <= size <= MOST_PHOTO_BYTES:
             raise tarfile.ReadError(f"it has a header of {size} bytes")
         return super().read(size)

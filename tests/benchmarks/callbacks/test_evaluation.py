@@ -16,7 +16,7 @@ from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.data.sources.small_images import Pixels
-from benchmarks.data.writing import fake_imagenet
+from benchmarks.data.writing import fake_imagenet, photo_records
 from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
 from benchmarks.process.tensorflow_setup import Devices
@@ -86,8 +86,7 @@ def test_a_logit_that_is_no_number_is_no_correct_answer() -> None:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("photos")
-    part = fake_imagenet.split("validation", 11, 4)
-    fake_imagenet.write(directory, part, seed=3, on_shard=lambda path, images: None)
+    fake_imagenet.write(directory, photo_records.split("validation", 11, 4), seed=3)
     return directory
 
 

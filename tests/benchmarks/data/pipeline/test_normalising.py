@@ -12,7 +12,7 @@ import tensorflow as tf
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.data.pipeline.input_pipeline import RunInput
-from benchmarks.data.writing import fake_small_images
+from benchmarks.data.writing import small_image_files
 from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices
@@ -35,7 +35,7 @@ def directory_of(fake_imagenet: Path, tmp_path: Path) -> Callable[[str], Path]:
         if name == "imagenet":
             return fake_imagenet
         making = {"python": False} if name == "cifar10" else {"compressed": False}
-        getattr(fake_small_images, f"write_{name}")(tmp_path, 50, split="train", seed=1, **making)
+        getattr(small_image_files, f"write_{name}")(tmp_path, 50, split="train", seed=1, **making)
         return tmp_path
 
     return find

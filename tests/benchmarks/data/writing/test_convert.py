@@ -8,6 +8,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,13 +32,11 @@ def folder(fake_imagenet: Path, tmp_path: Path) -> Path:
 
 
 def _convert(
-    source: Path, target: Path, *, shards: int = 4, resize: int | None = None, decoded: bool = False
+    source: Path, target: Path, *, split: str = "train", shards: int = 4, resize: int | None = None, **changes: Any
 ) -> convert.Conversion:
-    found = originals.find_originals(source, "train")
-    part = convert.divided(found, "train", -(-40 // shards))
-    return convert.convert(
-        found, target, split=part, shorter_side=resize, decoded=decoded, seed=1, on_shard=lambda path, count: None
-    )
+    found = originals.find_originals(source, split)
+    part = convert.divided(found, split, -(-40 // shards))
+    return convert.convert(found, target, split=part, shorter_side=resize, seed=1, **changes)
 
 
 def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
@@ -362,12 +361,8 @@ def test_splits_of_other_classes_are_not_written_to_one_directory(folder: Path, 
     shutil.copytree(folder, tmp_path / "other" / "val")
     for split in ("train", "val"):
         (tmp_path / "other" / split / "a_class_before_the_others").mkdir()
-    validation = originals.find_originals(tmp_path / "other", "validation")
-    part = convert.divided(validation, "validation", 40)
     with pytest.raises(UsageError, match="holds train shards whose labels are of other classes: convert both splits"):
-        convert.convert(
-            validation, tmp_path / "out", split=part, shorter_side=None, seed=1, on_shard=lambda path, count: None
-        )
+        _convert(tmp_path / "other", tmp_path / "out", split="validation")
     assert not list((tmp_path / "out").glob("validation-*"))
 
 
@@ -375,15 +370,13 @@ def test_records_of_any_number_of_classes_keep_their_labels(fake_imagenet: Path,
     shutil.copytree(fake_imagenet, tmp_path / "source")
     for file in sorted((tmp_path / "source").iterdir()):
         rewrite(file, 0, lambda feature: feature[INCEPTION.label].int64_list.value.__setitem__(0, 2000))
-    found = originals.find_originals(tmp_path / "source", "train")
-    part = convert.divided(found, "train", 10)
-    given = {"split": part, "shorter_side": None, "seed": 1, "on_shard": lambda path, count: None}
-    assert len(convert.convert(found, tmp_path / "usual", **given).left_out) == 4
-    assert convert.convert(found, tmp_path / "more", num_classes=2000, **given).left_out == []
+    source = tmp_path / "source"
+    assert len(_convert(source, tmp_path / "usual").left_out) == 4
+    assert _convert(source, tmp_path / "more", num_classes=2000).left_out == []
     assert labels_of(tmp_path / "more") == labels_of(tmp_path / "source")
     for number, file in enumerate(sorted((tmp_path / "source").iterdir())):
         rewrite(file, 0, lambda feature, label=number: feature[INCEPTION.label].int64_list.value.__setitem__(0, label))
-    assert convert.convert(found, tmp_path / "from_0", num_classes=1500, **given).left_out == []
+    assert _convert(source, tmp_path / "from_0", num_classes=1500).left_out == []
     assert labels_of(tmp_path / "from_0") == [label + 1 for label in labels_of(tmp_path / "source")]
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.writing import fake_imagenet as making
-from benchmarks.data.writing import fake_imagenet as splits
+from benchmarks.data.writing import photo_records
 from tests.support.commands import Finished
 
 
@@ -50,7 +50,7 @@ def test_fields_agree_with_each_other(fake_imagenet: Path) -> None:
 
 def test_equal_seeds_write_equal_records_and_others_do_not(fake_imagenet: Path, tmp_path: Path) -> None:
     def payloads(directory: Path, *, seed: int) -> list[bytes]:
-        making.write(directory, splits.split("train", 3, 2), seed=seed, on_shard=lambda path, images: None)
+        making.write(directory, photo_records.split("train", 3, 2), seed=seed)
         return [record.payload for file in sorted(directory.iterdir()) for record in tfrecord.records(file)]
 
     first = [record.payload for record in tfrecord.records(fake_imagenet / "train-00000-of-00004")][:3]

@@ -1,4 +1,8 @@
-"""Writes fake MNIST and CIFAR-10 whose classes a linear model can separate, and real digits. Needs no TensorFlow."""
+"""Writes files of small images: fake MNIST and CIFAR-10 whose classes a linear model can separate, and real digits.
+
+The digits are the 1,797 of scikit-learn: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI
+Machine Learning Repository, 1998, its test set, by 13 writers, 8x8 pixels of 17 grey values. Needs no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ _CLASSES = 10
 # The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
 _SIGNAL, _NOISE = 60.0, 40.0
 _CIFAR_BATCHES = 5
+_WHITE = 16  # the largest grey value of the real digits
+_DIGITS_SEED = 1797
 
 
 def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -76,12 +82,7 @@ def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
     return [directory / name for name in contents]
 
 
-_WHITE = 16  # the largest of their grey values
-_SIDE = 28
-_SEED = 1797
-
-
-def load() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def load_digits() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns images [images, 28, 28] and labels, both uint8, of `train` and `validation`.
 
     An image is enlarged to 28x28 pixels, bilinearly between the centres of its pixels. Every fifth digit of each class
@@ -98,8 +99,8 @@ def load() -> dict[str, tuple[np.ndarray, np.ndarray]]:
             "python -m pip install 'cnn-train-bench[digits]', or scikit-learn alone."
         ) from error
     small, labels = datasets.load_digits(return_X_y=True)
-    images = enlarged(small.reshape(-1, 8, 8) * (255.0 / _WHITE), _SIDE)
-    order = np.random.default_rng(_SEED).permutation(len(labels))
+    images = _enlarged(small.reshape(-1, 8, 8) * (255.0 / _WHITE), 28)
+    order = np.random.default_rng(_DIGITS_SEED).permutation(len(labels))
     place = np.zeros(len(labels), int)  # of a digit among those of its class
     for label in range(10):
         of_class = order[labels[order] == label]
@@ -108,7 +109,7 @@ def load() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {split: (images[chosen], labels[chosen].astype(np.uint8)) for split, chosen in parts.items()}
 
 
-def enlarged(images: np.ndarray, side: int) -> np.ndarray:
+def _enlarged(images: np.ndarray, side: int) -> np.ndarray:
     """Enlarges square images, [images, side, side] in 0..255, bilinearly; returns uint8."""
     old = images.shape[-1]
     centres = np.clip((np.arange(side) + 0.5) * old / side - 0.5, 0, old - 1)
