@@ -176,35 +176,29 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
 def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     from benchmarks.data.writing import small_image_files
 
-    command = f"make-{name}"
+    command, is_digits = f"make-{name}", name == "digits"
     directory = _directory(command, arguments)
-    counts = _counts(command, given, 2000)
+    counts = {} if is_digits else _counts(command, given, _SMALL_IMAGES)
     _require_empty(directory, given)
-    write: Callable[..., list[Path]] = partial(small_image_files.write_mnist, compressed=bool(given["gzip"]))
-    if name == "cifar10":
-        write = partial(small_image_files.write_cifar10, python=bool(given["python"]))
+    if is_digits:
+        _expect_whole(watchdog, f"Writing digits to {directory}")
+        digits = small_image_files.load_digits()
+        counts = {split: len(labels) for split, (_, labels) in digits.items()}
     with _writing(command, directory, "images"):
         for split, images in counts.items():
-            _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
-            files = write(directory, images, split=split, seed=given["seed"])
+            if not is_digits:
+                _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
+            part = digits[split] if is_digits else small_image_files.draw(name, images, given["seed"], split)
+            if name == "cifar10":
+                files = small_image_files.write_cifar10(directory, *part, split=split, python=bool(given["python"]))
+            else:
+                files = small_image_files.write_idx(directory, *part, split=split, compressed=bool(given["gzip"]))
             say(f"{', '.join(file.name for file in files)}: {images} {split} images")
-    model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
-    say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
-    return ExitStatus.OK
-
-
-def _make_digits(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    from benchmarks.data.writing import small_image_files
-
-    directory = _directory("make-digits", arguments)
-    _require_empty(directory, given)
-    _expect_whole(watchdog, f"Writing digits to {directory}")
-    parts = small_image_files.load_digits()
-    with _writing("make-digits", directory, "images"):
-        for split, (images, labels) in parts.items():
-            files = small_image_files.write_idx(directory, images, labels, split=split, compressed=bool(given["gzip"]))
-            say(f"{', '.join(file.name for file in files)}: {len(images)} {split} images")
-    say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
+    if is_digits:
+        say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
+    else:
+        model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
+        say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
     return ExitStatus.OK
 
 
@@ -318,7 +312,7 @@ _COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog]
     "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard", "resize", "decoded")),
     "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
     "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
-    "make-digits": (_make_digits, ("overwrite", "gzip")),
+    "make-digits": (partial(_make_small_images, "digits"), ("overwrite", "gzip")),
     "convert": (_convert, ("data_split", "decoded", "images_per_shard", "num_classes", "resize", "seed")),
     "check": (_check, ("data_name", "data_split", "decode", "num_classes")),
 }

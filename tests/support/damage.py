@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +11,10 @@ import tensorflow as tf
 
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import Layout
-from benchmarks.data.sources.safe_files import load_arrays
 from benchmarks.data.sources.tfrecord import Defect
 
 KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
-_BAD_LABEL, _BAD_SMALL_LABEL = 4711, 200
+_BAD_LABEL = 4711
 
 
 def corrupt_middle(directory: Path, kind: str) -> Defect:
@@ -74,22 +71,3 @@ def damaged_image(encoded: bytes, kind: str) -> bytes:
         Image.fromarray(np.asarray(pixels)).convert("CMYK").save(buffer, format="JPEG")
         return buffer.getvalue()
     raise AssertionError(f"{kind} is not about images")
-
-
-def corrupt_small_images(files: list[Path], kind: str) -> Path:
-    """Damages the first file (`cut_file`), or the one with labels (`bad_label`), and returns it."""
-    if kind == "cut_file":
-        os.truncate(files[0], files[0].stat().st_size - 100)
-        return files[0]
-    file = next((file for file in files if "labels" in file.name), files[0])
-    data = bytearray(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
-    if file.suffix == ".bin":
-        data[0] = _BAD_SMALL_LABEL
-    elif "labels" in file.name:
-        data[8] = _BAD_SMALL_LABEL
-    else:
-        batch = load_arrays(bytes(data))
-        batch[b"labels"][0] = _BAD_SMALL_LABEL
-        data = bytearray(pickle.dumps(batch, protocol=2))
-    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
-    return file

@@ -118,14 +118,7 @@ def test_photos_are_stored_as_pixels_and_trained_on(run_bench: RunBench, records
     assert set(stages["measurement"]["input_stages"]) == {"read", "parse", "decode", "augment", "batch", "copy"}
 
 
-def test_damaged_pixels_are_found(run_bench: RunBench, tmp_path: Path) -> None:
-    run_bench("data", "make-imagenet", "bad", "--decoded", "--resize=64", "--train_images=8")
-    damage.corrupt_middle(tmp_path / "bad", "truncated")
-    checked = run_bench("data", "check", "bad")
-    assert checked.status == 5 and "record 4 at byte" in checked.stdout and "bytes are not 64 rows of" in checked.stdout
-
-
-# What becomes of a record is tested for every kind in tests/benchmarks/data/writing/test_damage.py; here, the verb.
+# Every kind of damage is tested in tests/benchmarks/data/sources/test_bad_records.py; here, the verbs.
 @pytest.mark.slow
 @rotating("kind", ["crc", "truncated"], first=1)
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
@@ -229,15 +222,11 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
         (["data", "check", "nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["data", "check", "x", "--resize=3"], 2, "data check takes no --resize. It takes --data_name"),
         (["data", "convert", "x"], 2, "data convert SRC DIR"),
-        (["data", "convert", "nowhere", "y"], 5, "nowhere does not exist"),
         (["data", "make-mnist", "x", "--python"], 2, "takes no --python"),
         (["input", "--device=cpu"], 2, "pass --data_dir=DIR"),
         (["input", "--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
-        (["input", "--device=cpu", "--data_dir=x", "--seconds=0"], 2, "--seconds=0.0 must be above 0"),
         (["--device=cpu", "--model=mlp", "--data_dir=."], 5, "there is neither train-images-idx3-ubyte nor"),
-        (["--device=cpu", "--model=resnet20", "--data_dir=."], 5, "neither data_batch_1.bin nor data_batch_1"),
         (["--device=cpu", "--model=resnet20", "--data_name=mnist"], 2, "resnet20 is for cifar10"),
-        (["--device=cpu", "--data_dir=x", "--resize_method=lanczos"], 2, "there is no 'lanczos'"),
     ],
 )
 def test_bad_input_gets_a_sentence_and_a_status(
@@ -278,10 +267,3 @@ def test_every_command_expects_the_file_it_works_on(
         assert any(what.startswith(f"The work on {file}") and 500 < seconds <= 600 for what, seconds in expected), (
             arguments
         )
-
-
-def test_a_damaged_batch_for_python_is_found(run_bench: RunBench, tmp_path: Path) -> None:
-    run_bench("data", "make-cifar10", "small", "--train_images=50", "--python")
-    damage.corrupt_small_images(sorted((tmp_path / "small").rglob("data_batch_*")), "bad_label")
-    checked = run_bench("data", "check", "small", "--data_name=cifar10")
-    assert checked.status == 5 and "the label of train image 0 is 200" in checked.stderr

@@ -24,8 +24,12 @@ _WHITE = 16  # the largest grey value of the real digits
 _DIGITS_SEED = 1797
 
 
-def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images [images, *shape], uint8, and labels, uint8. The classes are the same for every split of a seed."""
+def draw(name: str, images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images of a data set, uint8, and labels, uint8. The classes are the same for every split of a seed.
+
+    The images of `mnist` are [images, 28, 28], those of `cifar10` [images, 3, 32, 32].
+    """
+    shape = {"mnist": (28, 28), "cifar10": (3, 32, 32)}[name]
     # Training crops and flips colour images, so their patterns are broad stripes, each of one colour.
     stripes = (_CLASSES, 3, 4, 1) if len(shape) == 3 else (_CLASSES, *shape)
     patterns = np.random.default_rng(seed).choice([-1.0, 1.0], size=stripes)
@@ -36,11 +40,6 @@ def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np
     noise = generator.normal(size=(images, *shape))
     pixels = 128 + _SIGNAL * patterns[labels] + _NOISE * noise
     return np.clip(pixels, 0, 255).astype(np.uint8), labels
-
-
-def write_mnist(directory: Path, images: int, *, split: str, seed: int, compressed: bool) -> list[Path]:
-    """Writes the two idx files of a split of fake digits, and returns them."""
-    return write_idx(directory, *draw((28, 28), images, seed, split), split=split, compressed=compressed)
 
 
 def write_idx(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str, compressed: bool) -> list[Path]:
@@ -55,12 +54,11 @@ def write_idx(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split:
     return _write(directory, contents)
 
 
-def write_cifar10(directory: Path, images: int, *, split: str, seed: int, python: bool) -> list[Path]:
+def write_cifar10(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str, python: bool) -> list[Path]:
     """Writes the files of a split, five for training and one for validation, and returns them."""
-    pixels, labels = draw((3, 32, 32), images, seed, split)
     names = [f"data_batch_{n}" for n in range(1, _CIFAR_BATCHES + 1)] if split == "train" else ["test_batch"]
     contents = {}
-    for name, share in zip(names, np.array_split(np.arange(images), len(names)), strict=True):
+    for name, share in zip(names, np.array_split(np.arange(len(labels)), len(names)), strict=True):
         flat, its_labels = pixels[share].reshape(len(share), 3 * 32 * 32), labels[share]
         if python:
             contents[name] = pickle.dumps({b"data": flat, b"labels": its_labels.tolist()}, protocol=2)

@@ -19,25 +19,26 @@ from benchmarks.data.sources import small_images
 from benchmarks.data.sources.small_images import Pixels
 from benchmarks.data.writing import small_image_files
 from benchmarks.errors import DataError
-from tests.support import damage
 from tests.support.images import spec, take
 
 Write = Callable[[Path], list[Path]]
 
 
 def _mnist(directory: Path, **changes: Any) -> list[Path]:
-    return small_image_files.write_mnist(directory, 50, **{"split": "train", "seed": 1, "compressed": False} | changes)
+    images = small_image_files.draw("mnist", 50, 1, "train")
+    return small_image_files.write_idx(directory, *images, **{"split": "train", "compressed": False} | changes)
 
 
 def _cifar10(directory: Path, **changes: Any) -> list[Path]:
-    return small_image_files.write_cifar10(directory, 50, **{"split": "train", "seed": 1, "python": False} | changes)
+    images = small_image_files.draw("cifar10", 50, 1, "train")
+    return small_image_files.write_cifar10(directory, *images, **{"split": "train", "python": False} | changes)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_idx_files_are_read_as_their_makers_say(tmp_path: Path, compressed: bool) -> None:
     _mnist(tmp_path, compressed=compressed)
     found = small_images.find_small_images("mnist", str(tmp_path), "train")
-    expected, labels = small_image_files.draw((28, 28), 50, 1, "train")
+    expected, labels = small_image_files.draw("mnist", 50, 1, "train")
     np.testing.assert_array_equal(found.images[..., 0], expected)
     np.testing.assert_array_equal(found.labels, labels)
     assert found.describe() == f"MNIST idx files, 50 train images in {tmp_path}, labels 0 to {labels.max()}"
@@ -70,7 +71,7 @@ def test_cifar10_is_read_in_every_form(tmp_path: Path, python: bool, form: str) 
         for file in files:
             file.unlink()
     found = small_images.find_small_images("cifar10", str(tmp_path), "train")
-    planes, labels = small_image_files.draw((3, 32, 32), 50, 1, "train")
+    planes, labels = small_image_files.draw("cifar10", 50, 1, "train")
     np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(found.labels, labels)
 
@@ -79,8 +80,12 @@ def _without(name: str) -> Callable[[Path], None]:
     return lambda directory: (directory / name).unlink()
 
 
-def _with(name: str, data: bytes) -> Callable[[Path], None]:
-    return lambda directory: (directory / name).write_bytes(data) and None
+def _with(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes(data)
+
+
+def _changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes(change((directory / name).read_bytes()))
 
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -92,24 +97,12 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (_mnist, _without(LABELS), f"there is neither {LABELS} nor {LABELS}.gz; it holds {IMAGES}"),
         (_mnist, _with(LABELS, b"nothing"), "is no idx file of unsigned bytes in 1 dimension"),
         (_mnist, _with(LABELS, b"\x1f\x8b damaged"), "cannot be read"),
-        (
-            _mnist,
-            lambda d: damage.corrupt_small_images([d / IMAGES], "cut_file"),
-            r"should hold 39200 values .* but holds",
-        ),
-        (_mnist, lambda d: damage.corrupt_small_images([d / LABELS], "bad_label"), "label of train image 0 is 200"),
+        (_mnist, _changed(IMAGES, lambda data: data[:-100]), "should hold 39200 values .* but holds"),
+        (_mnist, _changed(LABELS, lambda data: data[:8] + b"\xc8" + data[9:]), "label of train image 0 is 200"),
         (_mnist, _with(LABELS, struct.pack(">4BI", 0, 0, 8, 1, 1) + b"\0"), "50 images, .* 1 labels: they must match"),
         (_cifar10, _without("data_batch_3.bin"), r"data_batch_3.bin of CIFAR-10 \(binary\) is missing"),
-        (
-            _cifar10,
-            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "cut_file"),
-            "no whole number of records",
-        ),
-        (
-            _cifar10,
-            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "bad_label"),
-            "label of train image 0 is",
-        ),
+        (_cifar10, _changed("data_batch_1.bin", lambda data: data[:-100]), "no whole number of records"),
+        (_cifar10, _changed("data_batch_1.bin", lambda data: b"\xc8" + data[1:]), "label of train image 0 is 200"),
         (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "nor their archive; it holds nothing"),
     ],
 )
@@ -194,8 +187,9 @@ def test_a_pickle_may_neither_call_anything_nor_describe_more_than_it_holds(
 
 @pytest.mark.parametrize("images", [3, 50])
 def test_another_form_replaces_the_one_that_is_there(tmp_path: Path, images: int) -> None:
-    small_image_files.write_cifar10(tmp_path, 20, split="train", seed=1, python=False)
-    small_image_files.write_cifar10(tmp_path, images, split="train", seed=2, python=True)
+    for count, seed in ((20, 1), (images, 2)):
+        part = small_image_files.draw("cifar10", count, seed, "train")
+        small_image_files.write_cifar10(tmp_path, *part, split="train", python=seed == 2)
     assert small_images.find_small_images("cifar10", str(tmp_path), "train").count() == images
 
 
