@@ -68,7 +68,7 @@ class Evaluator:
         model: as it was built, before it was divided over devices.
         weights: by name, the variable, or its parts that are joined along the last axis.
         devices: each evaluates a part of the images.
-        images: of the devices, as `run_input.build_validation` makes them.
+        images: of the devices, as `input_pipeline.build_validation` makes them.
         num_classes: of the labels.
     """
 

@@ -221,27 +221,27 @@ def _say_written(path: Path, images: int) -> None:
 def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     if len(arguments) != 2:
         raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
-    source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
+    path, directory = Path(arguments[0]), _directory("convert", arguments[1:])
     _import_tensorflow(watchdog)
     from benchmarks.data.sources.imagenet_files import PhotoRecords
     from benchmarks.data.writing import convert, originals
     from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 
     split = given["data_split"]
-    _expect_whole(watchdog, f"Listing the photos of {source}")
-    found = originals.find_originals(source, split)
-    part = convert.divided(found, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
+    _expect_whole(watchdog, f"Listing the photos of {path}")
+    source = originals.find_originals(path, split)
+    part = convert.divided(source, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
     _expect_nothing(watchdog)
     if not part.images:
-        raise DataError(f"{source} holds no photos.")
-    if not isinstance(found, PhotoRecords):
+        raise DataError(f"{path} holds no photos.")
+    if not isinstance(source, PhotoRecords):
         _refuse_num_classes(given)
     elif given["images_per_shard"]:
         raise UsageError("data convert: TFRecords keep their shards: drop --images_per_shard.")
-    say(found.describe())
+    say(source.describe())
     with _writing("convert", directory, split):
         result = convert.convert(
-            found,
+            source,
             directory,
             split=part,
             shorter_side=given["resize"],

@@ -103,8 +103,10 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
             pipelined=data.pipelined_input,
         )
         with input_stages.probes(measured, build_copy) as probes:
-            each = seconds / _ROUNDS
-            rates = input_stages.measure_in_order(probes, rounds=_ROUNDS, seconds=each, deadlines=deadlines)
+            seconds_per_round = seconds / _ROUNDS
+            rates = input_stages.measure_in_order(
+                probes, rounds=_ROUNDS, seconds=seconds_per_round, deadlines=deadlines
+            )
             deadlines.preparation("Ending the input's pipelines")
         buffer = input_stages.shuffle_buffer(measured, seconds / _ROUNDS)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
@@ -170,20 +172,22 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
     cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
     header = ("images/s", "95 % interval", "per core", "adds, ms of a core", "share")
     say("{:15} {:>9} {:>15} {:>9} {:>19} {:>6}".format("pipeline up to", *header))
-    found = costs(stages, rounds)
-    for cost in found:
+    stage_costs = costs(stages, rounds)
+    for cost in stage_costs:
         adds, share = f"{1000 * cores * cost.seconds_per_image:.2f}", f"{cost.share:.0%}"
         adds, share = (adds, share) if cost.is_clear else ("noise", "")
         rate, interval = cost.images_per_sec.value, cost.images_per_sec.range("{:.0f}".format)
         say(f"{cost.name:15} {rate:9.0f} {interval:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
     if bare is not None:
         say(f"{'bare decode':15} {bare:9.0f} {'':15} {bare / cores:9.0f}")
-        ratios = [one / other for one, other in zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)]
+        ratios = [
+            batches / decodes for batches, decodes in zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)
+        ]
         say(
             f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
             f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
         )
-    if not all(cost.is_clear for cost in found):
+    if not all(cost.is_clear for cost in stage_costs):
         say("noise: the rounds do not separate this stage from the slowest before it (paired t test at 99 %).")
     if odd := out_of_order(rounds):
         say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: try a longer --seconds.")

@@ -25,7 +25,7 @@ def corrupt_middle(directory: Path, kind: str) -> Defect:
 
 def corrupt(file: Path, kind: str) -> Defect:
     """Damages the middle record of a TFRecord file by one of `KINDS`, and returns the defect."""
-    records = list(tfrecord.records(file))
+    records = list(tfrecord.walk(file))
     chosen = records[len(records) // 2]
     layout = imagenet_files.layout_of([file])
     middle = chosen.offset + len(chosen.payload) // 2

@@ -87,13 +87,13 @@ def measure_by_count(monkeypatch: pytest.MonkeyPatch, batches: int = 1) -> None:
 
 def labels_of(directory: Path) -> list[int]:
     """Returns the labels of a data set, sorted."""
-    payloads = [record.payload for file in sorted(directory.glob("train-*")) for record in tfrecord.records(file)]
+    payloads = [record.payload for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
     return sorted(features_of(payload)[INCEPTION.label].int64_list.value[0] for payload in payloads)
 
 
 def rewrite(file: Path, number: int, change: Callable[[Any], None]) -> None:
     """Writes a shard again with the features of one record changed."""
-    payloads = [record.payload for record in tfrecord.records(file)]
+    payloads = [record.payload for record in tfrecord.walk(file)]
     example = tf.train.Example.FromString(payloads[number])
     change(example.features.feature)
     payloads[number] = example.SerializeToString()
@@ -108,7 +108,7 @@ def to_tfds(directory: Path, target: Path) -> None:
     files = sorted(directory.glob("train-*"))
     for number, file in enumerate(files):
         with (target / f"imagenet2012-train.tfrecord-{number:05d}-of-{len(files):05d}").open("wb") as opened:
-            for record in tfrecord.records(file):
+            for record in tfrecord.walk(file):
                 old = features_of(record.payload)
                 label = old[INCEPTION.label].int64_list.value[0] - 1
                 example = tf.train.Example()
@@ -121,7 +121,7 @@ def to_tfds(directory: Path, target: Path) -> None:
 def to_folder(directory: Path, target: Path) -> None:
     """Writes the photos of a data set into a folder for each class."""
     for file in sorted(directory.glob("train-*")):
-        for record in tfrecord.records(file):
+        for record in tfrecord.walk(file):
             old = features_of(record.payload)
             folder = target / f"n{old[INCEPTION.label].int64_list.value[0]:08d}"
             folder.mkdir(parents=True, exist_ok=True)

@@ -187,7 +187,7 @@ def measure(
     return rates
 
 
-def measure_in_order(probes: Sequence[Probe], *, rounds: int, seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
+def measure_in_order(probes: Sequence[Probe], rounds: int, seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
     """Measures the probes, and again if a stage is clearly faster than one before it: then the load changed."""
     rates = measure(probes, rounds=rounds, seconds=seconds, deadlines=deadlines)
     if odd := out_of_order(stage_rounds(rates)):

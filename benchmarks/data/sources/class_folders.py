@@ -130,22 +130,22 @@ def _folder_of(root: Path, split: str) -> Path | None:
 
 def _trained_classes(root: Path, folder: Path) -> list[str]:
     """Returns the classes of the training images, which decide the labels of another split in `folder`."""
-    own = _class_names(folder)
+    names = _class_names(folder)
     train = _below(root, "train") or _below(root.absolute().parent, "train")
     if train is None:
-        if len(own) == IMAGENET_CLASSES:
-            return own
+        if len(names) == IMAGENET_CLASSES:
+            return names
         raise DataError(
-            f"{folder} has {len(own)} class folders, and there is no folder train beside it. Labels are positions "
+            f"{folder} has {len(names)} class folders, and there is no folder train beside it. Labels are positions "
             "among the classes of the training images, of which a validation set may lack some: name the folder that "
             "holds both train and val."
         )
     classes = _class_names(train)
-    if own and not {*own} & {*classes}:
+    if names and not {*names} & {*classes}:
         raise DataError(
-            f"{folder} has no folder of a class of {train}, only {some(own)}. {labels_needed('validation')}"
+            f"{folder} has no folder of a class of {train}, only {some(names)}. {labels_needed('validation')}"
         )
-    if unknown := sorted({*own} - {*classes}):
+    if unknown := sorted({*names} - {*classes}):
         raise DataError(
             f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}. Rename or remove them, "
             "or make empty folders of these names for training, too."
@@ -201,7 +201,7 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     flat = [folder for folder in (root, *(root / name for name in FOLDERS_OF[split])) if _has_photo(folder, endings)]
     if flat:
         return f"the photos of {flat[0]} are in one folder. {labels_needed(split)}"
-    if (found := _folder_of(root, split)) and (others := _others_in(found, endings)):
+    if (of_split := _folder_of(root, split)) and (others := _others_in(of_split, endings)):
         return (
             f"its class folders hold {_in_words(others, [])}, which are not read here. 'run_bench.py data convert' "
             "takes JPEG, PNG, GIF, BMP, WebP and TIFF, with these endings."

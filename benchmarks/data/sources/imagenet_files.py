@@ -132,13 +132,13 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
     if not usual or num_classes in (IMAGENET_CLASSES, BACKGROUND_CLASSES):
         return usual
     files = source.training_files[:: -(-len(source.training_files) // _FILES_SAMPLED)]
-    seen = _first_labels(files, source.layout, -(-_SAMPLE // len(files)))
-    if 0 in seen:
+    labels = _first_labels(files, source.layout, -(-_SAMPLE // len(files)))
+    if 0 in labels:
         return 0
-    if num_classes not in seen and len(seen) >= _SAMPLE:
+    if num_classes not in labels and len(labels) >= _SAMPLE:
         warn(
-            f"Labels are taken to count from 1: of {len(seen)} training images of {source.directory}, none has label 0 "
-            f"or {num_classes}."
+            f"Labels are taken to count from 1: of {len(labels)} training images of {source.directory}, none has label "
+            f"0 or {num_classes}."
         )
     return usual
 
@@ -167,15 +167,15 @@ def find_imagenet(directory: str, split: str) -> Photos:
             f"imagenet2012-{split}.tfrecord-00000-of-00008. Of an address, only TFRecords are read: 'run_bench.py data "
             "convert' makes them of photos."
         )
-    found = class_folders.find_class_folders(path, split, _ENDINGS)
-    if found is None:
+    folder = class_folders.find_class_folders(path, split, _ENDINGS)
+    if folder is None:
         raise DataError(
             f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
             f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of photos for each class"
             f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; "
             f"{class_folders.what_is_there(path, split, _ENDINGS)}"
         )
-    return found
+    return folder
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
@@ -183,8 +183,8 @@ def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
         names = sorted(path.name for path in directory.iterdir())
     except OSError as error:
         raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
-    found = {name: match for name in names if (match := _SHARD.fullmatch(name))}
-    return {name: match for name, match in found.items() if match["split"] in FOLDERS_OF[split]}
+    shards = {name: match for name in names if (match := _SHARD.fullmatch(name))}
+    return {name: match for name, match in shards.items() if match["split"] in FOLDERS_OF[split]}
 
 
 def find_records(directory: str, split: str) -> PhotoRecords | None:
@@ -252,12 +252,11 @@ def _split_below(directory: Path, split: str) -> Path | None:
         if folder.is_dir() and _shards_in(folder, split):
             return folder
     prepared = {path.parent for level in ("*", "*/*", "*/*/*") for path in directory.glob(f"{level}/dataset_info.json")}
-    found = [path for path in prepared if _shards_in(path, split)]
-    if len({path.parent for path in found}) > 1:
-        raise DataError(
-            f"--data_dir={directory} holds several data sets of TFDS ({', '.join(map(str, sorted(found)))}): name one."
-        )
-    return max(found, key=lambda path: [int(part) for part in re.findall("[0-9]+", path.name)], default=None)
+    versions = [path for path in prepared if _shards_in(path, split)]
+    if len({path.parent for path in versions}) > 1:
+        named = ", ".join(map(str, sorted(versions)))
+        raise DataError(f"--data_dir={directory} holds several data sets of TFDS ({named}): name one.")
+    return max(versions, key=lambda path: [int(part) for part in re.findall("[0-9]+", path.name)], default=None)
 
 
 def layout_of(files: Sequence[Path]) -> Layout:
@@ -333,8 +332,8 @@ def _problem_of_pixels(feature: Mapping[str, tf.train.Feature], stored: bytes) -
             f"'image/height' and 'image/width' hold {sides[0]} and {sides[1]}, not one number each; make it again",
         )
     ((height,), (width,)) = sides
-    wanted = NUM_CHANNELS * height * width
-    if min(height, width) > 0 and wanted == len(stored):
+    size = NUM_CHANNELS * height * width
+    if min(height, width) > 0 and size == len(stored):
         return None
-    kind = "zero_length" if not stored else "truncated" if len(stored) < wanted else "size"
+    kind = "zero_length" if not stored else "truncated" if len(stored) < size else "size"
     return kind, f"its {len(stored)} bytes are not {height} rows of {width} pixels; make the file again"

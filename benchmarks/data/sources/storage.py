@@ -48,8 +48,8 @@ class Address(PosixPath):
     @property
     def parent(self) -> Address:
         """The directory that it is in; of a bucket or host, itself."""
-        found = super().parent
-        return found if len(found.parts) > 1 else self
+        parent = super().parent
+        return parent if len(parent.parts) > 1 else self
 
     def absolute(self) -> Address:
         """Returns itself."""
@@ -58,9 +58,9 @@ class Address(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Returns its kind, size and time of modification."""
         with _storage(self) as gfile:
-            found = gfile.stat(str(self))
-        kind = stat.S_IFDIR if found.is_directory else stat.S_IFREG
-        return os.stat_result((kind, *[0] * 5, found.length, *[0] * 3), {"st_mtime": found.mtime_nsec / 1e9})
+            status = gfile.stat(str(self))
+        kind = stat.S_IFDIR if status.is_directory else stat.S_IFREG
+        return os.stat_result((kind, *[0] * 5, status.length, *[0] * 3), {"st_mtime": status.mtime_nsec / 1e9})
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         """Returns whether it is there, and not merely that its storage does not answer."""
@@ -91,8 +91,8 @@ class Address(PosixPath):
     def glob(self, pattern: str) -> Iterator[Address]:  # type: ignore[override]
         """Yields what is in it with names like a pattern, which may have slashes."""
         with _storage(self) as gfile:
-            found = gfile.glob(str(self / pattern))
-        return map(Address, found)
+            paths = gfile.glob(str(self / pattern))
+        return map(Address, paths)
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Makes it and what is above it, where a storage has directories."""
@@ -140,10 +140,10 @@ class _Opened(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         with _storage(self._address):
             self._file.seek(self._position)
-            found = self._file.read(len(buffer))
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
     def write(self, data: Any) -> int:
         with _storage(self._address):

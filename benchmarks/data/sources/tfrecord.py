@@ -60,18 +60,6 @@ class Defect:
         return DataError(str(self))
 
 
-def records(path: Path) -> Iterator[FramedRecord]:
-    """Yields a file's records and checks every length and checksum.
-
-    Raises:
-        DataError: names the file, the record, the byte offset and the reason.
-    """
-    for found in walk(path):
-        if isinstance(found, Defect):
-            raise found.error()
-        yield found
-
-
 def walk(path: Path) -> Iterator[FramedRecord | Defect]:
     """Yields every record of a file, or its defect. After a damaged length nothing more can be read.
 
@@ -167,9 +155,9 @@ class _Inflated:
                 pass
         except zlib.error as error:
             raise DataError(f"{self._path} cannot be decompressed ({error}): copy or make it again.") from error
-        found, self._held = self._held[:size], self._held[size:]
-        self._position += len(found)
-        return found
+        data, self._held = self._held[:size], self._held[size:]
+        self._position += len(data)
+        return data
 
     def _more(self, size: int) -> bool:
         if self._decompressor.eof:  # a file may hold several streams, one after the other

@@ -45,16 +45,16 @@ class Conversion:
     left_out: list[str] = dataclasses.field(default_factory=list)
 
 
-def divided(found: Listing | PhotoRecords, split: str, images_per_shard: int) -> Split:
+def divided(source: Listing | PhotoRecords, split: str, images_per_shard: int) -> Split:
     """Returns the split to write; TFRecords keep their shards."""
-    if not isinstance(found, PhotoRecords):
-        return photo_records.split(split, len(found.photos), images_per_shard)
-    images = sum(tfrecord.count(file, damaged_too=True) for file in found.files)
-    return Split(name=split, images=images, shards=len(found.files))
+    if not isinstance(source, PhotoRecords):
+        return photo_records.split(split, len(source.photos), images_per_shard)
+    images = sum(tfrecord.count(file, damaged_too=True) for file in source.files)
+    return Split(name=split, images=images, shards=len(source.files))
 
 
 def convert(
-    found: Listing | PhotoRecords,
+    source: Listing | PhotoRecords,
     directory: Path,
     *,
     split: Split,
@@ -78,17 +78,17 @@ def convert(
     directory.mkdir(parents=True, exist_ok=True)
     work = work or FileWork()
     plan = {
-        "photos": found.identify(),
+        "photos": source.identify(),
         "count": split.images,
         "shards": split.shards,
         "shorter_side": shorter_side,
         "decoded": decoded,
         "seed": seed,
-        "classes": class_folders.digest(found.classes) if isinstance(found, Listing) else None,
+        "classes": class_folders.digest(source.classes) if isinstance(source, Listing) else None,
     }
     _check_plan(directory, split, plan)
     paths, total = split.paths(directory), Conversion()
-    shares = list(_shares(found, split, seed, num_classes))
+    shares = list(_shares(source, split, seed, num_classes))
     write = functools.partial(_write_shard, shorter_side, decoded, work)
     # Without those of finished shards, which take no time.
     missing = sum(1 for path in paths if not path.exists()) * split.images // split.shards
@@ -98,7 +98,7 @@ def convert(
     ):
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
-                advice = "" if isinstance(found, PhotoRecords) else ": pass a larger --images_per_shard"
+                advice = "" if isinstance(source, PhotoRecords) else ": pass a larger --images_per_shard"
                 raise DataError(
                     f"{path} would be empty, since no photo of it can be used{advice}. The first one: "
                     f"{part.left_out[0]}."
@@ -111,17 +111,17 @@ def convert(
 
 
 def _shares(
-    found: Listing | PhotoRecords, split: Split, seed: int, num_classes: int
+    source: Listing | PhotoRecords, split: Split, seed: int, num_classes: int
 ) -> Iterator[Iterable[Photo] | Iterable[RecordedPhoto]]:
     """Yields the photos of each shard; those of a record are read when they are drawn."""
-    if isinstance(found, PhotoRecords):
-        labels = imagenet_files.labels_of(found, num_classes)
-        for file in found.files:
-            yield map(functools.partial(RecordedPhoto, file, found.layout, labels), tfrecord.walk(file))
+    if isinstance(source, PhotoRecords):
+        labels = imagenet_files.labels_of(source, num_classes)
+        for file in source.files:
+            yield map(functools.partial(RecordedPhoto, file, source.layout, labels), tfrecord.walk(file))
         return
-    order = np.random.default_rng(seed).permutation(len(found.photos))
+    order = np.random.default_rng(seed).permutation(len(source.photos))
     for numbers in np.array_split(order, split.shards):
-        yield [found.photos[int(number)] for number in numbers]
+        yield [source.photos[int(number)] for number in numbers]
 
 
 def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:

@@ -167,17 +167,17 @@ def _in_folder(source: Path, split: str) -> Listing:
         )
     if len(archives) == 1:
         return _in_archive_of_archives(archives[0], split)
-    found: list[Photo] = []
+    members: list[Photo] = []
     for label, file in enumerate(archives, start=1):
         with _readable(file, "uncompressed tar archive"), _opened(file) as archive:
-            found += _members(archive, file, 0, label, file.name.split(".")[0])
-        if found and found[-1].name.lower().endswith(ARCHIVE_ENDINGS):
+            members += _members(archive, file, 0, label, file.name.split(".")[0])
+        if members and members[-1].name.lower().endswith(ARCHIVE_ENDINGS):
             raise DataError(
-                f"{file} holds archives, such as {found[-1].name}, and there are {len(archives) - 1} more beside it: "
+                f"{file} holds archives, such as {members[-1].name}, and there are {len(archives) - 1} more beside it: "
                 "name the one to convert."
             )
     beside = f" ({', '.join(file.name for file in others)} of other splits passed over)" if others else ""
-    return _listing(found, [file.name.split(".")[0] for file in archives], f"{source}{beside}", split)
+    return _listing(members, [file.name.split(".")[0] for file in archives], f"{source}{beside}", split)
 
 
 def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str, split: str) -> Listing:
@@ -236,11 +236,11 @@ def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, clas
 
 def _in_archive_of_archives(file: Path, split: str) -> Listing:
     """Lists the photos of an archive that holds an archive for each class, without unpacking it."""
-    found: list[Photo] = []
+    photos: list[Photo] = []
     with _readable(file, "tar archive of tar archives, one per class"), _opened(file) as outer:
         files = [member for member in map(whole_member, outer) if member.isfile()]
         members = sorted(files, key=lambda member: member.name)
-        if photo := next((one.name for one in members if one.name.lower().endswith(_endings())), None):
+        if photo := next((member.name for member in members if member.name.lower().endswith(_endings())), None):
             in_folders = len(Path(photo).parts) > 1
             advice = "Unpack it, and name the folder that has one folder for each class."
             raise DataError(
@@ -249,8 +249,8 @@ def _in_archive_of_archives(file: Path, split: str) -> Listing:
             )
         for label, member in enumerate(members, start=1):
             with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
-                found += _members(inner, file, member.offset_data, label, Path(member.name).stem)
-    return _listing(found, [Path(member.name).stem for member in members], file, split)
+                photos += _members(inner, file, member.offset_data, label, Path(member.name).stem)
+    return _listing(photos, [Path(member.name).stem for member in members], file, split)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def test_pixels_are_cropped_as_a_jpeg_of_their_size(data: Path, tmp_path: Path, 
     (tmp_path / "jpeg").mkdir()
     for file in sorted(data.glob("train-*")):
         with (tmp_path / "jpeg" / file.name).open("wb") as opened:
-            for record in tfrecord.records(file):
+            for record in tfrecord.walk(file):
                 example = tf.train.Example.FromString(record.payload)
                 feature = example.features.feature
                 shape = [feature[key].int64_list.value[0] for key in DECODED.sides]

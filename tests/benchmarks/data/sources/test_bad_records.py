@@ -162,7 +162,7 @@ def test_files_that_change_while_they_are_read_are_named(
 
 def test_a_file_that_has_grown_by_whole_records_is_read(copied: Path) -> None:
     file = copied / DAMAGED
-    first = next(tfrecord.records(file))
+    first = next(tfrecord.walk(file))
     with file.open("ab") as opened:
         tfrecord.write(opened, first.payload)
     seen = [int(labels[0]) for _, labels in take_batches(copied, 41, batch_per_device=1)]

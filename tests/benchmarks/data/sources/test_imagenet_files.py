@@ -263,7 +263,7 @@ def _relabelled(directory: Path, target: Path, split: str, new_label: Callable[[
     target.mkdir(exist_ok=True)
     labels = []
     with tf.io.TFRecordWriter(str(target / f"{split}-00000-of-00001")) as writer:
-        for number, record in enumerate(r for f in sorted(directory.iterdir()) for r in tfrecord.records(f)):
+        for number, record in enumerate(r for f in sorted(directory.iterdir()) for r in tfrecord.walk(f)):
             example = tf.train.Example.FromString(record.payload)
             labels.append(new_label(number))
             example.features.feature["image/class/label"].int64_list.value[:] = labels[-1:]
@@ -358,7 +358,7 @@ def _class_folders(root: Path, photos: Mapping[str, int], photo: bytes) -> None:
 
 @pytest.fixture
 def photo(fake_imagenet: Path) -> bytes:
-    record = next(iter(tfrecord.records(fake_imagenet / "train-00000-of-00004")))
+    record = next(iter(tfrecord.walk(fake_imagenet / "train-00000-of-00004")))
     return imagenet_files.encoded_of(record.payload, imagenet_files.INCEPTION)
 
 

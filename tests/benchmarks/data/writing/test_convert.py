@@ -43,7 +43,7 @@ def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
     """Returns class, label and JPEG of each record by its file's name."""
     found = {}
     for file in sorted(directory.glob("train-*")):
-        for record in tfrecord.records(file):
+        for record in tfrecord.walk(file):
             feature = features_of(record.payload)
             name, synset = (feature[f"image/{key}"].bytes_list.value[0] for key in ("filename", "class/synset"))
             label = feature[INCEPTION.label].int64_list.value[0]
@@ -92,7 +92,7 @@ def test_every_photo_arrives_unchanged(folder: Path, tmp_path: Path, form: Calla
 def test_shards_hold_classes_mixed(folder: Path, tmp_path: Path) -> None:
     _convert(folder, tmp_path / "out", shards=2)
     for file in (tmp_path / "out").glob("train-*"):
-        labels = [features_of(r.payload)[INCEPTION.label].int64_list.value[0] for r in tfrecord.records(file)]
+        labels = [features_of(r.payload)[INCEPTION.label].int64_list.value[0] for r in tfrecord.walk(file)]
         assert labels != sorted(labels)
     assert len(labels_of(tmp_path / "out")) == 40
 
@@ -163,9 +163,7 @@ def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[P
 
 def _in_order(directory: Path) -> list[Mapping[str, tf.train.Feature]]:
     """Returns the features of all records, in the order of files and records."""
-    return [
-        features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.records(file)
-    ]
+    return [features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
 
 
 _BOXES = [f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax", "label")]
