@@ -71,7 +71,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
     from benchmarks.data.pipeline import input_pipeline, input_stages
     from benchmarks.graph import run_graph
 
-    data_set: str | None = None
+    model, data_set = specs.find_model(workload.model), None
 
     def save_failed(error: BenchError) -> None:
         save(store, _record(chosen, provenance, data_set=data_set, error=error))
@@ -92,21 +92,10 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
             session_config=session_config,
             deadlines=deadlines,
         )
-        build_copy = functools.partial(
-            input_pipeline.build,
-            specs.find_model(workload.model),
-            measured.spec,
-            place.towers,
-            data.input,
-            source,
-            in_turn=not chosen.variables.modifiers.asynchronous,
-            pipelined=data.pipelined_input,
-        )
-        with input_stages.probes(measured, build_copy) as probes:
-            seconds_per_round = seconds / _ROUNDS
-            rates = input_stages.measure_in_order(
-                probes, rounds=_ROUNDS, seconds=seconds_per_round, deadlines=deadlines
-            )
+        how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
+        build = functools.partial(input_pipeline.build, model, measured.spec, place.towers, data.input, source, **how)
+        with input_stages.probes(measured, build) as probes:
+            rates = input_stages.measure_in_order(probes, _ROUNDS, seconds / _ROUNDS, deadlines)
             deadlines.preparation("Ending the input's pipelines")
         buffer = input_stages.shuffle_buffer(measured, seconds / _ROUNDS)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
@@ -180,9 +169,8 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
         say(f"{cost.name:15} {rate:9.0f} {interval:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
     if bare is not None:
         say(f"{'bare decode':15} {bare:9.0f} {'':15} {bare / cores:9.0f}")
-        ratios = [
-            batches / decodes for batches, decodes in zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)
-        ]
+        pairs = zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)
+        ratios = [batches / decodes for batches, decodes in pairs]
         say(
             f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
             f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."

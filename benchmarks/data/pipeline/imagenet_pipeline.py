@@ -31,7 +31,7 @@ from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.class_folders import PhotoFolder
-from benchmarks.data.sources.imagenet_files import BOX, PhotoRecords, Photos
+from benchmarks.data.sources.imagenet_files import BOX_CORNERS, PhotoRecords, Photos
 from benchmarks.data.sources.storage import Address
 from benchmarks.machine import hardware
 
@@ -228,7 +228,7 @@ def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tens
     if isinstance(source, PhotoFolder):
         return payload, tf.gather(tf.constant(source.labels, tf.int64), file), no_boxes
     layout = source.layout
-    corners = [BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax")] if layout.has_boxes else []
+    corners = BOX_CORNERS if layout.has_boxes else ()
     features = {
         layout.encoded: tf.io.FixedLenFeature([], tf.string),
         **{key: tf.io.FixedLenFeature([], tf.int64) for key in (layout.label, *layout.sides)},

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.data.sources import class_folders, imagenet_files
 from benchmarks.data.sources.class_folders import ARCHIVE_ENDINGS, some
-from benchmarks.data.sources.imagenet_files import BOX, INCEPTION, Layout, PhotoRecords
+from benchmarks.data.sources.imagenet_files import BOX_CORNERS, INCEPTION, Layout, PhotoRecords
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, read_file, whole_member
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
 from benchmarks.data.writing.photo_records import Original
@@ -118,8 +118,7 @@ class RecordedPhoto:
             values: Sequence[bytes] = feature[key].bytes_list.value if key in feature else ()
             return values[0].decode() if values else ""
 
-        keys = [BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax")]
-        corners = [feature[key].float_list.value if key in feature else () for key in keys]
+        corners = [feature[key].float_list.value if key in feature else () for key in BOX_CORNERS]
         return Original(
             encoded=imagenet_files.encoded_of(payload, layout),
             label=feature[layout.label].int64_list.value[0] - self.labels.start + INCEPTION.first_label,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from benchmarks.data.sources.imagenet_files import BOX, Layout
+from benchmarks.data.sources.imagenet_files import BOX, BOX_CORNERS, Layout
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -93,7 +93,7 @@ def photo_example(photo: Original, size: tuple[int, int], layout: Layout) -> byt
         "image/filename": data(photo.name.encode()),
         layout.encoded: data(photo.encoded),
     }
-    for index, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
+    for index, corner in enumerate(BOX_CORNERS):
         values = tf.train.FloatList(value=[box[index] for box in photo.boxes])
-        feature[BOX + corner] = tf.train.Feature(float_list=values)
+        feature[corner] = tf.train.Feature(float_list=values)
     return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())

@@ -39,6 +39,12 @@ def _convert(
     return convert.convert(found, target, split=part, shorter_side=resize, seed=1, **changes)
 
 
+def _listing(source: Path, split: str = "train") -> Listing:
+    listing = originals.find_originals(source, split)
+    assert isinstance(listing, Listing)
+    return listing
+
+
 def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
     """Returns class, label and JPEG of each record by its file's name."""
     found = {}
@@ -113,6 +119,10 @@ def test_two_conversions_are_not_mixed(folder: Path, tmp_path: Path, fake_imagen
     _convert(folder, tmp_path / "out")
     with pytest.raises(UsageError, match="holds part of another conversion"):
         _convert(folder, tmp_path / "out", shards=3)
+    photo = next(folder.rglob("*.JPEG"))
+    photo.rename(photo.with_name("another.JPEG"))
+    with pytest.raises(UsageError, match="holds part of another conversion"):
+        _convert(folder, tmp_path / "out")
     with pytest.raises(UsageError, match="already holds train shards"):
         _convert(folder, fake_imagenet)
 
@@ -230,14 +240,6 @@ def test_pixels_above_the_limit_of_a_record_are_left_out(
     assert _convert(folder, tmp_path / "out", shards=1, decoded=True, resize=256).written == 40
 
 
-def test_other_photos_of_equal_number_are_another_conversion(folder: Path, tmp_path: Path) -> None:
-    _convert(folder, tmp_path / "out")
-    some = next(folder.rglob("*.JPEG"))
-    some.rename(some.with_name("another.JPEG"))
-    with pytest.raises(UsageError, match="holds part of another conversion"):
-        _convert(folder, tmp_path / "out")
-
-
 def test_what_was_left_out_is_said_again(folder: Path, tmp_path: Path) -> None:
     next(folder.rglob("*.JPEG")).write_bytes(b"nothing")
     first = _convert(folder, tmp_path / "out")
@@ -256,8 +258,7 @@ def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Pat
     one = tmp_path / "both" / "val" / "n00000001"
     one.mkdir(parents=True)
     next((tmp_path / "both" / "train").rglob("*.JPEG")).rename(one / "only.JPEG")
-    validation, training = (originals.find_originals(tmp_path / "both", split) for split in ("validation", "train"))
-    assert isinstance(validation, Listing) and isinstance(training, Listing)
+    validation, training = (_listing(tmp_path / "both", split) for split in ("validation", "train"))
     assert [photo.name for photo in validation.photos] == ["only.JPEG"]
     assert len(training.photos) == 39 and validation.classes == training.classes
 
@@ -265,8 +266,7 @@ def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Pat
 def test_class_folders_win_over_archives_beside_them(folder: Path, tmp_path: Path) -> None:
     _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train")
     (tmp_path / "ILSVRC2012_img_train.tar").rename(folder / "ILSVRC2012_img_train.tar")
-    found = originals.find_originals(folder, "train")
-    assert isinstance(found, Listing)
+    found = _listing(folder)
     assert found.classes == sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     assert len(found.photos) == 40 and all(photo.member is None for photo in found.photos)
 
@@ -276,8 +276,7 @@ def test_of_the_archives_of_both_splits_each_is_its_own(folder: Path, tmp_path: 
     downloads.mkdir()
     _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train").rename(downloads / "ILSVRC2012_img_train.tar")
     _tar_of_class(next(folder.iterdir()), downloads / "ILSVRC2012_img_val.tar")
-    found = originals.find_originals(downloads, "train")
-    assert isinstance(found, Listing)
+    found = _listing(downloads)
     assert found.classes == sorted(entry.name for entry in folder.iterdir())
     assert {photo.file.name for photo in found.photos} == {"ILSVRC2012_img_train.tar"}
     for source in (downloads, downloads / "ILSVRC2012_img_val.tar"):
@@ -299,12 +298,10 @@ def test_archives_of_classes_that_are_called_like_splits_are_classes(folder: Pat
     for name in ("beaker", "bullet_train", "test_tube"):
         _tar_of_class(photos, tmp_path / f"{name}.tar")
     (tmp_path / "._beaker.tar").write_bytes(b"as macOS leaves them")
-    found = originals.find_originals(tmp_path, "train")
-    assert isinstance(found, Listing) and found.classes == ["beaker", "bullet_train", "test_tube"]
+    assert _listing(tmp_path).classes == ["beaker", "bullet_train", "test_tube"]
     _tar_of_class(photos, tmp_path / "val.tar")
-    found = originals.find_originals(tmp_path, "train")
-    assert isinstance(found, Listing) and len(found.classes) == 3
-    assert "(val.tar of other splits passed over)" in found.description
+    found = _listing(tmp_path)
+    assert len(found.classes) == 3 and "(val.tar of other splits passed over)" in found.describe()
     (tmp_path / "val.tar").unlink()
     with pytest.raises(DataError, match="archives of 3 classes. Labels are positions .*: unpack both into folders"):
         originals.find_originals(tmp_path, "validation")
