@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
-import struct
 from pathlib import Path
 
-import google_crc32c
 from PIL import Image
 
 from tests.faults.catalog import fault
@@ -29,14 +27,12 @@ def _with_length(scratch: Scratch, length: int) -> Path:
 
     The file is as long as that if a disk can hold it: with a hole, so that it takes no place.
     """
+    from tests.support import damage  # it imports TensorFlow
+
     data = _imagenet(scratch)
-    packed = struct.pack("<Q", length)
-    checksum = google_crc32c.value(packed)
-    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    with (data / "train-00001-of-00002").open("r+b") as file:
-        file.write(packed + struct.pack("<I", masked))
-        if length < 2**40:
-            file.truncate(length + 16)
+    damage.state_length(data / "train-00001-of-00002", length)
+    if length < 2**40:
+        os.truncate(data / "train-00001-of-00002", length + 16)
     return data
 
 

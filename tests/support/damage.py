@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,13 @@ def _changed(payload: bytes, layout: Layout, kind: str) -> bytes:
         damaged = damaged_image(imagenet_files.encoded_of(payload, layout), kind)
         feature[layout.encoded].bytes_list.value[0] = damaged
     return bytes(example.SerializeToString())
+
+
+def state_length(file: Path, length: int) -> None:
+    """Replaces the length of a file's first record, with its right checksum."""
+    stated = struct.pack("<Q", length)
+    with file.open("r+b") as opened:
+        opened.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
 
 
 def damaged_image(encoded: bytes, kind: str) -> bytes:

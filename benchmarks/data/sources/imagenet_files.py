@@ -26,8 +26,7 @@ from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
 
-BOX = "image/object/bbox/"
-BOX_CORNERS = tuple(BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax"))
+BOX_CORNERS = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
 # Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API.
 _KIND = r"(?:\.tfrecords?|\.tfrec|\.record)"
 _SHARD = re.compile(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from benchmarks.data.sources.imagenet_files import BOX, BOX_CORNERS, Layout
+from benchmarks.data.sources.imagenet_files import BOX_CORNERS, Layout
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -88,7 +88,7 @@ def photo_example(photo: Original, size: tuple[int, int], layout: Layout) -> byt
         "image/class/label": ints([photo.label]),
         "image/class/synset": data(photo.class_name.encode()),
         "image/class/text": data(photo.text.encode()),
-        BOX + "label": ints([photo.label] * len(photo.boxes)),
+        "image/object/bbox/label": ints([photo.label] * len(photo.boxes)),
         "image/format": data(b"RAW" if layout.sides else b"JPEG"),
         "image/filename": data(photo.name.encode()),
         layout.encoded: data(photo.encoded),

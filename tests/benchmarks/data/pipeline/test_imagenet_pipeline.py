@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import Photos
+from tests.support import damage
 from tests.support.images import take, take_batches, to_folder
 from tests.support.rotation import rotating
 
@@ -59,9 +59,7 @@ def test_the_lengths_of_a_shard_are_walked_again_only_if_it_has_changed(
     assert _names(source) == _names(source) == {os.fsencode(file) for file in source.files}
     assert sorted(walked) == sorted(source.files)
     changed = source.files[1]
-    stated = struct.pack("<Q", 2**40)
-    with changed.open("r+b") as file:
-        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    damage.state_length(changed, 2**40)
     os.utime(changed, (1, 1))
     assert os.fsencode(changed / "unsafe") in _names(source)
     assert walked[len(source.files) :] == [changed]

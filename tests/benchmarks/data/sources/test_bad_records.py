@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -240,9 +239,7 @@ def test_a_photo_of_many_bytes_is_a_defect(fake_imagenet: Path, tmp_path: Path) 
 @pytest.mark.parametrize("length", [2**63 - 1, 2**40])
 def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, length: int) -> None:
     """TensorFlow's own reader would crash."""
-    stated = struct.pack("<Q", length)
-    with (copied / DAMAGED).open("r+b") as file:
-        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    damage.state_length(copied / DAMAGED, length)
     _, explained = _fail(copied)
     assert str(explained).startswith(f"{copied / DAMAGED}: record 0 at byte 0: the file ends within its {length} bytes")
     assert len(take_batches(copied, 30, batch_per_device=1, options=SKIP, skipping=True)) == 30

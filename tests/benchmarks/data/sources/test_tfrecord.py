@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.data.sources import safe_files, tfrecord
 from benchmarks.errors import DataError
+from tests.support import damage
 
 
 @pytest.fixture
@@ -61,18 +62,9 @@ def test_a_file_that_ends_too_early_is_found(shard: Path, keep: int) -> None:
         tfrecord.count(shard)
 
 
-def _state_a_length(shard: Path, length: int, size: int | None = None) -> None:
-    """Replaces the header of the first record by one that is sound but for its length, in a file of some size."""
-    stated = struct.pack("<Q", length)
-    with shard.open("r+b") as file:
-        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
-        if size is not None:
-            file.truncate(size)
-
-
 @pytest.mark.parametrize("length", [2**64 - 1, 2**63 - 1, 2**40])
 def test_a_length_beyond_the_file_is_found_before_it_is_read(shard: Path, length: int) -> None:
-    _state_a_length(shard, length)
+    damage.state_length(shard, length)
     (defect,) = tfrecord.walk(shard)
     assert isinstance(defect, tfrecord.Defect)
     assert str(defect).startswith(f"{shard}: record 0 at byte 0: the file ends within its {length} bytes; ")
@@ -91,7 +83,8 @@ def test_lengths_are_safe_up_to_the_limit_and_in_every_record(shard: Path) -> No
 
 def test_a_record_above_the_limit_is_left_out_and_the_next_is_read(shard: Path) -> None:
     length = safe_files.MOST_PHOTO_BYTES + 1
-    _state_a_length(shard, length, size=16 + length)
+    damage.state_length(shard, length)
+    os.truncate(shard, 16 + length)
     with shard.open("ab") as file:
         tfrecord.write(file, b"the next one")
     first, second = tfrecord.walk(shard)
