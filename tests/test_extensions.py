@@ -268,7 +268,7 @@ OPTIONS = {
     "resize_method": {
         "benchmarks/data/options.py",
         "benchmarks/config/rule_table.py",
-        "benchmarks/data/pipeline/preprocessing.py",
+        "benchmarks/data/pipeline/photo_decoding.py",
         "results/input_bottleneck.py",  # names it as advice
     },
 }

@@ -14,7 +14,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
 from benchmarks.data.options import Data
-from benchmarks.data.pipeline import host_pipeline, run_input
+from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.devices import device_plan as device_planning
 from benchmarks.devices.device_plan import DevicePlan
@@ -54,7 +54,7 @@ class RunGraph:
     manager: VariableManager
     optimizer: optimizers.Optimizer | LossScale | None
     variables: Sequence[tf.Variable]
-    input: run_input.RunInput
+    input: input_pipeline.RunInput
     input_spec: InputSpec
     step: training_step.Step
     drift: Callable[[], tf.Tensor | None]
@@ -214,7 +214,7 @@ def build_input(
     *,
     in_turn: bool = True,
     timed: bool = True,
-) -> run_input.RunInput:
+) -> input_pipeline.RunInput:
     """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
 
     Raises:
@@ -222,8 +222,8 @@ def build_input(
     """
     source = None
     if data.input is not None and data.data_dir is not None:
-        source = host_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
-    return run_input.build(
+        source = input_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
+    return input_pipeline.build(
         specs.find_model(workload.model),
         spec,
         tower_devices,
@@ -290,7 +290,7 @@ def _training_step(
     training: Training,
     computing: Computing,
     model: building.Model | parts.SplitModel | pipeline.Pipeline,
-    tower_input: run_input.RunInput,
+    tower_input: input_pipeline.RunInput,
     devices: DevicePlan,
     manager: VariableManager,
     objective: objectives.Objective,

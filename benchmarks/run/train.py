@@ -223,15 +223,15 @@ def _measure_input(built: RunGraph, config: Config, log: RunLog, display: Displa
         return
     display.phase("measuring the input's stages", None)
     assert config.data.input is not None, "input that is read has options"
-    stages = input_stages.measure_after_run(
-        source,
-        built.input_spec,
-        config.data.input,
+    measured = input_stages.Measuring(
+        source=source,
+        spec=built.input_spec,
+        options=config.data.input,
         num_devices=len(built.input.towers),
         session_config=device_plan.session_config(dataclasses.replace(config.devices, device="cpu")),
         deadlines=Deadlines(team, config.processes.step_timeout_seconds),
     )
-    log.observe(input_stages=stages)
+    log.observe(input_stages=input_stages.measure_after_run(measured))
 
 
 def _train_in_fp32(config: Config, log: RunLog, display: Display) -> None:
