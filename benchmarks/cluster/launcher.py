@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.console import log, warn
-from benchmarks.errors import ClusterError, ExitStatus, Terminated, UsageError
+from benchmarks.errors import ClusterError, ExitStatus, UsageError
 from benchmarks.process import private_network, subprocesses
-from benchmarks.process.signals import raise_on_termination, signals_held_back
+from benchmarks.process.signals import raise_on_termination
 from results.text import counted, one_line
 
 # How long the others may take to notice that a task has failed, and to report it: they need 40 s at most.
@@ -32,7 +32,6 @@ _STOPPED_SECONDS = 40.0
 # A leader that cannot handle signals ends by itself after 15 s, and then writes its record. The process that has
 # started us, such as a sweep, waits for 30 s.
 _GRACE_SECONDS = 25.0
-_POLL_SECONDS = 0.05
 # With these a run ends by itself, after its leader has saved its record.
 _REPORTS = set(ExitStatus) - {ExitStatus.REGRESSED, ExitStatus.UNDECIDED}
 # In place of the status of an ssh that ended well and ran nothing; no process has it.
@@ -67,93 +66,6 @@ class Outcome:
     status: ExitStatus
     leader_reported: bool
     failures: list[str]
-
-
-@dataclasses.dataclass
-class Started:
-    """A task's process, which may be an ssh, and where its output goes; None for our own output.
-
-    `errors` copies the stderr of an ssh to ours.
-    """
-
-    task: Task
-    process: subprocess.Popen[bytes]
-    log: Path | None
-    over_ssh: bool
-    errors: _Copied | None = None
-
-    def poll(self) -> int | None:
-        """Returns the task's exit status, negative for a signal; None while it runs."""
-        code = self.process.poll()
-        if code is None or not self.over_ssh:
-            return code
-        if code in (0, launch_plan.SUCCEEDED_OVER_SSH):
-            return _NOT_RUN if code == 0 else 0
-        # A shell adds 128 to the number of a signal.
-        return 128 - code if code not in _REPORTS and 128 < code < _SSH_FAILED else code
-
-    def is_stopped(self) -> bool:
-        """Returns whether it was stopped, as by SIGSTOP, and not continued since."""
-        with contextlib.suppress(ChildProcessError):  # it has ended
-            return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-        return False
-
-    def send(self, number: signal.Signals) -> None:
-        """Sends the task a signal; ssh itself would end at once, and leave the task without time to end in order."""
-        if not self.over_ssh:
-            self.process.send_signal(number)
-        elif self.process.stdin:
-            with contextlib.suppress(OSError):  # the connection has ended
-                self.process.stdin.write(number.name.removeprefix("SIG").encode() + b"\n")
-                self.process.stdin.close()
-
-    def how_it_ended(self, code: int | None) -> str:
-        """Returns how the task ended with this status, in words; one that still runs is about to be killed."""
-        if code is None:
-            return "was stopped, and then killed" if self.is_stopped() else "did not end, and was killed"
-        if code == _NOT_RUN:
-            return "was not run, though ssh ended with status 0"
-        if code == _SSH_FAILED and self.over_ssh:
-            return f"could not be reached, or the connection to it broke ({self._last_words() or 'ssh gave no reason'})"
-        if code > 0:
-            return f"ended with status {code}"
-        names = {number.value: number.name for number in signal.Signals}
-        return f"was killed by {names.get(-code, f'signal {-code}')}"
-
-    def _last_words(self) -> str:
-        """Returns the last line of the task's output, with the reason of an ssh that failed."""
-        if self.errors:
-            return one_line(self.errors.last_line())
-        with contextlib.suppress(OSError):
-            lines = self.log.read_bytes()[-_LAST_BYTES:].decode(errors="replace").split("\n") if self.log else []
-            return next((one_line(line) for line in reversed(lines) if line.strip()), "")
-        return ""
-
-
-class _Copied:
-    """Copies what a process writes into a pipe to our stderr, and keeps the last line."""
-
-    def __init__(self) -> None:
-        read_end, write_end = os.pipe()
-        self.pipe = open(write_end, "wb")
-        self._last = ""
-        self._thread = threading.Thread(target=self._copy, args=(read_end,), daemon=True)
-
-    def start(self) -> None:
-        """Begins once the process has the pipe."""
-        self.pipe.close()
-        self._thread.start()
-
-    def last_line(self) -> str:
-        """Returns the last line that is not empty; a process that has ended wrote all it had."""
-        self._thread.join(_COPYING_SECONDS)
-        return self._last
-
-    def _copy(self, read_end: int) -> None:
-        with open(read_end, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                self._last = line if line.strip() else self._last
-                log(line.rstrip("\r\n"))
 
 
 # From a task and its cluster's hosts to the words that start it.
@@ -199,7 +111,7 @@ def launch(cluster: Cluster, command: Command, logs: Path) -> Outcome:
     """Runs all tasks of a cluster to their end.
 
     The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to
-    report it, and what is left then is killed.
+    report it, and what is left then is killed. A signal goes to the leader alone, which may have a record to save.
 
     Args:
         cluster: its tasks and their addresses.
@@ -210,78 +122,94 @@ def launch(cluster: Cluster, command: Command, logs: Path) -> Outcome:
         ClusterError: a task cannot be started.
     """
     raise_on_termination()
-    with _started(cluster, command, logs) as tasks:
-        _wait(tasks)
-        codes = {started.task: started.poll() for started in tasks}
-        failures = []
-        for started in tasks:
-            code = codes[started.task]
-            if started.errors and code is not None:
-                started.errors.last_line()  # so that all of it precedes what follows
-            if code == 0:
-                continue
-            failures.append(f"{started.task} {started.how_it_ended(code)}")
-            if started.log or code not in _REPORTS:  # else the leader has printed its reason
-                elsewhere = started.log and not (started.over_ssh and code == _SSH_FAILED)
-                warn(failures[-1] + (f"; its output: {started.log}" if elsewhere else ""))
-    own = codes[cluster.leader]
-    reported = own in _REPORTS
-    status = ExitStatus(own) if own and reported else ExitStatus.CLUSTER if failures else ExitStatus.OK
+    name = uuid.uuid4().hex[:8]
+    paths = {task: logs / f"{name}-{task.job}-{task.index}.log" for task in cluster.tasks if task != cluster.leader}
+    errors = None if cluster.local else _Copied()
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            files = {task: stack.enter_context(path.open("wb")) for task, path in paths.items()}
+            leaders_stderr = stack.enter_context(errors) if errors else None
+            commands = [
+                subprocesses.Command(
+                    words=command(task, cluster),
+                    stdout=files.get(task),
+                    stderr=files.get(task, leaders_stderr),
+                    stdin=subprocess.PIPE,
+                    ends_in_order=task == cluster.leader,
+                    signals_by_stdin=not cluster.local,
+                    patience=functools.partial(_patience, cluster, task),
+                    stopped_seconds=_STOPPED_SECONDS,
+                )
+                for task in cluster.tasks
+            ]
+            ended = subprocesses.supervise(*commands, timeout_seconds=None, grace_seconds=_GRACE_SECONDS)
+    except OSError as error:
+        raise ClusterError(f"The tasks of the cluster cannot be started: {error}.") from error
+    failures, of_leader = [], None
+    for task, exit_info in zip(cluster.tasks, ended, strict=True):
+        status = None if exit_info.was_killed else _status(cluster, exit_info.returncode)
+        of_leader = status if task == cluster.leader else of_leader
+        if status == 0:
+            continue
+        is_unreached = status == _SSH_FAILED and not cluster.local
+        how = dataclasses.replace(exit_info, returncode=status or 0).in_words()
+        if is_unreached:
+            last_line = errors.last_line if errors and task not in paths else _last_line(paths[task])
+            how = f"could not be reached, or the connection to it broke ({last_line or 'ssh gave no reason'})"
+        elif status == _NOT_RUN:
+            how = "was not run, though ssh ended with status 0"
+        failures.append(f"{task} {how}")
+        if task in paths or status not in _REPORTS:  # else the leader has printed its reason
+            warn(failures[-1] + (f"; its output: {paths[task]}" if task in paths and not is_unreached else ""))
+    reported = of_leader in _REPORTS
+    status = ExitStatus(of_leader) if of_leader and reported else ExitStatus.CLUSTER if failures else ExitStatus.OK
     return Outcome(status, reported, failures)
 
 
-@contextlib.contextmanager
-def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[Started]]:
-    """Starts all tasks, and ends with none left. A signal goes to the leader first, which may have a record to save."""
-    tasks: list[Started] = []
-    try:
-        _start(cluster, command, logs, tasks)
-        yield tasks
-    except (KeyboardInterrupt, Terminated) as error:
-        number = error.number if isinstance(error, Terminated) else signal.SIGINT
-        for leader in (started for started in tasks if started.log is None):  # it may not have been started yet
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt, Terminated):
-                leader.send(number)
-                leader.process.wait(_GRACE_SECONDS)
-        raise
-    finally:
-        subprocesses.kill([started.process for started in tasks])
-        for started in tasks:
-            if started.process.stdin:
-                started.process.stdin.close()
+def _status(cluster: Cluster, returncode: int) -> int:
+    """Returns a task's exit status, negative for a signal, from that of its process, which may be an ssh."""
+    if cluster.local:
+        return returncode
+    if returncode in (0, launch_plan.SUCCEEDED_OVER_SSH):
+        return _NOT_RUN if returncode == 0 else 0
+    # A shell adds 128 to the number of a signal.
+    return 128 - returncode if returncode not in _REPORTS and 128 < returncode < _SSH_FAILED else returncode
 
 
-def _start(cluster: Cluster, command: Command, logs: Path, tasks: list[Started]) -> None:
-    """Starts all tasks, and adds each to `tasks` before a signal may come."""
-    name = uuid.uuid4().hex[:8]
-    try:
-        logs.mkdir(parents=True, exist_ok=True)
-        for task in cluster.tasks:
-            its_log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
-            words = command(task, cluster)
-            errors = _Copied() if its_log is None and not cluster.local else None
-            with signals_held_back(), its_log.open("wb") if its_log else contextlib.nullcontext() as output:
-                process = subprocesses.Command(
-                    words=words, stdout=output, stderr=errors.pipe if errors else output, stdin=subprocess.PIPE
-                )
-                tasks.append(Started(task, subprocesses.start(process), its_log, not cluster.local, errors))
-                if errors:
-                    errors.start()
-    except OSError as error:
-        raise ClusterError(f"The tasks of the cluster cannot be started: {error}.") from error
+def _patience(cluster: Cluster, task: Task, returncode: int) -> float:
+    """Returns for how many seconds the other tasks may go on after one has ended so."""
+    status = _status(cluster, returncode)
+    if status == 0 and task != cluster.leader:
+        return math.inf
+    return _VERDICT_SECONDS if status == ExitStatus.CLUSTER else _NOTICE_SECONDS
 
 
-def _wait(tasks: Sequence[Started]) -> None:
-    """Waits until all have ended, or some time after one has failed or was stopped, or the leader has ended."""
-    until = math.inf
-    stopped_at: dict[Task, float] = {}
-    while None in (codes := [started.poll() for started in tasks]):
-        now = time.monotonic()
-        for code, started in zip(codes, tasks, strict=True):
-            if code or (code == 0 and started.log is None):
-                patience = _VERDICT_SECONDS if code == ExitStatus.CLUSTER else _NOTICE_SECONDS
-                until = min(until, now + patience)
-        stopped_at = {started.task: stopped_at.get(started.task, now) for started in tasks if started.is_stopped()}
-        if now > min([until, *(since + _STOPPED_SECONDS for since in stopped_at.values())]):
-            return
-        time.sleep(_POLL_SECONDS)
+def _last_line(output: Path) -> str:
+    """Returns the last line of the output of a task, which has the reason of an ssh that failed."""
+    with contextlib.suppress(OSError):
+        lines = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace").split("\n")
+        return next((one_line(line) for line in reversed(lines) if line.strip()), "")
+    return ""
+
+
+class _Copied:
+    """In a context, copies what is written into a pipe to our stderr. Afterwards `last_line` is what came last."""
+
+    def __enter__(self) -> IO[bytes]:
+        self.last_line = ""
+        read_end, write_end = os.pipe()
+        self._pipe = open(write_end, "wb")
+        self._thread = threading.Thread(target=self._copy, args=(read_end,), daemon=True)
+        self._thread.start()
+        return self._pipe
+
+    def __exit__(self, *error: object) -> None:
+        self._pipe.close()
+        self._thread.join(_COPYING_SECONDS)
+
+    def _copy(self, read_end: int) -> None:
+        with open(read_end, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self.last_line = one_line(line) if line.strip() else self.last_line
+                log(line.rstrip("\r\n"))

@@ -14,6 +14,11 @@ from benchmarks.errors import ExitStatus, Terminated
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def signal_in_words(number: int) -> str:
+    """Returns a signal for sentences, such as `signal 9 (Killed)`."""
+    return f"signal {number} ({signal.strsignal(number) or 'unknown'})"
+
+
 def raise_terminated(signal_number: int, frame: object) -> None:
     """Handles SIGTERM and SIGHUP by an exception, so that the process ends in order."""
     raise Terminated(signal_number)

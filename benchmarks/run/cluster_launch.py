@@ -110,7 +110,7 @@ def _run_and_send(output: Output, command: Sequence[str]) -> ExitStatus:
     before, limit = store.size_bytes(), handover.STOPPED_SECONDS
     raise_on_termination()
     inside = subprocesses.Command(
-        words=launcher.in_private_network(command), stdout=None, stderr=None, variables=handover.sent_by_parent()
+        words=launcher.in_private_network(command), stdout=None, stderr=None, variables=handover.SENT_BY_PARENT
     )
     try:
         (ended,) = subprocesses.supervise(inside, timeout_seconds=None)

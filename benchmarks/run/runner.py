@@ -243,7 +243,7 @@ class _Run:
         held, limit = (f"{size / 2**30:.1f} GiB" for size in (death.held_bytes, death.limit_bytes))
         by = "a signal or its own failure"
         if death.signal:
-            by = f"signal {death.signal} ({signal.strsignal(death.signal)})"
+            by = signals.signal_in_words(death.signal)
         requested = self.config.workload, self.config.devices
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 import signal
@@ -20,7 +21,8 @@ from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
 from benchmarks.outside_text import whole_number
-from benchmarks.process import sentinel, silence, subprocesses
+from benchmarks.process import sentinel, subprocesses
+from benchmarks.process.signals import signal_in_words
 from benchmarks.record_files import save
 from benchmarks.run.runner import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
@@ -78,14 +80,14 @@ class CellRunner:
                 stdout=stdout,
                 stderr=log,
                 first_to_be_killed=True,
-                variables={**sentinel.recorded_by_parent(), **(end.variables() if end else {})},
+                variables={**sentinel.RECORDED_BY_PARENT, **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
-                ends_all=lambda: interleaved_steps.waited_in_vain(_tail(log)),
+                patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(_tail(log)) else math.inf,
                 waits=lambda: interleaved_steps.waits_for_other(_tail(log)),
             )
 
     def record_of(
-        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.Ended, before: IO[bytes], killed: str
+        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.ExitInfo, before: IO[bytes], killed: str
     ) -> Record:
         """Returns the record of a process that ended or was killed; stores it unless the process did.
 
@@ -199,7 +201,7 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: i
             ended = subprocesses.supervise(*commands, timeout_seconds=limit)
         except OSError as error:
             return [runner.could_not_start(cell, error) for runner, cell in zip(runners, cells, strict=True)]
-        in_vain = any(command.ends_all() for command in commands)
+        in_vain = any(interleaved_steps.waited_in_vain(_tail(command.stderr)) for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
         killed = "because the run beside it waited in vain for its turn" if in_vain else f"after {limit:g} s{flag}"
         return [
@@ -275,15 +277,15 @@ def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:
     return found
 
 
-def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: str) -> tuple[Status, str]:
+def _what_happened(cell: Cell, ended: subprocesses.ExitInfo, output: str, killed: str) -> tuple[Status, str]:
     """Returns how a process ended that left no record, with its last lines of output."""
     lines = [line for line in output.splitlines() if line.strip()]
     said = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.was_silent:
         return Status.TIMEOUT, (
-            f"Killed because it neither computed nor wrote anything for {silence.SILENT_SECONDS:g} s while it started "
-            f"(it may be stopped), and the run beside it waited for it.{said}"
+            f"Killed because it neither computed nor wrote anything for {subprocesses.SILENT_SECONDS:g} s while it "
+            f"started (it may be stopped), and the run beside it waited for it.{said}"
         )
     if ended.timed_out:
         return Status.TIMEOUT, f"Killed {killed} without finishing.{said}"
@@ -304,7 +306,6 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
             reason = out_of_memory(by, cell.config.workload, cell.config.devices)
         return Status.OUT_OF_MEMORY, f"{reason}{said}"
     if ended.returncode < 0:
-        name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""
-        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{said}"
+        return Status.CRASH, f"Ended by {signal_in_words(-ended.returncode)}{hint}.{said}"
     return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{said}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, UsageError
 from benchmarks.process import subprocesses
-from benchmarks.process.subprocesses import Command, Ended
+from benchmarks.process.subprocesses import Command, ExitInfo
 from results.record import Record, Status
 from results.text import one_line
 from tests.peers.comparison import Row
@@ -181,7 +182,7 @@ class Sides:
 
 def _run_one(
     words: Sequence[str], log: Path, variables: dict[str, str] | None = None, seconds: float = _RUN_SECONDS
-) -> Ended:
+) -> ExitInfo:
     """Runs a command whose output, all of it, goes to a file."""
     with log.open("wb") as file:
         file.write(f"{shlex.join(words)}\n".encode())
@@ -190,7 +191,7 @@ def _run_one(
         return subprocesses.supervise(command, timeout_seconds=seconds)[0]
 
 
-def _run_cluster(words: Sequence[str], log: Path) -> Ended:
+def _run_cluster(words: Sequence[str], log: Path) -> ExitInfo:
     """Runs one parameter server and two workers of tf_cnn_benchmarks; returns how worker 0 ended, whose log it is."""
     addresses = free_addresses(3)
     hosts = (f"--ps_hosts={addresses[0]}", f"--worker_hosts={','.join(addresses[1:])}")
@@ -201,14 +202,14 @@ def _run_cluster(words: Sequence[str], log: Path) -> Ended:
                 stdout=first if index == 0 and job == "worker" else others,
                 stderr=first if index == 0 and job == "worker" else others,
                 variables=_VARIABLES,
-                ends_all=lambda job=job, index=index: job == "worker" and index == 0,
+                patience=lambda status, job=job, index=index: 0.0 if (job, index) == ("worker", 0) else math.inf,
             )
             for job, index in (("worker", 0), ("worker", 1), ("ps", 0))
         ]
         return subprocesses.supervise(*commands, timeout_seconds=_RUN_SECONDS)[0]
 
 
-def _how(ended: Ended) -> str:
+def _how(ended: ExitInfo) -> str:
     """Returns how a process without a result ended, in words."""
     if ended.timed_out:
         return f"took more than {_RUN_SECONDS:.0f} s"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.errors import ExitStatus
-from benchmarks.process.subprocesses import Ended
+from benchmarks.process.subprocesses import ExitInfo
 from results.record import Status
 from tests.peers import __main__ as peers
 from tests.peers import comparison, sides
@@ -209,7 +209,7 @@ def test_times_are_of_the_process_or_up_to_the_first_measured_step(
     monkeypatch.setattr(comparison, "rows", lambda: [row])
     run = sides.subprocesses.supervise
 
-    def timed(*commands: object, timeout_seconds: float | None) -> list[Ended]:
+    def timed(*commands: object, timeout_seconds: float | None) -> list[ExitInfo]:
         return [dataclasses.replace(each, seconds=7.0) for each in run(*commands, timeout_seconds=timeout_seconds)]
 
     monkeypatch.setattr(sides.subprocesses, "supervise", timed)

@@ -18,7 +18,7 @@ from benchmarks.cli import main
 from benchmarks.errors import ExitStatus, OverdueError
 from benchmarks.machine import provenance
 from benchmarks.measure import interleaved_steps
-from benchmarks.process import silence, subprocesses
+from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run
 from results.gate import noise
 from results.loading import load
@@ -289,7 +289,7 @@ def test_a_stopped_process_ends_its_pair(tmp_path: Path, stops: str) -> None:
 def test_a_process_that_is_stopped_while_it_starts_is_named(
     tmp_path: Path, stops: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 6.0)
+    monkeypatch.setattr(subprocesses, "SILENT_SECONDS", 6.0)
     records, steps = _run_processes(tmp_path, stops=stops, at=0, seconds=300.0)  # of which none passes
     stopped, waiting = records if stops == "x" else reversed(records)
     assert (stopped.status, waiting.status) == (Status.TIMEOUT, Status.OK)

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.process.subprocesses import Ended
+from benchmarks.process.subprocesses import ExitInfo
 from benchmarks.run import cluster_launch
 from benchmarks.sweep import grid
 from benchmarks.trackers import handover
@@ -145,9 +145,9 @@ def test_a_cluster_prints_json_alone_to_stdout(
     chosen, record = config.resolve(flag.parse(flags, run_flags.RUN_FLAGS).values, lambda: 0), fake_run()
     record = replace(record, identity=replace(record.identity, command=flags))
 
-    def ran(*_: object, **__: object) -> list[Ended]:
+    def ran(*_: object, **__: object) -> list[ExitInfo]:
         Store(tmp_path).append(record)
-        return [Ended(returncode=0, timed_out=False, out_of_memory=False, seconds=1.0)]
+        return [ExitInfo(returncode=0, timed_out=False, out_of_memory=False, seconds=1.0)]
 
     monkeypatch.setattr(cluster_launch.subprocesses, "supervise", ran)
     monkeypatch.setattr(cluster_launch, "raise_on_termination", lambda: None)
