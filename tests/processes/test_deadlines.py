@@ -123,23 +123,20 @@ def test_a_storage_that_does_not_answer_is_a_record(tmp_path: Path) -> None:
     assert (record.status, record.reason) == (Status.TIMEOUT, waited)
 
 
-ROOFLINE = """
-import concurrent.futures, multiprocessing, os, sys, time
+APART = """
+import sys
 sys.path.insert(0, {root!r})
-from benchmarks.process import apart, tensorflow_setup
-spawn = multiprocessing.get_context("spawn")
-prepared = (apart._prepare, (tensorflow_setup.Runtime(), os.getpid()))
-with concurrent.futures.ProcessPoolExecutor(1, spawn, *prepared) as executor:
-    print(executor.submit(os.getpid).result(), flush=True)
-    time.sleep(600)
+from benchmarks.process import apart
+from benchmarks.process.tensorflow_setup import Runtime
+apart.call(Runtime(), None, exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
 """
 
 
-def test_the_process_that_measures_a_peak_dies_with_its_parent() -> None:
-    command = [sys.executable, "-c", ROOFLINE.format(root=str(ROOT))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=USER_ENVIRONMENT, text=True) as process:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
+def test_a_call_in_a_process_of_its_own_dies_with_its_parent() -> None:
+    command = [sys.executable, "-c", APART.format(root=str(ROOT))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=USER_ENVIRONMENT, text=True) as process:
+        assert process.stderr is not None  # where the child's output goes
+        child = int(process.stderr.readline())
         process.kill()
     wait_until_gone(child)
 

@@ -101,7 +101,7 @@ def test_the_last_words_of_each_ssh_are_quoted(tasks: Tasks, ssh: Path, capfd: p
     [
         ("sys.exit(5)", ExitStatus.DATA, True, "ended with status 5"),
         ("sys.exit(1)", ExitStatus.CLUSTER, False, "ended with status 1"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", ExitStatus.CLUSTER, False, "was killed by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ExitStatus.CLUSTER, False, "ended by signal 9 (Killed)"),
     ],
 )
 def test_the_leaders_end_comes_through(tasks: Tasks, script: str, status: ExitStatus, reported: bool, how: str) -> None:

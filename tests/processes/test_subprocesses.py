@@ -320,6 +320,17 @@ def test_one_that_stays_stopped_ends_all(log: IO[bytes]) -> None:
     assert (first.in_words(), second.in_words()) == ("was stopped, and then killed", "did not end, and was killed")
 
 
+def test_one_that_goes_on_is_not_stopped(log: IO[bytes]) -> None:
+    with subprocess.Popen([sys.executable, "-Sc", "import time; time.sleep(60)"]) as process:
+        child = subprocesses._Child(python("", log), process, has_others=False)
+        for number, stopped in [(signal.SIGCONT, False), (signal.SIGSTOP, True), (signal.SIGCONT, False)]:
+            process.send_signal(number)
+            wait_until(lambda stopped=stopped: child.is_stopped() == stopped)
+            assert child.is_stopped() == stopped, "asking does not change the answer"
+        process.kill()
+    assert not child.is_stopped()
+
+
 @pytest.mark.parametrize(
     ("cpu_per_second", "bytes_per_second", "computes", "writes"),
     [(0.0, 0, False, False), (0.001, 0, False, False), (0.05, 0, True, False), (0.0, 1, False, True)],

@@ -31,7 +31,7 @@ FLAGS = (
     "--model=trivial",
     "--output_dir=out",
 )
-KILLED = launcher.Outcome(ExitStatus.CLUSTER, False, ["worker 0 was killed by SIGKILL"])
+KILLED = launcher.Outcome(ExitStatus.CLUSTER, False, ["worker 0 ended by signal 9 (Killed)"])
 ENDED_WELL = launcher.Outcome(ExitStatus.OK, True, [])
 FAILED = launcher.Outcome(ExitStatus.RUN_FAILED, True, ["worker 0 ended with status 4"])
 
@@ -69,7 +69,7 @@ def test_a_leader_that_was_killed_leaves_a_row_that_says_so(
     assert run_bench(*flags, *FLAGS).status == 6
     last = records()[-1]
     assert last["status"] == Status.CRASH
-    assert last["reason"] == "The leader of the cluster, worker 0, left no record. worker 0 was killed by SIGKILL."
+    assert last["reason"] == "The leader of the cluster, worker 0, left no record. worker 0 ended by signal 9 (Killed)."
 
 
 @pytest.mark.parametrize("flags", [LOCAL, HOSTS])
@@ -181,5 +181,5 @@ def test_a_cluster_is_started_again_only_after_a_task_was_lost(
     monkeypatch.setattr(launcher, "launch", run)
     done = run_bench(*flags, *FLAGS, "--train_dir=train", "--max_restarts=2")
     assert (done.status, len(started)) == (status, attempts)
-    assert [words.count("worker 0 was killed by SIGKILL") for words in started] == list(range(attempts))
+    assert [words.count("worker 0 ended by signal 9 (Killed)") for words in started] == list(range(attempts))
     assert done.stderr.count("from the newest checkpoint of --train_dir=train") == attempts - 1
