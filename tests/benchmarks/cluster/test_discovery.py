@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from benchmarks.cluster import discovery, slurm
+from benchmarks.cluster import discovery, ranks
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.errors import UsageError
 
@@ -407,14 +407,14 @@ def test_ranks_become_tasks(tasks: str, num_ps: int, ps: tuple[str, ...], worker
 
 @for_all(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
 def test_every_rank_becomes_one_task(per_node: list[int], data: st.DataObject) -> None:
-    ranks = sum(per_node)
-    num_ps = data.draw(st.integers(0, ranks - 1))
+    count = sum(per_node)
+    num_ps = data.draw(st.integers(0, count - 1))
     tasks = ",".join(map(str, per_node))
-    read = [slurm.read_slurm(srun(rank, f"n[1-{len(per_node)}]", tasks, ranks), num_ps, 1) for rank in range(ranks)]
+    read = [ranks.read_slurm(srun(rank, f"n[1-{len(per_node)}]", tasks, count), num_ps, 1) for rank in range(count)]
     assert all(hosts == read[0][0] for hosts, _ in read)
-    assert len({own for _, own in read}) == ranks
+    assert len({own for _, own in read}) == count
     assert len(read[0][0].get("ps", ())) == num_ps
-    assert len(set(sum(read[0][0].values(), ()))) == ranks
+    assert len(set(sum(read[0][0].values(), ()))) == count
 
 
 def test_ports_begin_at_server_port() -> None:
@@ -492,25 +492,25 @@ def test_a_place_that_is_as_expected_is_taken() -> None:
     ],
 )
 def test_node_lists(text: str, names: list[str]) -> None:
-    assert slurm.expand_nodes(text) == names
+    assert ranks.expand_nodes(text) == names
 
 
 @pytest.mark.parametrize("text", ["", "a,", "a[1-2", "a1-2]", "a[]", "a[3-1]", "a[x]", "a[1-2-3]", "a[1,]", "a[-1]"])
 def test_node_lists_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="node list .* cannot be read"):
-        slurm.expand_nodes(text)
+        ranks.expand_nodes(text)
 
 
 @pytest.mark.parametrize("text", ["n[1-999999999]", "n[1-100001]", "n" + "[1-9]" * 30, "a,b,c[1-99999]"])
 def test_node_lists_are_bounded_before_they_are_expanded(text: str) -> None:
     with pytest.raises(UsageError, match="names more than 100,000 nodes, and no cluster has so many"):
-        slurm.expand_nodes(text)
+        ranks.expand_nodes(text)
 
 
 @pytest.mark.parametrize("text", ["999999999", "1(x999999999)", "0(x99999),1(x2)", "50000,50001"])
 def test_tasks_per_node_are_bounded_before_they_are_expanded(text: str) -> None:
     with pytest.raises(UsageError, match="are more than 100,000 nodes or tasks, and no cluster has so many"):
-        slurm.expand_tasks(text)
+        ranks.expand_tasks(text)
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=3)
@@ -535,11 +535,11 @@ def test_node_lists_stand_for_what_was_written(groups: list[tuple[str, list[tupl
         bracket, numbers = written(ranges)
         texts.append(f"{prefix}{bracket}{suffix}")
         names += [f"{prefix}{number}{suffix}" for number in numbers]
-    assert slurm.expand_nodes(",".join(texts)) == names
-    assert slurm.expand_nodes(",".join(names)) == names
+    assert ranks.expand_nodes(",".join(texts)) == names
+    assert ranks.expand_nodes(",".join(names)) == names
 
 
 @for_all(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 5)), min_size=1, max_size=5))
 def test_tasks_per_node(groups: list[tuple[int, int]]) -> None:
     text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in groups)
-    assert slurm.expand_tasks(text) == [count for count, times in groups for _ in range(times)]
+    assert ranks.expand_tasks(text) == [count for count, times in groups for _ in range(times)]
