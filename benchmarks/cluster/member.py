@@ -16,8 +16,7 @@ import tensorflow as tf
 from benchmarks.cluster import liveness
 from benchmarks.cluster.cluster_spec import Cluster, Task, in_words, trains
 from benchmarks.cluster.liveness import GrpcProbe
-from benchmarks.cluster.rendezvous import Rendezvous
-from benchmarks.cluster.task_lists import TaskLists
+from benchmarks.cluster.rendezvous import Rendezvous, TaskLists
 from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
 from benchmarks.machine.provenance import suite_commit
@@ -178,7 +177,7 @@ class ClusterTeam:
     def leave_message(self, error: BenchError) -> None:
         """Sends the leader the reason why this task ends, for the record."""
         if not self.is_leader and not isinstance(error, ClusterError | UsageError):
-            self.rendezvous.leave_message([int(error.exit_status), str(error.record_status), str(error)])
+            self.rendezvous.report_failure([int(error.exit_status), str(error.record_status), str(error)])
 
     def explain(self, error: Exception) -> BenchError | None:
         """Returns the cluster error behind a TensorFlow error: a lost task, or a broken connection; None if neither.
@@ -190,7 +189,7 @@ class ClusterTeam:
         self.expect_nothing()
         from_others = isinstance(error, _OF_OTHER_TASKS) or _ABORTED in str(error.message)
         if not from_others:
-            self.rendezvous.announce_failure()
+            self.rendezvous.report_failure()
         lost = self.watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
         if not lost and from_others and self._count_failures():
             lost = self.watcher.wait_for_verdict(_EXPLAINING_SECONDS)
@@ -208,7 +207,7 @@ class ClusterTeam:
     def _count_failures(self) -> int:
         """Asks the leader how many tasks have failed; it may not answer."""
         answers: list[int] = []
-        asking = threading.Thread(target=lambda: answers.append(self.rendezvous.failures()), daemon=True)
+        asking = threading.Thread(target=lambda: answers.append(len(self.rendezvous.failures())), daemon=True)
         asking.start()
         asking.join(_ANSWER_SECONDS)
         self._known_failures = max([self._known_failures, *answers])
@@ -221,14 +220,13 @@ Team = Alone | ClusterTeam
 
 def cause(lost: liveness.Lost, rendezvous: Rendezvous, *, leads: bool) -> BenchError:
     """Returns why a task was lost: the reason that it sent to the leader, or else what its peers saw."""
-    with contextlib.suppress(tf.errors.OpError):
-        message = rendezvous.last_messages().get(str(lost.task)) if leads else None
-        if message:
-            exit_status, status, sentence = message
-            error = BenchError(f"{lost.task} ({lost.address}): {sentence}")
-            error.exit_status, error.record_status = ExitStatus(exit_status), Status(status)
-            return error
-    return ClusterError(lost.sentence())
+    message = rendezvous.failures().get(str(lost.task)) if leads else None
+    if message is None:
+        return ClusterError(lost.sentence())
+    exit_status, status, sentence = message
+    error = BenchError(f"{lost.task} ({lost.address}): {sentence}")
+    error.exit_status, error.record_status = ExitStatus(exit_status), Status(status)
+    return error
 
 
 @contextlib.contextmanager
@@ -262,7 +260,7 @@ def joined(
         except liveness.MissingTasksError as error:  # others may have ended because of the difference
             raise UsageError(lists.problem) if lists.problem else error from None
         lists.settle(replies)
-    rendezvous = Rendezvous(server.target, cluster.own, cluster.leader, server_config)
+    rendezvous = Rendezvous(server.target, cluster.own, cluster.leader)
     leads = cluster.own == cluster.leader
     watcher = liveness.Watcher(
         cluster.peers, lambda lost: watchdog.report(cause(lost, rendezvous, leads=leads)), probe=probe, replies=replies

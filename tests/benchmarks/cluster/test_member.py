@@ -19,6 +19,7 @@ from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.process.watchdog import Watchdog
 from results.record import Status
+from tests.support.clusters import free_addresses
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
 OPTIONS = {"variable_update": "parameter_server", "batch_per_device": 32, "modifiers": {"staged_vars": False}}
@@ -151,19 +152,19 @@ ENDED = liveness.Lost(Task("worker", 1), "h:3", liveness.How.ENDED, 6.0)
 
 
 class FakeRendezvous:
-    """Messages of tasks that have failed, and how many of them have announced that."""
+    """What tasks that have failed have reported."""
 
-    def __init__(self, announced: int = 0) -> None:
-        self.announced, self.own_announcements = announced, 0
+    def __init__(self, **reported: Any) -> None:
+        self.reported = {task.replace("_", " "): message for task, message in reported.items()}
 
-    def announce_failure(self) -> None:
-        self.own_announcements += 1
+    def report_failure(self, message: Any = None) -> None:
+        self.reported[LEADER] = message
 
-    def failures(self) -> int:
-        return self.announced
+    def failures(self) -> dict[str, Any]:
+        return self.reported
 
-    def last_messages(self) -> dict[str, Any]:
-        return {"worker 1": [5, "invalid", "file f: record 3 is damaged"]}
+
+DAMAGED = [5, "invalid", "file f: record 3 is damaged"]
 
 
 class FakeWatcher:
@@ -190,7 +191,7 @@ UNAVAILABLE = tf.errors.UnavailableError(None, None, "Socket closed")
 @pytest.mark.parametrize("error", [ABORTED, UNAVAILABLE])
 def test_who_fails_because_of_another_waits_for_its_reason(error: tf.errors.OpError) -> None:
     watcher = FakeWatcher(None, ENDED)
-    cause = team(FakeRendezvous(announced=1), watcher, Watchdog(print)).explain(error)
+    cause = team(FakeRendezvous(worker_1=DAMAGED), watcher, Watchdog(print)).explain(error)
     assert cause is not None and (cause.exit_status, cause.record_status) == (ExitStatus.DATA, Status.INVALID)
     assert str(cause) == "worker 1 (h:3): file f: record 3 is damaged"
     assert watcher.waited[1] > 600 + watcher.waited[0], "the other looks for a lost task first, then for a record"
@@ -204,46 +205,39 @@ def test_a_connection_that_broke_is_reported_if_none_has_failed() -> None:
 
 @pytest.mark.parametrize("kind", [tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.InternalError])
 def test_who_fails_itself_announces_it_and_does_not_wait_for_others(kind: type[tf.errors.OpError]) -> None:
-    rendezvous, watcher = FakeRendezvous(announced=2), FakeWatcher(None)
+    rendezvous, watcher = FakeRendezvous(worker_1=None), FakeWatcher(None)
     assert team(rendezvous, watcher, Watchdog(print)).explain(kind(None, None, "it failed")) is None
-    assert rendezvous.own_announcements == 1
+    assert rendezvous.reported == {LEADER: None, "worker 1": None}
 
 
 def test_a_deadline_is_moved_once_for_each_task_that_has_failed() -> None:
     rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
     team(rendezvous, FakeWatcher(), watchdog)
     moved = []
-    for rendezvous.announced in (0, 1, 1, 2, 2):
+    for failed in (0, 1, 1, 2, 2):
+        rendezvous.reported = dict.fromkeys(map(str, range(failed)))
         moved.append(watchdog.extension() > 600)
     assert moved == [False, True, False, True, False]
 
 
 def test_a_leader_that_does_not_answer_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "_ANSWER_SECONDS", 0.1)
-    rendezvous, watchdog = FakeRendezvous(announced=1), Watchdog(print)
+    rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
     answered = threading.Event()
-    rendezvous.failures = lambda: answered.wait(60) and 1  # type: ignore[method-assign]
+    rendezvous.failures = lambda: answered.wait(60) and {"worker 1": None}  # type: ignore[method-assign]
     team(rendezvous, FakeWatcher(), watchdog)
     assert watchdog.extension() == 0
     answered.set()
 
 
-def test_each_thread_gets_what_a_task_sent_before_it_ended() -> None:
-    """The watcher's thread asks, and the main thread whose step has failed."""
-    cluster = Cluster(ps=(), workers=(f"127.0.0.1:{free_port()}",), own=Task("worker", 0))
+def test_a_task_that_failed_is_known_and_then_its_reason() -> None:
+    cluster = Cluster(ps=(), workers=tuple(free_addresses(1)), own=Task("worker", 0))
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    server = member.start_server(cluster.spec(), cluster.own, config)
-    leader = Rendezvous(server.target, cluster.own, cluster.leader, config)
-    leader.leave_message([5, "invalid", "a sentence"])
-    assert [leader.last_messages() for _ in range(2)] == [{"worker 0": [5, "invalid", "a sentence"]}] * 2
-    assert leader.failures() == 0
-    leader.announce_failure()
-    assert [leader.failures() for _ in range(2)] == [1, 1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    leader = Rendezvous(member.start_server(cluster.spec(), cluster.own, config).target, cluster.own, cluster.leader)
+    assert leader.failures() == {}
+    for message in (None, [5, "invalid", "a sentence"]):
+        leader.report_failure(message)
+        assert [leader.failures() for _ in range(2)] == [{"worker 0": message}] * 2, "asking does not change it"
 
 
 # Waiting for the others.
