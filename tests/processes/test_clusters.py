@@ -486,7 +486,7 @@ def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: st
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", *local("ps:1,worker:2"))
     process = measuring(tmp_path, *flags)
-    assert len(_processes_in(tmp_path)) == 4, "the launcher and its tasks"
+    assert len(_processes_in(tmp_path)) == 5, "the launcher, its tasks, and the shell that ends them if it is killed"
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 130, text

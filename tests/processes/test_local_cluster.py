@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.cluster import launch_plan, launcher
+from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.errors import ClusterError, ExitStatus
+from benchmarks.run import cluster_launch
 from tests.support.commands import ROOT, USER_ENVIRONMENT
 
 SECONDS = 120.0
@@ -38,16 +41,19 @@ class Tasks:
         self._pids = directory / "pids"
         self._pids.mkdir()
 
-    def command(self, scripts: Mapping[str, str]) -> launcher.Command:
+    def words(self, scripts: Mapping[str, str], cluster: Cluster) -> dict[Task, list[str]]:
         mark = MARK.format(pids=self._pids)
+        return {
+            task: [sys.executable, "-Sc", f"mark = {mark!r}\n{mark}\n{scripts.get(str(task), 'pass')}"]
+            for task in cluster.tasks
+        }
 
-        def command(task: Task, cluster: Cluster) -> Sequence[str]:
-            return [sys.executable, "-Sc", f"mark = {mark!r}\n{mark}\n{scripts.get(str(task), 'pass')}"]
-
-        return command
+    def outcome(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> cluster_launch.Outcome:
+        cluster = launch_plan.on_this_host(text)
+        return cluster_launch.launch(cluster, self.words(scripts, cluster), self.logs)
 
     def run(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> ExitStatus:
-        return launcher.launch(launch_plan.on_this_host(text), self.command(scripts), self.logs).status
+        return self.outcome(scripts, text).status
 
     def have_begun(self, count: int) -> None:
         """Waits for so many processes."""
@@ -121,7 +127,7 @@ def test_one_that_is_killed_is_a_failure_of_the_cluster(
 def test_who_does_not_notice_that_another_has_failed_is_killed(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stays: str, fails: str
 ) -> None:
-    monkeypatch.setattr(launcher, "_NOTICE_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 0.5)
     status = tasks.run({stays: WITH_CHILD, fails: "sys.exit(4)"})
     assert status == (ExitStatus.RUN_FAILED if fails == "worker 0" else ExitStatus.CLUSTER)
     said = capfd.readouterr().err.splitlines()
@@ -140,7 +146,7 @@ def test_who_notices_in_time_is_not_killed(tasks: Tasks, capfd: pytest.CaptureFi
 def test_a_leader_with_the_status_of_another_verb_has_not_reported(tasks: Tasks) -> None:
     """1 is Python's own status of an exception, as well as that of a regression."""
     for status in (1, 3, 77):
-        outcome = launcher.launch(TWO_WORKERS, tasks.command({"worker 0": f"sys.exit({status})"}), tasks.logs)
+        outcome = tasks.outcome({"worker 0": f"sys.exit({status})"})
         assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
         assert outcome.failures == [f"worker 0 ended with status {status}"]
 
@@ -148,20 +154,20 @@ def test_a_leader_with_the_status_of_another_verb_has_not_reported(tasks: Tasks)
 def test_who_stays_after_others_have_reported_a_loss_is_killed_sooner(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "_NOTICE_SECONDS", 1e9)
-    monkeypatch.setattr(launcher, "_VERDICT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 1e9)
+    monkeypatch.setattr(cluster_launch, "_VERDICT_SECONDS", 0.5)
     assert tasks.run({"ps 0": "sys.exit(6)", "worker 0": "sys.exit(6)", "worker 1": STAY}) == ExitStatus.CLUSTER
     assert "worker 1 did not end, and was killed" in capfd.readouterr().err
-    assert launcher._VERDICT_SECONDS < 60 - 18 - 15, "the others need 18 s to notice, and 15 s to end"
+    assert cluster_launch._VERDICT_SECONDS < 60 - 18 - 15, "the others need 18 s to notice, and 15 s to end"
 
 
 @pytest.mark.parametrize("stopped", ["ps 0", "worker 0", "worker 1"])
 def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stopped: str
 ) -> None:
-    monkeypatch.setattr(launcher, "_STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_STOPPED_SECONDS", 0.5)
     scripts = {**dict.fromkeys(map(str, TWO_WORKERS.tasks), STAY), stopped: "os.kill(os.getpid(), signal.SIGSTOP)"}
-    outcome = launcher.launch(TWO_WORKERS, tasks.command(scripts), tasks.logs)
+    outcome = tasks.outcome(scripts)
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
     assert f"{stopped} was stopped, and then killed" in outcome.failures
     assert f"run_bench: {stopped} was stopped, and then killed" in capfd.readouterr().err
@@ -170,20 +176,24 @@ def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
 
 def test_a_program_that_cannot_be_started_is_named(tasks: Tasks) -> None:
     with pytest.raises(ClusterError, match=r"cannot be started: .*/no/such/program"):
-        launcher.launch(TWO_WORKERS, lambda task, cluster: ["/no/such/program"], tasks.logs)
+        cluster_launch.launch(TWO_WORKERS, dict.fromkeys(TWO_WORKERS.tasks, ["/no/such/program"]), tasks.logs)
 
 
 LAUNCHER = """
-import pathlib, signal, sys
-sys.path.insert(0, {root!r})
-from benchmarks.cluster import launch_plan, launcher
+import json, pathlib, signal, sys
+from benchmarks.cluster import launch_plan
 from benchmarks.errors import Terminated
+from benchmarks.run import cluster_launch
 signal.signal(signal.SIGINT, signal.default_int_handler)
-scripts = {scripts!r}
-def command(task, cluster):
-    return [sys.executable, "-Sc", scripts[str(task)]]
+over_ssh, words, logs = sys.argv[1:]
+cluster = launch_plan.on_this_host("ps:1,worker:2")
+if over_ssh:
+    cluster = launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000)
+words = dict(zip(cluster.tasks, json.loads(words), strict=True))
+if over_ssh:
+    words = {task: launch_plan.over_ssh(task, cluster, its_words) for task, its_words in words.items()}
 try:
-    launcher.launch(launch_plan.on_this_host("ps:1,worker:2"), command, pathlib.Path({logs!r}))
+    cluster_launch.launch(cluster, words, pathlib.Path(logs))
 except Terminated:
     sys.exit(143)
 except KeyboardInterrupt:
@@ -199,35 +209,47 @@ signal.signal(signal.SIGINT, keep)
 """
 
 
-@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
-def test_all_tasks_end_with_the_launcher(tasks: Tasks, how: str, status: int) -> None:
-    command = tasks.command({"ps 0": WITH_CHILD, "worker 0": STAY, "worker 1": STAY})
-    started = {str(task): command(task, TWO_WORKERS)[-1] for task in TWO_WORKERS.tasks}
-    started["worker 0"] = KEEP + started["worker 0"]
-    program = LAUNCHER.format(root=str(ROOT), scripts=started, logs=str(tasks.logs))
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+def signalled_launcher(
+    tasks: Tasks, scripts: Mapping[str, str], cluster: Cluster, begun: int, how: str, keep: str = KEEP
+) -> tuple[int, str, str]:
+    """Returns status, stdout and stderr of a process that starts a cluster, and gets a signal once all have begun."""
+    words_of_task = tasks.words(scripts, cluster)
+    words_of_task[cluster.leader][-1] = keep + words_of_task[cluster.leader][-1]
+    words = json.dumps(list(words_of_task.values()))
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, "" if cluster.local else "over ssh", words, str(tasks.logs)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
-        tasks.have_begun(4)
-        launcher.send_signal(getattr(signal, how))
-        stdout, stderr = launcher.communicate(timeout=SECONDS)
+        tasks.have_begun(begun)
+        process.send_signal(getattr(signal, how))
+        stdout, stderr = process.communicate(timeout=SECONDS)
     finally:
-        launcher.kill()
-        launcher.wait(SECONDS)
-    assert (launcher.returncode, stderr) == (status, "")
-    assert stdout == ("" if how == "SIGKILL" else f"kept after {how}\n"), "the leader may have something to keep"
+        process.kill()
+        process.wait(SECONDS)
+    return process.returncode, stdout, stderr
+
+
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
+def test_all_tasks_end_with_the_launcher(tasks: Tasks, how: str, status: int) -> None:
+    scripts = {"ps 0": WITH_CHILD, "worker 0": STAY, "worker 1": STAY}
+    kept = "" if how == "SIGKILL" else f"kept after {how}\n"
+    ended = signalled_launcher(tasks, scripts, TWO_WORKERS, 4, how)
+    assert ended == (status, kept, ""), "the leader may have something to keep"
     assert tasks.alive() == []
 
 
 TERMINATED = """
 import sys
 sys.path.insert(0, {root!r})
-from benchmarks.cluster import launcher
 from benchmarks.errors import Terminated
+from benchmarks.run import cluster_launch
 def run(*arguments):
     raise Terminated
-launcher.launch = run
+cluster_launch.launch = run
 import run_bench
 sys.exit(run_bench.main())
 """

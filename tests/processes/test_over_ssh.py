@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import launch_plan, launcher
-from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.cluster import launch_plan
+from benchmarks.cluster.cluster_spec import Task
 from benchmarks.errors import ExitStatus
-from tests.processes.test_local_cluster import KEEP, STAY, Tasks, wait_until
-from tests.support.commands import ROOT
+from benchmarks.run import cluster_launch
+from tests.processes.test_local_cluster import KEEP, STAY, Tasks, signalled_launcher, wait_until
 
 SECONDS = 120.0
 UNREACHED = "could not be reached, or the connection to it broke"
@@ -42,18 +41,15 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def run(tasks: Tasks, scripts: dict[str, str]) -> launcher.Outcome:
-    here = tasks.command(scripts)
-
-    def command(task: Task, cluster: Cluster) -> Sequence[str]:
-        return launch_plan.over_ssh(task, cluster, here(task, cluster))
-
-    return launcher.launch(TWO_HOSTS, command, tasks.logs)
+def run(tasks: Tasks, scripts: dict[str, str]) -> cluster_launch.Outcome:
+    here = tasks.words(scripts, TWO_HOSTS)
+    words = {task: launch_plan.over_ssh(task, TWO_HOSTS, its_words) for task, its_words in here.items()}
+    return cluster_launch.launch(TWO_HOSTS, words, tasks.logs)
 
 
 def test_tasks_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
     speak = "print(os.getcwd(), flush=True)"
-    assert run(tasks, {"worker 0": speak, "worker 1": speak}) == launcher.Outcome(ExitStatus.OK, True, [])
+    assert run(tasks, {"worker 0": speak, "worker 1": speak}) == cluster_launch.Outcome(ExitStatus.OK, True, [])
     assert capfd.readouterr().out == f"{Path.cwd()}\n"
     assert tasks.alive() == []
 
@@ -78,7 +74,7 @@ def test_an_ssh_that_ends_well_and_runs_nothing_is_a_failure(
 
 
 def test_a_host_that_cannot_be_reached_is_named(tasks: Tasks, ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_NOTICE_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 0.5)
     ssh.write_text(RUNS_IT.format(before='[ "$host" = host_1 ] && exit 255\n'))
     outcome = run(tasks, {"worker 0": "time.sleep(60)"})
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
@@ -105,46 +101,14 @@ def test_the_last_words_of_each_ssh_are_quoted(tasks: Tasks, ssh: Path, capfd: p
     ],
 )
 def test_the_leaders_end_comes_through(tasks: Tasks, script: str, status: ExitStatus, reported: bool, how: str) -> None:
-    assert run(tasks, {"worker 0": script}) == launcher.Outcome(status, reported, [f"worker 0 {how}"])
-
-
-LAUNCHER = """
-import signal, sys
-sys.path.insert(0, {root!r})
-from pathlib import Path
-from benchmarks.cluster import launcher
-from benchmarks.errors import Terminated
-from benchmarks.cluster import launch_plan
-signal.signal(signal.SIGINT, signal.default_int_handler)
-scripts = {scripts!r}
-def command(task, cluster):
-    return launch_plan.over_ssh(task, cluster, [sys.executable, "-Sc", scripts[str(task)]])
-try:
-    launcher.launch(launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000), command, Path({logs!r}))
-except Terminated:
-    sys.exit(143)
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
+    assert run(tasks, {"worker 0": script}) == cluster_launch.Outcome(status, reported, [f"worker 0 {how}"])
 
 
 @pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_the_launcher_waits_for_the_record_of_a_leader_elsewhere(tasks: Tasks, how: str, status: int) -> None:
-    command = tasks.command(dict.fromkeys(["worker 0", "worker 1"], STAY))
-    scripts = {str(task): command(task, TWO_HOSTS)[-1] for task in TWO_HOSTS.tasks}
-    scripts["worker 0"] = KEEP.replace("print(", "import time; time.sleep(1); print(") + scripts["worker 0"]
-    program = LAUNCHER.format(root=str(ROOT), scripts=scripts, logs=str(tasks.logs))
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        tasks.have_begun(2)
-        launcher.send_signal(getattr(signal, how))
-        stdout, stderr = launcher.communicate(timeout=SECONDS)
-    finally:
-        launcher.kill()
-        launcher.wait(SECONDS)
-    assert (launcher.returncode, stdout, stderr) == (status, f"kept after {how}\n", "")
+    keeps = KEEP.replace("print(", "import time; time.sleep(1); print(")
+    ended = signalled_launcher(tasks, {"worker 0": STAY, "worker 1": STAY}, TWO_HOSTS, 2, how, keeps)
+    assert ended == (status, f"kept after {how}\n", "")
     assert tasks.alive() == []
 
 
@@ -152,7 +116,7 @@ def test_a_task_that_ignores_the_end_of_the_connection_is_killed(tasks: Tasks, m
     monkeypatch.setattr(launch_plan, "_WATCHED", launch_plan._WATCHED.replace("sleep 30", "sleep 0.2"))
     ignores = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); print('begun', flush=True); {STAY}"
     worker = Task("worker", 1)
-    words = launch_plan.over_ssh(worker, TWO_HOSTS, tasks.command({"worker 1": ignores})(worker, TWO_HOSTS))
+    words = launch_plan.over_ssh(worker, TWO_HOSTS, tasks.words({"worker 1": ignores}, TWO_HOSTS)[worker])
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as connection:
         assert connection.stdin is not None and connection.stdout is not None
         assert connection.stdout.readline() == "begun\n"
