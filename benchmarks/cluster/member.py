@@ -7,7 +7,7 @@ import dataclasses
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -126,9 +126,8 @@ class ClusterTeam:
             self.expect_nothing()
         else:
             self.expect(f"Waiting for the other tasks ({what})", _EXCHANGE_SECONDS)
-        messages = self.rendezvous.exchange(
-            what, message, [t for t in self.cluster.tasks if trains(self.cluster, t, self.manager)]
-        )
+        training = [task for task in self.cluster.tasks if trains(self.cluster, task, self.manager)]
+        messages = self.rendezvous.exchange(what, message, training)
         self.expect_nothing()
         return messages
 
@@ -150,21 +149,17 @@ class ClusterTeam:
     def serve(self) -> None:
         """Lets the other tasks use this task's server until the leader ends the run."""
         self.rendezvous.exchange("end", None, list(self.cluster.tasks))
-        self._leave()
+        self.watcher.stop()
+        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
+        self.rendezvous.part(list(self.cluster.tasks))
+        self.expect_nothing()
 
     def end(self) -> None:
         """Ends together with all tasks, so that none ends while another needs it."""
         self.expect("Ending together with the other tasks", _PARTING_SECONDS)
         if self.is_leader:
             self.watcher.stop()
-        self.rendezvous.exchange("end", None, list(self.cluster.tasks))
-        self._leave()
-
-    def _leave(self) -> None:
-        self.watcher.stop()
-        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
-        self.rendezvous.part(list(self.cluster.tasks))
-        self.expect_nothing()
+        self.serve()
 
     def expect(self, what: str, within_seconds: float) -> None:
         """Sets the watchdog's deadline."""
@@ -247,13 +242,13 @@ def joined(
     server = start_server(cluster.spec(), cluster.own, server_config)
     probe = GrpcProbe()
     lists = TaskLists(cluster, server.target)
-    with WaitingLines() as waiting:
+    with waiting_lines() as show_missing:
         try:
             replies = liveness.wait_for_all(
                 cluster.peers,
                 deadline_seconds=start_timeout_seconds,
                 probe=probe,
-                on_wait=waiting.show,
+                on_wait=show_missing,
                 on_answers=lists.compare,
                 lists=in_words(cluster.spec()),
             )
@@ -262,16 +257,14 @@ def joined(
         lists.settle(replies)
     rendezvous = Rendezvous(server.target, cluster.own, cluster.leader)
     leads = cluster.own == cluster.leader
-    watcher = liveness.Watcher(
-        cluster.peers, lambda lost: watchdog.report(cause(lost, rendezvous, leads=leads)), probe=probe, replies=replies
-    )
-    watcher.start()
-    try:
+
+    def report(lost: liveness.Lost) -> None:
+        watchdog.report(cause(lost, rendezvous, leads=leads))
+
+    with liveness.Watcher(cluster.peers, report, probe=probe, replies=replies) as watcher:
         yield ClusterTeam(
             cluster, manager, target=server.target, rendezvous=rendezvous, watcher=watcher, watchdog=watchdog
         )
-    finally:
-        watcher.stop()
 
 
 def start_server(
@@ -363,23 +356,21 @@ def _holder(port: int) -> str:
     return ""
 
 
-class WaitingLines:
-    """Shows which tasks are missing: a countdown on a terminal, elsewhere a line every 30 s."""
+@contextlib.contextmanager
+def waiting_lines() -> Iterator[Callable[[Mapping[Task, str], float], None]]:
+    """Yields what shows missing tasks and the seconds left: a countdown on a terminal, elsewhere a line every 30 s."""
+    shown: float | None = None
 
-    def __init__(self) -> None:
-        self._shown: float | None = None
-
-    def __enter__(self) -> WaitingLines:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        progress.end()
-
-    def show(self, missing: Mapping[Task, str], seconds_left: float) -> None:
-        """Shows the missing tasks; called after each round of probes."""
+    def show(missing: Mapping[Task, str], seconds_left: float) -> None:
+        nonlocal shown
         names = ", ".join(f"{task} ({address})" for task, address in missing.items())
         if on_terminal():
             progress.begin(f"waiting for {names}, {seconds_left:.0f} s left", measured=True)
-        elif self._shown is None or self._shown - seconds_left > _REMIND_SECONDS:
-            self._shown = seconds_left
+        elif shown is None or shown - seconds_left > _REMIND_SECONDS:
+            shown = seconds_left
             warn(f"Waiting for {names}, up to {seconds_left:.0f} s.")
+
+    try:
+        yield show
+    finally:
+        progress.end()

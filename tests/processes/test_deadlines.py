@@ -11,7 +11,6 @@ import pytest
 
 from results.loading import load
 from results.record import Record, Status
-from tests.processes.test_subprocesses import wait_until_gone
 from tests.support.commands import ROOT, USER_ENVIRONMENT
 from tests.support.rotation import rotating
 
@@ -88,7 +87,7 @@ def test_a_reduction_that_hangs_is_a_record(tmp_path: Path) -> None:
     assert stdout.count("TIMEOUT: All-reduce of 1K by psgpu") == 2
 
 
-@rotating(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], first=1)
+@rotating(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], first=1)
 def test_a_signal_ends_a_reduction_that_hangs(tmp_path: Path, number: signal.Signals, status: int) -> None:
     with start(tmp_path, ALL_REDUCE, "", *SMALL) as process:
         assert process.stderr is not None
@@ -121,24 +120,6 @@ def test_a_storage_that_does_not_answer_is_a_record(tmp_path: Path) -> None:
     (record,) = records(tmp_path)
     waited = "An answer from the storage of --train_dir=ram://x/y took longer than 0.5 s."
     assert (record.status, record.reason) == (Status.TIMEOUT, waited)
-
-
-APART = """
-import sys
-sys.path.insert(0, {root!r})
-from benchmarks.process import apart
-from benchmarks.process.tensorflow_setup import Runtime
-apart.call(Runtime(), None, exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
-"""
-
-
-def test_a_call_in_a_process_of_its_own_dies_with_its_parent() -> None:
-    command = [sys.executable, "-c", APART.format(root=str(ROOT))]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=USER_ENVIRONMENT, text=True) as process:
-        assert process.stderr is not None  # where the child's output goes
-        child = int(process.stderr.readline())
-        process.kill()
-    wait_until_gone(child)
 
 
 @pytest.mark.slow

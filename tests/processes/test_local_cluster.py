@@ -267,3 +267,112 @@ def test_a_launcher_that_is_terminated_says_so_by_its_status(tmp_path: Path) -> 
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == ExitStatus.TERMINATED
+
+
+# Over ssh, which runs its command on this host here.
+
+UNREACHED = "could not be reached, or the connection to it broke"
+TWO_HOSTS = launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000)
+# As OpenSSH's client: the last word is the command, the one before it the host.
+RUNS_IT = '#!/bin/sh\nfor word; do host=$last; last=$word; done\n{before}exec sh -c "$last"\n'
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program in place of ssh."""
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(RUNS_IT.format(before=""))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program
+
+
+def over_ssh(tasks: Tasks, scripts: dict[str, str]) -> cluster_launch.Outcome:
+    words = tasks.words(scripts, TWO_HOSTS).items()
+    over = {task: launch_plan.over_ssh(task, TWO_HOSTS, its_words) for task, its_words in words}
+    return cluster_launch.launch(TWO_HOSTS, over, tasks.logs)
+
+
+def test_tasks_that_end_well_are_a_success(tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    speak = "print(os.getcwd(), flush=True)"
+    assert over_ssh(tasks, {"worker 0": speak, "worker 1": speak}) == cluster_launch.Outcome(ExitStatus.OK, True, [])
+    assert capfd.readouterr().out == f"{Path.cwd()}\n"
+    assert tasks.alive() == []
+
+
+def test_no_word_for_ssh_is_an_option_but_ours() -> None:
+    words = launch_plan.over_ssh(Task("worker", 1), TWO_HOSTS, ["true"])
+    end = words.index("--")
+    assert words[0] == "ssh" and words[end + 1] == "host_1" and len(words) == end + 3
+    assert words[1:end:2] == ["-o"] * 4
+    names = {word.partition("=")[0] for word in words[2:end:2]}
+    assert names == {"BatchMode", "ConnectTimeout", "ServerAliveInterval", "ServerAliveCountMax"}
+
+
+def test_an_ssh_that_ends_well_and_runs_nothing_is_a_failure(
+    tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ssh.write_text("#!/bin/sh\nexit 0\n")
+    outcome = over_ssh(tasks, {})
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert outcome.failures == [f"worker {n} was not run, though ssh ended with status 0" for n in (0, 1)]
+    assert "run_bench: worker 0 was not run, though ssh ended with status 0\n" in capfd.readouterr().err
+
+
+def test_a_host_that_cannot_be_reached_is_named(tasks: Tasks, ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 0.5)
+    ssh.write_text(RUNS_IT.format(before='[ "$host" = host_1 ] && exit 255\n'))
+    outcome = over_ssh(tasks, {"worker 0": "time.sleep(60)"})
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert outcome.failures[0] == "worker 0 did not end, and was killed"
+    assert outcome.failures[1] == f"worker 1 {UNREACHED} (ssh gave no reason)"
+
+
+def test_the_last_words_of_each_ssh_are_quoted(tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ssh.write_text(RUNS_IT.format(before='printf "banner\\nssh: $host refused\\n\\n" >&2\nexit 255\n'))
+    outcome = over_ssh(tasks, {})
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert outcome.failures == [f"worker {n} {UNREACHED} (ssh: host_{n} refused)" for n in (0, 1)]
+    errors = capfd.readouterr().err
+    assert "banner\n" in errors, "what the leader's ssh prints is shown as well"
+    assert all(f"run_bench: {failure}\n" in errors for failure in outcome.failures), "no log has to be read"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "reported", "how"),
+    [
+        ("sys.exit(5)", ExitStatus.DATA, True, "ended with status 5"),
+        ("sys.exit(1)", ExitStatus.CLUSTER, False, "ended with status 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ExitStatus.CLUSTER, False, "ended by signal 9 (Killed)"),
+    ],
+)
+def test_the_leaders_end_comes_through(
+    tasks: Tasks, ssh: Path, script: str, status: ExitStatus, reported: bool, how: str
+) -> None:
+    assert over_ssh(tasks, {"worker 0": script}) == cluster_launch.Outcome(status, reported, [f"worker 0 {how}"])
+
+
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_the_launcher_waits_for_the_record_of_a_leader_elsewhere(
+    tasks: Tasks, ssh: Path, how: str, status: int
+) -> None:
+    keeps = KEEP.replace("print(", "import time; time.sleep(1); print(")
+    ended = signalled_launcher(tasks, {"worker 0": STAY, "worker 1": STAY}, TWO_HOSTS, 2, how, keeps)
+    assert ended == (status, f"kept after {how}\n", "")
+    assert tasks.alive() == []
+
+
+def test_a_task_that_ignores_the_end_of_the_connection_is_killed(
+    tasks: Tasks, ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_plan, "_WATCHED", launch_plan._WATCHED.replace("sleep 30", "sleep 0.2"))
+    ignores = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); print('begun', flush=True); {STAY}"
+    worker = Task("worker", 1)
+    words = launch_plan.over_ssh(worker, TWO_HOSTS, tasks.words({"worker 1": ignores}, TWO_HOSTS)[worker])
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as connection:
+        assert connection.stdin is not None and connection.stdout is not None
+        assert connection.stdout.readline() == "begun\n"
+        connection.stdin.close()
+        assert connection.wait(SECONDS) == 128 + signal.SIGKILL
+    wait_until(lambda: tasks.alive() == [])

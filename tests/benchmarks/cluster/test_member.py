@@ -245,13 +245,13 @@ def test_a_task_that_failed_is_known_and_then_its_reason() -> None:
 
 def test_without_a_terminal_a_line_says_for_whom_we_wait_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     both = {Task("ps", 0): "h:1", Task("worker", 1): "h:3"}
-    with member.WaitingLines() as waiting:
-        waiting.show(both, 300.0)
+    with member.waiting_lines() as show:
+        show(both, 300.0)
         assert capsys.readouterr().err == "run_bench: Waiting for ps 0 (h:1), worker 1 (h:3), up to 300 s.\n"
         for left in (299.5, 290.0, 270.0):
-            waiting.show(both, left)
+            show(both, left)
         assert capsys.readouterr().err == "", "only half a minute has passed"
-        waiting.show({Task("worker", 1): "h:3"}, 269.5)
+        show({Task("worker", 1): "h:3"}, 269.5)
         assert capsys.readouterr().err == "run_bench: Waiting for worker 1 (h:3), up to 270 s.\n"
-        waiting.show({Task("worker", 1): "h:3"}, 250.0)
+        show({Task("worker", 1): "h:3"}, 250.0)
     assert capsys.readouterr() == ("", "")
