@@ -235,7 +235,7 @@ def joined(
     """Starts this task's server, waits until all tasks answer, and watches them as long as the context lasts.
 
     Raises:
-        ClusterError: the port is taken, or tasks are missing.
+        ClusterError: the port is taken, tasks are missing, or what was raised in the context comes from another task.
         UsageError: tasks were started with unlike lists of addresses.
     """
     server_config = with_collectives(server_config)
@@ -262,9 +262,16 @@ def joined(
         watchdog.report(cause(lost, rendezvous, leads=leads))
 
     with liveness.Watcher(cluster.peers, report, probe=probe, replies=replies) as watcher:
-        yield ClusterTeam(
+        team = ClusterTeam(
             cluster, manager, target=server.target, rendezvous=rendezvous, watcher=watcher, watchdog=watchdog
         )
+        try:
+            yield team
+        except tf.errors.OpError as error:
+            raise team.explain(error) or error from error
+        except BenchError as error:
+            team.leave_message(error)
+            raise
 
 
 def start_server(

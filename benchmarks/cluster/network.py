@@ -56,20 +56,17 @@ def take_part(
         watched() as watchdog,
         joined(cluster, _MANAGER, watchdog, server_config, start_timeout_seconds) as team,
     ):
-        try:
-            # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
-            messages = team.agree(hello({}, devices), _AGREEING_SECONDS)
-            members = [
-                Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])
-                for (task, address), said in zip(cluster.tasks.items(), messages.values(), strict=True)
-            ]
-            show(output_format, cluster, members, links(cluster, team))
-            if team.is_leader:
-                team.end()
-            else:
-                team.serve()
-        except tf.errors.OpError as error:
-            raise team.explain(error) or error from error
+        # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
+        messages = team.agree(hello({}, devices), _AGREEING_SECONDS)
+        members = [
+            Member(str(task), address, told["host"], told["pid"], told["TensorFlow"], told["devices"])
+            for (task, address), told in zip(cluster.tasks.items(), messages.values(), strict=True)
+        ]
+        show(output_format, cluster, members, links(cluster, team))
+        if team.is_leader:
+            team.end()
+        else:
+            team.serve()
     if not team.is_leader and output_format == "text":
         say("The leader has finished, and so has this task.")
 

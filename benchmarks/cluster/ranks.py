@@ -18,7 +18,7 @@ from benchmarks.errors import UsageError
 from benchmarks.outside_text import whole_number
 
 # Above any cluster: the largest machines with GPUs have some 10,000 nodes with 45,000 GPUs.
-MOST_TASKS = 100_000
+_MOST_TASKS = 100_000
 # One word of a node list with the comma after it: at most 253 letters, as a host name has, or brackets.
 _NODES = re.compile(r"((?:[^\[\],\s]|\[[0-9,-]++\]){1,253}+),")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -52,15 +52,7 @@ def read_slurm(
 ) -> tuple[dict[str, tuple[str, ...]], Task | None]:
     """Names the tasks of a job step, from the environment that srun gives each of them; see `_by_blocks`.
 
-    Ranks fill the nodes in order (block distribution).
-
-    Args:
-        environ: the environment variables.
-        num_ps: how many of the ranks are parameter servers.
-        base_port: the port of the first rank on each node; the others take the next ones.
-
-    Returns:
-        The addresses by job, and the task that this process is; None outside srun, as in a shell of salloc.
+    Ranks fill the nodes in order (block distribution). Outside srun, as in a shell of salloc, this process is no task.
 
     Raises:
         UsageError: a variable is missing or contradicts another, or the flags do not fit to what there is.
@@ -86,7 +78,7 @@ def expand_nodes(text: str) -> list[str]:
     Numbers keep their leading zeros. A name may have several brackets, of which the last counts fastest.
 
     Raises:
-        UsageError: the text is no such list, or has more than `MOST_TASKS` nodes.
+        UsageError: the text is no such list, or has more than `_MOST_TASKS` nodes.
     """
     names: list[str] = []
     for word in _node_words(text):
@@ -129,7 +121,7 @@ def expand_tasks(text: str) -> list[int]:
     """Returns the number of tasks on each node, from a text such as `2(x3),1`.
 
     Raises:
-        UsageError: the text is no such list, or has more than `MOST_TASKS` nodes or tasks.
+        UsageError: the text is no such list, or has more than `_MOST_TASKS` nodes or tasks.
     """
     counts: list[int] = []
     tasks = 0
@@ -155,7 +147,6 @@ def _check_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) 
 
 
 def _slurm_value(environ: Mapping[str, str], *names: str) -> str:
-    """Returns the first of these variables that is set."""
     for name in names:
         if environ.get(name):
             return environ[name]
@@ -184,11 +175,6 @@ class _Ranks:
 
 
 def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
-    """Returns what mpirun, or a launcher like it, has set; None outside of such.
-
-    Raises:
-        UsageError: a variable is no number.
-    """
     return next((found for names in _VARIABLES if (found := _ranks_in(environ, names))), None)
 
 
@@ -230,12 +216,8 @@ def read_mpi(
 ) -> tuple[dict[str, tuple[str, ...]], Task | None]:
     """Names the tasks of all ranks; see `_by_blocks`.
 
-    Args:
-        environ: the environment variables.
-        hosts: names of the hosts in the order of the ranks, with commas between; each has equally many ranks. None if
-            all ranks are on this host.
-        num_ps: how many of the ranks are parameter servers.
-        base_port: the port of the first rank on each host.
+    `hosts` are names in the order of the ranks, with commas between; each has equally many ranks. None if all ranks are
+    on this host.
 
     Raises:
         UsageError: there are no ranks, or they do not fit to the hosts.
@@ -322,13 +304,9 @@ def _mpi_number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _refuse_too_many(count: int, what: str, noun: str = "tasks") -> None:
-    """Refuses more tasks or nodes than a cluster can have, before they are listed.
-
-    Raises:
-        UsageError: there are more than `MOST_TASKS`.
-    """
-    if count > MOST_TASKS:
-        raise UsageError(f"{what} more than {MOST_TASKS:,} {noun}, and no cluster has so many.")
+    """To be called before they are listed."""
+    if count > _MOST_TASKS:
+        raise UsageError(f"{what} more than {_MOST_TASKS:,} {noun}, and no cluster has so many.")
 
 
 def _by_blocks(
@@ -350,7 +328,7 @@ def _by_blocks(
         The addresses by job, and the task that this process is.
 
     Raises:
-        UsageError: no worker or no port is left, or there are more than `MOST_TASKS`.
+        UsageError: no worker or no port is left, or there are more than `_MOST_TASKS`.
     """
     _refuse_too_many(sum(per_host), "The launcher has started")
     _check_ports(base_port, hosts, per_host)
