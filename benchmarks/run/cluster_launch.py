@@ -83,14 +83,14 @@ def launch_cluster(
     command: Sequence[str],
     count_gpus: Callable[[], int],
     *,
-    keeps_record: bool,
+    saves_record: bool,
 ) -> ExitStatus:
     """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
 
     After a task was lost it is started again, up to `max_restarts` times: not after an error that would come again,
     such as a training that diverges, nor after a signal to this process.
 
-    `count_gpus` is called only if needed. With `keeps_record` a failed cluster leaves a record, even if its leader
+    `count_gpus` is called only if needed. With `saves_record` a failed cluster leaves a record, even if its leader
     saved none.
     """
     cluster = config.processes.cluster
@@ -98,7 +98,7 @@ def launch_cluster(
     if cluster.local and not private_network.is_entered():
         if values["private_network"] is not False:
             _require_no_addresses(values)
-            if config.output.trackers.named and keeps_record:
+            if config.output.trackers.named and saves_record:
                 return _run_and_send(config.output, command)
             _enter_private_network(command)
         warn(f"--noprivate_network: {private_network.OPEN_PORTS}")
@@ -117,7 +117,7 @@ def launch_cluster(
         status = outcome.status
         # The leader of another host may have saved its record there.
         reported_elsewhere = outcome.leader_reported and not cluster.local
-        if keeps_record and status != ExitStatus.USAGE and not reported_elsewhere:
+        if saves_record and status != ExitStatus.USAGE and not reported_elsewhere:
             if not any(_is_of(record, started) for record in store.load(before).records):
                 provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
                 reason = f"The leader of the cluster, {started.leader}, left no record."

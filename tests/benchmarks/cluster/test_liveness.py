@@ -180,18 +180,15 @@ def test_a_stop_of_this_very_process_loses_nobody() -> None:
         assert watcher.lost is None
 
 
-def test_nothing_is_noticed_after_a_stop() -> None:
+def test_nothing_is_noticed_after_a_stop_or_as_long_as_all_answer() -> None:
+    with Watcher({PS: "h0:1"}, lambda lost: None, probe=lambda *_: ALIVE, replies={}, limits=QUICK) as watcher:
+        assert watcher.wait_for_verdict(0.05) is None
     told: list[Lost] = []
     watcher = Watcher({PS: "h0:1"}, told.append, probe=lambda *_: REFUSED, replies={}, limits=QUICK)
     watcher.stop()
     watcher.start()
     assert watcher.wait_for_verdict(SECONDS) is None
     assert (watcher.lost, told) == (None, [])
-
-
-def test_there_is_no_verdict_as_long_as_all_answer() -> None:
-    with Watcher({PS: "h0:1"}, lambda lost: None, probe=lambda *_: ALIVE, replies={}, limits=QUICK) as watcher:
-        assert watcher.wait_for_verdict(0.05) is None
 
 
 def test_a_loss_is_noticed_in_time() -> None:

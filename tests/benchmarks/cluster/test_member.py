@@ -40,39 +40,42 @@ def test_a_task_says_who_it_is() -> None:
     assert json.loads(json.dumps(message)) == message, "the leader compares its own message with what came by wire"
 
 
-def test_tasks_that_say_the_same_agree() -> None:
-    assert disagreement(said(), LEADER) is None
-    assert disagreement(said(worker_1={"host": "elsewhere", "pid": 1, "devices": "8 GPUs"}), LEADER) is None
-
-
-def test_a_parameter_server_need_not_know_all_options() -> None:
-    assert disagreement(said(ps_0={"options": {"variable_update": "parameter_server"}}), LEADER) is None
-    other = disagreement(said(ps_0={"options": {"variable_update": "distributed_replicated"}}), LEADER)
-    assert other is not None and other.startswith("ps 0 and worker 0 differ in variable_update: distributed_replicated")
-
-
-def test_another_commit_of_the_suite_is_told_where_both_are_known() -> None:
-    everyone = said(ps_0={"suite's commit": "aaaa"}, worker_0={"suite's commit": "bbbb"})
-    sentence = disagreement(everyone, LEADER)
-    assert sentence is not None and sentence.startswith("ps 0 and worker 0 differ in suite's commit: aaaa and bbbb")
-    everyone["ps 0"]["suite's commit"] = everyone["worker 1"]["suite's commit"] = None
-    assert disagreement(everyone, LEADER) is None
-
-
-def test_another_tensorflow_is_told() -> None:
-    sentence = disagreement(said(ps_0={"TensorFlow": "2.3.0"}), LEADER)
-    assert sentence is not None and sentence.startswith("ps 0 and worker 0 differ in TensorFlow: ")
-    assert "2.3.0" in sentence and tf.__version__ in sentence
-
-
 @pytest.mark.parametrize(
-    ("name", "value"), [("batch_per_device", 64), ("batch_per_device", None), ("modifiers", {"staged_vars": True})]
+    ("told", "start"),
+    [
+        ({}, None),
+        ({"worker_1": {"host": "elsewhere", "pid": 1, "devices": "8 GPUs"}}, None),
+        ({"ps_0": {"options": {"variable_update": "parameter_server"}}}, None),  # it need not know all options
+        (
+            {"ps_0": {"options": {"variable_update": "distributed_replicated"}}},
+            "ps 0 and worker 0 differ in variable_update: distributed_replicated and parameter_server. ",
+        ),
+        (
+            {"ps_0": {"suite's commit": "aaaa"}, "worker_0": {"suite's commit": "bbbb"}},
+            "ps 0 and worker 0 differ in suite's commit: aaaa and bbbb",
+        ),
+        ({"ps_0": {"suite's commit": None}, "worker_1": {"suite's commit": None}}, None),  # not known there
+        (
+            {"ps_0": {"TensorFlow": "2.3.0"}},
+            f"ps 0 and worker 0 differ in TensorFlow: 2.3.0 and {tf.__version__}. Start all tasks with the same soft",
+        ),
+        *(
+            (
+                {"worker_1": {"options": {**OPTIONS, name: value}}},
+                f"worker 1 and worker 0 differ in {name}: {value} and {OPTIONS[name]}. "
+                "Start all tasks with the same flags, except --job_name and --task_index.",
+            )
+            for name, value in [
+                ("batch_per_device", 64),
+                ("batch_per_device", None),
+                ("modifiers", {"staged_vars": True}),
+            ]
+        ),
+    ],
 )
-def test_another_option_is_told(name: str, value: Any) -> None:
-    sentence = disagreement(said(worker_1={"options": {**OPTIONS, name: value}}), LEADER)
-    assert sentence is not None and sentence.startswith(f"worker 1 and worker 0 differ in {name}: ")
-    assert str(value) in sentence and str(OPTIONS[name]) in sentence
-    assert sentence.endswith("Start all tasks with the same flags, except --job_name and --task_index.")
+def test_what_differs_from_the_leader_is_told(told: dict[str, Any], start: str | None) -> None:
+    sentence = disagreement(said(**told), LEADER)
+    assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
 
 
 def test_who_leads_is_what_others_are_compared_with() -> None:
@@ -105,21 +108,19 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
     assert raised.value.exit_status == ExitStatus.CLUSTER
 
 
-def test_who_has_a_port_may_be_nobodys_business(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(kind: str) -> None:
-        raise psutil.AccessDenied
+@pytest.mark.parametrize(("pid", "holder"), [(None, ": another user's process has it"), ("denied", "")])
+def test_another_users_process_has_no_number(
+    listening: int, monkeypatch: pytest.MonkeyPatch, pid: str | None, holder: str
+) -> None:
+    def connections(kind: str) -> list[SimpleNamespace]:
+        if pid == "denied":
+            raise psutil.AccessDenied
+        return [SimpleNamespace(laddr=("0.0.0.0", listening), status=psutil.CONN_LISTEN, pid=None)]
 
-    monkeypatch.setattr(psutil, "net_connections", denied)
-    with pytest.raises(ClusterError, match=rf"port {listening} \(Address already in use\). End what listens there"):
+    monkeypatch.setattr(psutil, "net_connections", connections)
+    with pytest.raises(ClusterError) as raised:
         member.require_port(*at(listening))
-
-
-def test_another_users_process_has_no_number(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = SimpleNamespace(laddr=("0.0.0.0", listening), status=psutil.CONN_LISTEN, pid=None)
-    monkeypatch.setattr(psutil, "net_connections", lambda kind: [theirs])
-    with pytest.raises(ClusterError, match="another user's process has it") as raised:
-        member.require_port(*at(listening))
-    assert "None" not in str(raised.value)
+    assert f"port {listening} (Address already in use){holder}. End what listens there" in str(raised.value)
 
 
 def test_a_free_port_stays_free() -> None:

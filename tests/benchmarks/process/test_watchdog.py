@@ -123,13 +123,6 @@ def test_the_first_reason_counts(watched: Watched) -> None:
     assert watched.after(2.0) == [first, 5]
 
 
-def test_trouble_is_the_reason_even_if_something_is_overdue_as_well(watched: Watched) -> None:
-    gone = ClusterError("worker 1 has ended.")
-    watched.watchdog.expect("A step", 1.0)
-    watched.watchdog.report(gone)
-    assert watched.after(GRACE + 1) == [gone, 6]
-
-
 def test_what_is_overdue_because_of_trouble_does_not_hide_it(watched: Watched) -> None:
     gone = ClusterError("worker 1 has ended.")
     watched.watchdog.expect("A step", 5.0)
