@@ -6,16 +6,18 @@ A tracker's server may be down, slow or hang, so each process has a time limit, 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.console import progress, warn
-from benchmarks.errors import Terminated
+from benchmarks.errors import Terminated, headline
 from benchmarks.process import signals, subprocesses
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.trackers.tracker_list import Kind, Targets
@@ -102,7 +104,7 @@ def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: flo
         job.seek(0)
         command = subprocesses.Command(
             # Without the working directory, where files may have the names of the libraries.
-            words=[sys.executable, "-P", "-m", "benchmarks.trackers.send"],
+            words=[sys.executable, "-P", "-m", __name__],
             stdin=job.fileno(),
             stdout=places,
             stderr=messages,
@@ -119,9 +121,42 @@ def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: flo
         return places.read().decode(errors="replace").splitlines(), one_line(without_secrets([why])[0])
 
 
+def main() -> str | None:
+    """Sends records to one tracker, in the process that `send` starts, and returns why the first one failed.
+
+    The first line of stdin is a JSON object with the tracker's `package` and its `target`; each other line is a record.
+    Each record that was sent is a line of stdout: where it can be seen. None: all were sent.
+    """
+    from benchmarks.trackers.tracked_run import tracked  # here, since it imports pandas
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once, without a traceback
+    failed = []
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as places:
+        os.dup2(2, 1)  # where libraries print
+        try:
+            job = json.loads(sys.stdin.buffer.readline())
+            tracker = importlib.import_module(f"benchmarks.trackers.to_{job['package']}")
+        except Exception as error:  # of any library
+            return _in_words(error)
+        for line in sys.stdin.buffer:
+            try:
+                print(one_line(tracker.send(tracked(Record.from_json(line)), job["target"])), file=places, flush=True)
+            except Exception as error:  # the others can be sent
+                failed.append(_in_words(error))
+    return failed[0] if failed else None
+
+
+def _in_words(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {headline(error)}")
+
+
 def _later(named: Mapping[Kind, str], records: Sequence[Record], stored_in: Sequence[Path]) -> str:
     """Returns how stored records are sent again."""
     which = [f"--where=run_id={records[0].identity.run_id}"] if len(records) == 1 else []
     flags = [f"--{kind.flag}={target}" for kind, target in named.items()]
     words = without_secrets([*map(str, stored_in), *which, *flags])
     return f"What is stored can be sent later: report {shlex.join(words)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
