@@ -202,11 +202,6 @@ class Watcher:
             for peer in peers.items()
         ]
 
-    @property
-    def lost(self) -> Lost | None:
-        """The first task that was lost."""
-        return self._lost
-
     def wait_for_verdict(self, seconds: float) -> Lost | None:
         """Returns the first lost task as soon as there is one, or None if there is none in that time.
 
