@@ -95,7 +95,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         say(json.dumps(resolved.to_dict(), indent=2))
         return ExitStatus.OK
     if launch_plan.is_asked_for(given.values):
-        return cluster_launch.launch_cluster(resolved, given.values, command, count_gpus, keeps_record=False)
+        return cluster_launch.launch_cluster(resolved, given.values, command, count_gpus, saves_record=False)
     return run_placement(resolved)
 
 
