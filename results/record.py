@@ -25,7 +25,7 @@ from results.version import SUITE_VERSION
 
 FORMAT_VERSION: Literal[1] = 1
 # Key in the environment of a run whose steps were interleaved with those of another run: steps per time slice.
-STEPS_PER_SLICE = "steps_per_turn"
+STEPS_PER_SLICE = "steps_per_slice"
 # A reader of JSON rounds an integer beyond these.
 _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**64 - 1
 # No run takes so long; sums and products of larger numbers overflow.

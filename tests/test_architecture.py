@@ -69,14 +69,9 @@ MOST_LINES_IN_A_FUNCTION = 60
 WORDS_GONE = {"agenda", "interlude", "aside", "asides", "resumption", "resumptions", "ladder", "rung", "rungs"}
 CLASSES_GONE = {"Applied", "Preparation", "Held", "End", "Ends", "Ended"}
 ROOMS_GONE = {"one_run", "between_steps", "topology"}
-# Those that still stand: to be renamed, one by one.
-STILL_STANDING = {
-    *("Agenda", "Applied", "Aside", "End", "Ended", "Ends", "Held", "Interlude", "Preparation"),
-    *("_asides", "agenda", "aside", "asides", "interlude", "resumptions", "benchmarks/cluster/ranks.py: turn"),
-}
 # A name that does not say what: at most ten of them are worth their shortness.
 VAGUE_NAMES = {"run", "resolve", "read", "find"}
-MOST_VAGUE_NAMES = 25
+MOST_VAGUE_NAMES = 10
 
 
 def _sources() -> list[Path]:
@@ -229,7 +224,7 @@ def test_words_that_are_gone_do_not_come_back() -> None:
             # Of `ab`; devices that add gradients in turn are the field's word.
             if path.is_relative_to(ROOT / "benchmarks") and words & {"turn", "turns"} and "in_turn" not in name:
                 found.add(f"{path.relative_to(ROOT)}: {name}")
-    assert found <= STILL_STANDING
+    assert not found
 
 
 def test_functions_and_files_are_named_for_what_they_do() -> None:

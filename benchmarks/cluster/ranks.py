@@ -352,7 +352,7 @@ def _choose_servers(per_host: Sequence[int], num_ps: int) -> list[int]:
             "--ntasks, mpirun -np), or ask for fewer parameter servers."
         )
     ends = itertools.accumulate(per_host)
-    rounds = [(turn, end - 1 - turn) for end, count in zip(ends, per_host, strict=True) for turn in range(count)]
+    rounds = [(place, end - 1 - place) for end, count in zip(ends, per_host, strict=True) for place in range(count)]
     return [rank for _, rank in sorted(rounds)][:num_ps]
 
 

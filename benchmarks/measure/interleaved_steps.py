@@ -21,7 +21,7 @@ from benchmarks.errors import OverdueError
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from results.record import STEPS_PER_SLICE
 
-_VARIABLE = "CNN_BENCH_TURNS"
+_VARIABLE = "CNN_BENCH_TIME_SLICES"
 _FIRST = "first"
 _SECONDS_PER_SLICE = 0.25
 # Runs with few steps alternate this often nevertheless.
@@ -32,11 +32,11 @@ _GO, _FINISHED = b".", b"!"
 _START_FACTOR, _SLICE_FACTOR = 10.0, 100.0
 _LEAST_START_SECONDS, _LEAST_SLICE_SECONDS = 900.0, 60.0
 _WAITS = "Waiting for the other run of this pair to be ready"
-_WAITED_IN_VAIN = "The other run of this pair has not taken its turn for "
+_WAITED_IN_VAIN = "The other run of this pair has not taken its time slice for "
 
 
 @dataclasses.dataclass(frozen=True)
-class End:
+class RunSocket:
     """One run's end of the connection. The run must inherit the socket, under its number, and the variables."""
 
     socket: socket.socket
@@ -48,10 +48,10 @@ class End:
         return {_VARIABLE: f"{number}:{os.fstat(number).st_ino}:{_FIRST if self.begins else 'second'}"}
 
 
-def pair() -> tuple[End, End]:
+def pair() -> tuple[RunSocket, RunSocket]:
     """Returns both ends: that of the run with the first time slice, and the other's."""
     first, second = socket.socketpair()
-    return End(first, begins=True), End(second, begins=False)
+    return RunSocket(first, begins=True), RunSocket(second, begins=False)
 
 
 def environment(steps_per_slice: int | None) -> dict[str, int]:

@@ -85,7 +85,7 @@ class CellRunner:
         return run_together([self], [cell])[0]
 
     @contextlib.contextmanager
-    def ready(self, cell: Cell, end: interleaved_steps.End | None) -> Iterator[subprocesses.Command]:
+    def ready(self, cell: Cell, end: interleaved_steps.RunSocket | None) -> Iterator[subprocesses.Command]:
         """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
         flags = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")

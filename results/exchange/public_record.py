@@ -63,7 +63,7 @@ def why_not(record: Record) -> Iterator[str]:
         yield f"kind and status must be run and ok, and are {record.kind} and {record.status}: leave it out"
         return
     if record.is_interleaved:
-        yield "steps_per_turn: its steps were interleaved with another run's: measure it alone, with run or sweep"
+        yield "steps_per_slice: its steps were interleaved with another run's: measure it alone, with run or sweep"
     if environment.get("slowed_down_by"):
         yield "slowed_down_by: its steps were delayed on purpose: measure it without the delay"
     if (record.identity.suite_commit or "").endswith("+"):

@@ -49,7 +49,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     time_utc: str = ""
     suite_commit: str | None = None
     title: str = ""
-    is_interleaved: bool = msgspec.field(default=False, name="in_turn")
+    is_interleaved: bool = False
 
     @property
     def threshold(self) -> float:

@@ -80,7 +80,10 @@ def test_a_stopped_process_ends_its_pair(tmp_path: Path, stops: str) -> None:
     records, _ = _run_processes(tmp_path, stops=stops, seconds=300.0)  # of which none passes
     stopped, waiting = records if stops == "x" else reversed(records)
     assert {stopped.status, waiting.status} == {Status.TIMEOUT}
-    assert waiting.reason == "The other run of this pair has not taken its turn for 1 s (its process may be stopped)."
+    assert (
+        waiting.reason
+        == "The other run of this pair has not taken its time slice for 1 s (its process may be stopped)."
+    )
     assert stopped.reason.startswith("Killed because the run beside it waited in vain for its time slice")
     assert not [child for child in psutil.Process().children() if str(tmp_path) in " ".join(child.cmdline())]
 

@@ -101,7 +101,7 @@ def _turns(command: Command) -> TimeSlices | None:
     if not command.hands_over:
         return None
     (connection,) = command.hands_over
-    return TimeSlices(connection, begins=command.variables["CNN_BENCH_TURNS"].endswith(":first"))
+    return TimeSlices(connection, begins=command.variables["CNN_BENCH_TIME_SLICES"].endswith(":first"))
 
 
 def record_of(run: FakeRun, *, step_seconds: float = 0.1) -> Record:

@@ -144,7 +144,7 @@ def test_a_silent_side_ends_the_other(comes_to: str, monkeypatch: pytest.MonkeyP
 
     thread = threading.Thread(target=silent, daemon=True)
     thread.start()
-    with pytest.raises(OverdueError, match=r"has not taken its turn for 0\.5 s \(its process may be stopped\)"):
+    with pytest.raises(OverdueError, match=r"has not taken its time slice for 0\.5 s \(its process may be stopped\)"):
         own.begin(20, 0.001)
         for _ in range(20):
             own.after_step()
@@ -184,9 +184,9 @@ def test_how_long_the_other_side_is_waited_for(
 
 @pytest.mark.parametrize("said", [None, "", "x:1:first", "99999:1:second", "0:1:first"])
 def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CNN_BENCH_TURNS", raising=False)
+    monkeypatch.delenv("CNN_BENCH_TIME_SLICES", raising=False)
     if said is not None:
-        monkeypatch.setenv("CNN_BENCH_TURNS", said)
+        monkeypatch.setenv("CNN_BENCH_TIME_SLICES", said)
     assert interleaved_steps.inherited() is None
     with interleaved_steps.taken(config_of().can_interleave, STEP_TIMEOUT) as own:
         assert own is None
@@ -194,7 +194,7 @@ def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: 
 
 def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = interleaved_steps.pair()
-    monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
+    monkeypatch.setenv("CNN_BENCH_TIME_SLICES", own.variables()["CNN_BENCH_TIME_SLICES"])
     assert interleaved_steps.inherited() is not None and config_of().can_interleave
     restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
     assert not restless.can_interleave
@@ -228,7 +228,7 @@ def test_who_reads_images_does_not_stand_still(fake_imagenet: Path) -> None:
 
 def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = interleaved_steps.pair()
-    monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
+    monkeypatch.setenv("CNN_BENCH_TIME_SLICES", own.variables()["CNN_BENCH_TIME_SLICES"])
     peer = TimeSlices(other.socket, begins=other.begins)
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
@@ -255,5 +255,5 @@ def test_a_run_whose_other_side_is_gone_measures_alone(
     done = run_bench("--device=cpu", "--model=mlp", "--batch_size=4", "--num_batches=5", **variables)
     assert done.status == 0, done.stderr
     (record,) = records()
-    assert "steps_per_turn" not in record["environment"]
+    assert "steps_per_slice" not in record["environment"]
     assert len(record["measurement"]["step_seconds"]) == 5

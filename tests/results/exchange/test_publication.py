@@ -214,7 +214,7 @@ def changed(**parts: Any) -> Callable[[Record], Record]:
 
 
 REFUSED = {
-    "steps_per_turn: its steps were interleaved": changed(environment={"steps_per_turn": 5}),
+    "steps_per_slice: its steps were interleaved": changed(environment={"steps_per_slice": 5}),
     "slowed_down_by: its steps were delayed": changed(environment={"slowed_down_by": 0.1}),
     "suite_commit ends in +": changed(identity={"suite_commit": "abc+"}),
     "it has 4 steps, and an interval needs 8": changed(measurement={"step_seconds": [0.1] * 4}),

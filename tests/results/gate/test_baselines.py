@@ -74,7 +74,7 @@ class TestStore:
             (fake_input(), "it is of kind input"),
             (replace(run(1), environment={"slowed_down_by": 0.1}), "it was slowed down on purpose"),
             (
-                replace(run(1), environment={"steps_per_turn": 5}),
+                replace(run(1), environment={"steps_per_slice": 5}),
                 "it interleaved its steps",
             ),
         ],
