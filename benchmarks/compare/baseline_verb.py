@@ -22,7 +22,7 @@ from results.gate.rounds import RunGroup, sessions
 from results.gate.session_limits import MOST_SESSIONS
 from results.gate.views import history_view
 from results.record import Record
-from results.text import counted, table
+from results.text import Table, counted
 
 _PICTURES = (".png", ".svg")
 _MOST_REFUSALS = 10
@@ -119,12 +119,13 @@ def _list(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
     if not machines:
         say(f"There are no baselines in {directory}. `baseline promote FILE` adds some.")
     for hardware_key, groups in machines.items():
-        rows = [["config_key", "configuration", "sessions", "newest (UTC)", "its images/s"]]
+        columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
+        rows = []
         for group in groups:
             found = sessions(group.records)
             rate = f"{found[-1].images_per_sec:.2f}"
             rows.append([group.config_key, group.title, str(len(found)), found[-1].date, rate])
-        _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", rows)
+        _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", Table(columns, rows, columns[2::2]))
 
 
 def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -142,8 +143,8 @@ def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
             "`baseline list` prints them."
         )
     for group in rounds.group(found).values():
-        rows = [history_view.SESSION_HEAD, *map(history_view.session_cells, sessions(group.records))]
-        _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", rows)
+        table = history_view.sessions_table(sessions(group.records))
+        _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", table)
 
 
 def _prune(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -184,8 +185,8 @@ def _such(values: Mapping[str, Any]) -> str:
     return f" with {values['where']}" if values["where"] else ""
 
 
-def _say_table(title: str, rows: Sequence[Sequence[str]]) -> None:
-    for line in [title, *(f"  {line}" for line in table(rows, rule=True))]:
+def _say_table(title: str, table: Table) -> None:
+    for line in [title, *(f"  {line}" for line in table.text())]:
         say(line)
 
 

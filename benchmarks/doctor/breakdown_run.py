@@ -181,8 +181,9 @@ def measure_breakdown(
     devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
     show(
         f"\nWhere does the time go? {of.workload.model}, {of.precision}, {of.manager}, {devices}, "
-        f"{of.workload.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}.\n\n{advice.HEADING}"
+        f"{of.workload.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}.\n"
     )
+    show(advice.TABLE.line())
     roofline, about_roofline = None, list[str]()
 
     def work() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from results.text import table
+from results.text import Table
 
 UNSEEN = "cannot be seen here"
 
@@ -37,7 +37,7 @@ def report(observations: Sequence[Observation]) -> list[str]:
     disturbing = [one for one in observations if one.is_disturbing]
     states = ["?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok" for one in observations]
     rows = [(one.name, state, one.value) for one, state in zip(observations, states, strict=True)]
-    lines = [*table([("what", "", "seen"), *rows]), ""]
+    lines = [*Table(("what", "", "seen"), rows).text(rule=False), ""]
     if not disturbing:
         return [*lines, "This machine is quiet."]
     names = ", ".join(one.name for one in disturbing)

@@ -19,13 +19,17 @@ from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Kind, Record, Status
 from results.store import Store
-from results.text import counted, first_few, table
+from results.text import Table, counted, first_few
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.reductions.all_reduce_spec import describe_size, fastest_spec
 from variable_mgr.transfers import FLOAT32_BYTES
 
-_ROW = "{:>8}  {:>13}  {:>7}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
+_TABLE = Table(
+    ("message", "bytes", "devices", "reduction", "time ms", "algbw", "busbw", "error", ""),
+    numbers=("message", "bytes", "devices", "time ms", "algbw", "busbw", "error"),
+    widths=(8, 13, 7, 16, 9, 8, 8, 8, 0),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +146,7 @@ class Report:
             say(f"{spec} cannot run on {', '.join(numbers)} devices: {reason}")
         if 1 in self._described:
             say("1 device has nothing to exchange: nothing is measured on it.")
-        say(_ROW.format("message", "bytes", "devices", "reduction", "time ms", "algbw", "busbw", "error", ""))
+        say(_TABLE.line())
 
     def begin(self, message: Message, num_devices: int) -> None:
         """Notes that a message is being measured."""
@@ -179,7 +183,8 @@ class Report:
             error = "" if timings[spec].error is None else f"{timings[spec].error:.0e}"
             name = f"{spec} *" if spec == fastest else spec
             if self._as_text:
-                say(_ROW.format(message.name, message.size_bytes, num_devices, name, *numbers, error, verdict))
+                start = (message.name, str(message.size_bytes), str(num_devices), name)
+                say(_TABLE.line([*start, *numbers, error, verdict]))
 
     def close(self) -> ExitStatus:
         """Prints the fastest reduction and warnings; returns whether all reductions were right and saved."""
@@ -212,7 +217,7 @@ class Report:
         note = (
             "Fastest reduction (*) and how much longer the next takes; no clear winner: all named are within the noise."
         )
-        return ["", note, *table([header, *rows], rule=True), ""]
+        return ["", note, *Table(header, rows).text(), ""]
 
     def _quality_warnings(self, cpu_devices: int) -> list[str]:
         conditions = Conditions(

@@ -19,7 +19,7 @@ from benchmarks.sweep.grid import Cell
 from results.record import Record
 from results.report import headline, scalability
 from results.summary import summarize
-from results.text import counted, table
+from results.text import counted
 
 _REPEATS = 3
 _ONE_THREAD = {"num_intra_threads": ["1"], "num_inter_threads": ["1"]}
@@ -50,7 +50,7 @@ def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus
         rows = summarize(finished)
         found = scalability.curves(rows, [noun], least=1)
         for curve in found:
-            for line in [curve.title, *table(scalability.table(curve), rule=True), "", *scalability.verdict(curve), ""]:
+            for line in [curve.title, *scalability.table(curve).text(), "", *scalability.verdict(curve), ""]:
                 say(line)
         for line in headline.reasons(rows):
             say(line)

@@ -23,7 +23,7 @@ def text(
     pictures: Sequence[tuple[str, str, str]] = (),
 ) -> str:
     """Returns the page; a picture is a title, the address of a file, and a sentence on how to read it."""
-    lines = [f"# {TITLE}", "", summary, "", "## Results", "", *headline.markdown_rows(rows), ""]
+    lines = [f"# {TITLE}", "", summary, "", "## Results", "", *headline.table(rows).markdown(), ""]
     if notes:
         lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in notes), ""]
     for name, address, reading in pictures:

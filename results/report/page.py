@@ -15,12 +15,12 @@ import markupsafe
 from results.intervals import Interval
 from results.masking import without_secrets
 from results.record import Record, Status, recorded_command
+from results.report import headline
 from results.report.anomalies import title as label
 from results.report.figures import COLOURS, Plot
-from results.report.glossary import GLOSSARY
-from results.report.headline import Column, filled_columns
 from results.report.side_tables import SideTable
 from results.summary import Row
+from results.text import Table
 from results.version import SUITE_VERSION
 
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
@@ -45,21 +45,22 @@ def html(
     `drawings` are plots as SVG, `sources` are of the records.
     """
     templates = importlib.resources.files("results.report").joinpath("templates")
-    columns = filled_columns(rows)
+    table = headline.table(rows)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     script = templates.joinpath("report.js").read_text(encoding="utf-8").replace("{{ colours }}", json.dumps(COLOURS))
     return environment.from_string(templates.joinpath("report.html").read_text(encoding="utf-8")).render(
+        zip=zip,
         title=title,
         summary=summary,
-        columns=columns,
+        results=table,
         rows=[
             {
-                "cells": [c.cell(row) for c in columns],
+                "cells": cells,
                 "failed": _failed(row),
                 "command": " ".join(command(row)),
                 "label": label(row),
             }
-            for row in rows[:_STATIC_ROWS]
+            for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),
         statuses=sorted({str(record.status) for record in records}),
@@ -71,13 +72,12 @@ def html(
         glossary=GLOSSARY,
         version=SUITE_VERSION,
         sources=", ".join(sources),
-        data=markupsafe.Markup(_as_script_data(columns, rows)),
+        data=markupsafe.Markup(_as_script_data(table, rows)),
         vega=markupsafe.Markup(_chart_library()),
         script=markupsafe.Markup(script),
     )
 
 
-@functools.cache
 @functools.cache
 def _chart_library() -> str:
     """Returns the library that draws the page's chart, as a script that needs no network.
@@ -98,22 +98,22 @@ def _failed(row: Row) -> bool:
     return any(record.status not in (Status.OK, Status.SKIPPED) for record in row.records)
 
 
-def _as_script_data(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     """Returns all rows as JSON for a script element; commands are lists of word numbers, since they are similar."""
     words: dict[str, int] = {}
     packed = [
         [
-            [column.cell(row) for column in columns],
+            cells,
             int(_failed(row)),
             [words.setdefault(word, len(words)) for word in command(row)],
             sorted({str(record.status) for record in row.records}),
             _of_chart(row.images_per_sec),
         ]
-        for row in rows
+        for row, cells in zip(rows, table.rows, strict=True)
     ]
     data = {
-        "names": [column.name for column in columns],
-        "numbers": [column.is_number for column in columns],
+        "names": table.columns,
+        "numbers": [name in table.numbers for name in table.columns],
         "words": list(words),
         "rows": packed,
     }
@@ -141,3 +141,40 @@ def _fact(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(without_secrets([f"{name}={_fact(item)}" for name, item in value.items()]))
     return ", ".join(map(_fact, value)) if isinstance(value, list) else str(value)
+
+
+GLOSSARY = {
+    "images/s": "all images of the measured steps / sum of their times, over all devices, which is not the mean of the "
+    "steps' rates; of several repeats, the geometric mean.",
+    "95 % interval": "of one run: t interval of its mean step, with as many independent steps as their autocorrelation "
+    "leaves; another process may differ by more. Of several repeats: t interval of the geometric "
+    "mean of their rates; with two repeats it is wide.",
+    "per device": "images/s / number of devices.",
+    "speed-up": "images/s / images/s of the same run on one device; without such a run, of the fastest one-device run "
+    "that differs only in the variable manager. Its 95 % interval includes how equal processes differ: 10 % without "
+    "repeats.",
+    "efficiency": "speed-up / number of devices. Logical CPU devices share the cores, so theirs does not measure "
+    "scaling.",
+    "sigma, kappa": "contention (what devices wait for together) and coherence (what each pair costs), as shares of a "
+    "step: rate of n devices = rate of one x n / (1 + sigma (n - 1) + kappa n (n - 1)).",
+    "TFLOP/s": "model operations (2 per multiply-add, forward x 3 for training) x images/s / 1e12.",
+    "MFU": "model FLOP utilisation: TFLOP/s / (physical GPUs x their data-sheet peak in this precision, without "
+    "sparsity); empty for other devices.",
+    "MFU of measured peak": "operations per image, counted in the step's graph, x images/s / measured rate of a large "
+    "matrix product on the same devices in this precision (of CPU devices: on their hosts); empty if it was not "
+    "measured.",
+    "step p50, p99": "50 % and 99 % of the measured steps were faster.",
+    "sent": "bytes that all devices together send per step, by formula (docs/background/managers.md).",
+    "tower": "the model on one device.",
+    "variable manager": "decides where variables are stored, how they are read and how gradients are combined.",
+    "worker": "a process with one or more towers.",
+    "ps": "parameter server: a process that hosts variables.",
+    "cluster, job, task": "a cluster is all processes; a job is those with the same role; a task is one process.",
+    "computing, exchange, input": "parts of a step's time: the time under `independent`; the time that the variable "
+    "manager adds; the time that real data add.",
+    "algbw, busbw": "bytes of a message / mean time of an all-reduce; algbw x 2(n-1)/n, which compares with a link's "
+    "speed.",
+    "power, images per joule": "mean power of the GPUs during the measured steps, without their host; in runs on "
+    "CPUs, of the CPU packages, including other processes. images/s / watts. Empty if a part cannot be read.",
+    "status": "ok; invalid (numbers must not be used); oom; timeout; crash; skipped (cannot run here); interrupted.",
+}

@@ -14,9 +14,8 @@ from results.report import scaling_law
 from results.report.anomalies import differences
 from results.report.scaling_law import FARTHEST, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
-from results.text import counted
+from results.text import Table, counted
 
-COLUMNS = ("images/s", "95 % interval", "per {}", "speed-up", "efficiency %", "95 % interval", "each more adds")
 # What varies along a curve, and the fields in which its rows may differ.
 _VARYING: Mapping[str, tuple[str, ...]] = {
     "device": ("num_devices", "visible_gpus", "virtual_gpus"),
@@ -165,9 +164,11 @@ def shares(row: Row, noun: str) -> bool:
     return processes > 1 and (0 in threads or cores is not None and processes * max(threads) > cores)
 
 
-def table(curve: Curve) -> list[list[str]]:
-    """Returns the measured and the predicted rows of a curve, with a header."""
-    lines = [[f"{curve.noun}s", *(column.format(curve.noun) for column in COLUMNS)]]
+def table(curve: Curve) -> Table:
+    """Returns the measured and the predicted rows of a curve."""
+    numbers = ("images/s", "95 % interval", f"per {curve.noun}", "speed-up", "efficiency %", "each more adds")
+    columns = (f"{curve.noun}s", *numbers[:-1], "95 % interval", numbers[-1])
+    rows: list[list[str]] = []
     before: tuple[int, float] | None = None
 
     def line(number: int, mark: str, rate: Interval, speed_up: Interval | None) -> list[str]:
@@ -187,16 +188,16 @@ def table(curve: Curve) -> list[list[str]]:
     for number in curve.rows:
         gained, rate = curve.speed_up(number), curve.rate(number)
         mark = " (shared)" if number in curve.shared else ""
-        lines.append(line(number, mark, rate, gained))
+        rows.append(line(number, mark, rate, gained))
         before = number, rate.value
     if curve.fit is None:
-        return lines
+        return Table(columns, rows, numbers)
     before = curve.fit.most, curve.fit.rate(curve.fit.most).value
     for number in curve.predicted:
         rate, each = curve.fit.rate(number), curve.fit.efficiency(number)
-        lines.append(line(number, " (predicted)", rate, each.scaled(number)))
+        rows.append(line(number, " (predicted)", rate, each.scaled(number)))
         before = number, rate.value
-    return lines
+    return Table(columns, rows, numbers)
 
 
 def summary(curve: Curve) -> list[str]:

@@ -84,7 +84,7 @@ def reported(records: list[Record]) -> str:
         tables=tables,
         sources=[],
     )
-    for lines in (headline.markdown_rows(rows), *(table.markdown() for table in tables)):
+    for lines in (headline.table(rows).markdown(), *(table.markdown() for table in tables)):
         assert all(line.isprintable() for line in lines)
     return "\n".join(texts)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from results.gate.findings import Finding, Findings, Verdict
-from results.report.headline import markdown_line
-from results.text import markdown, table
+from results.text import Table, markdown
 
-HEAD = ("configuration", "base images/s", "candidate images/s", "change %", "95 % interval", "rounds", "verdict")
-_MARKDOWN_RULES = ("---", "---:", "---:", "---:", "---:", "---:", "---")
+_NUMBERS = ("base images/s", "candidate images/s", "change %", "95 % interval", "rounds")
 _BY_SEVERITY = (
     Verdict.REGRESSED,
     Verdict.FAILED,
@@ -22,7 +20,7 @@ _BY_SEVERITY = (
 
 def render(findings: Findings) -> str:
     """Returns the table, the reason of every configuration that is not unchanged, the notes and a summary."""
-    lines = [*sides(findings), "", *table([HEAD, *map(cells, findings.findings)], rule=True), ""]
+    lines = [*sides(findings), "", *_table(findings).text(), ""]
     lines += [f"{finding.title}: {explanation(finding)}" for finding in to_explain(findings)]
     lines += [f"Note: {note}" for note in findings.notes]
     return "\n".join([*lines, summary(findings)]) + "\n"
@@ -32,7 +30,7 @@ def render_markdown(findings: Findings) -> str:
     """Returns a heading with the outcome, the table, the reasons and the notes."""
     lines = [f"## Performance gate: {findings.outcome}", "", summary(findings), ""]
     lines += [f"- {markdown(line)}" for line in sides(findings)]
-    lines += ["", *(markdown_line(line) for line in (HEAD, _MARKDOWN_RULES, *map(cells, findings.findings)))]
+    lines += ["", *_table(findings).markdown()]
     reasons = [f"- **{markdown(finding.title)}**: {markdown(explanation(finding))}" for finding in to_explain(findings)]
     notes = [f"- {markdown(note)}" for note in findings.notes]
     for title, items in (("Reasons", reasons), ("Notes", notes)):
@@ -47,8 +45,12 @@ def sides(findings: Findings) -> list[str]:
     return [*lines, f"hardware: {findings.hardware}"]
 
 
+def _table(findings: Findings) -> Table:
+    return Table(("configuration", *_NUMBERS, "verdict"), list(map(cells, findings.findings)), _NUMBERS)
+
+
 def cells(finding: Finding) -> list[str]:
-    """Returns a line of the table; unknown values are empty."""
+    """Returns a row of the table; unknown values are empty."""
     low, high = finding.change_low, finding.change_high
     rates = (finding.base_images_per_sec, finding.candidate_images_per_sec)
     return [
