@@ -58,7 +58,7 @@ class Table:
         return [f"| {' | '.join(map(markdown, cells))} |" for cells in (self.columns, rules, *self.rows)]
 
 
-def facts(values: Mapping[str, str]) -> list[str]:
+def fact_lines(values: Mapping[str, str]) -> list[str]:
     """Returns a line for each name and value, the values below each other."""
     width = max(map(len, values), default=0) + 1
     return [f"{f'{name}:':{width}} {value}" for name, value in values.items()]

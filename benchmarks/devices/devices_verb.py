@@ -23,7 +23,7 @@ from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training.computing import other_onednn_mode
-from results.text import Table, counted, facts
+from results.text import Table, counted, fact_lines
 
 _GIB = 2**30
 
@@ -95,7 +95,7 @@ def lines(
     }
     measure = f" --num_gpus={len(topology.gpus)}" if topology.gpus else " --device=cpu"
     return [
-        *facts(described),
+        *fact_lines(described),
         *(["", *_gpu_table(topology)] if topology.gpus else []),
         *(["", *_matrix(topology)] if topology.connections else []),
         "",

@@ -11,7 +11,7 @@ from benchmarks.measure.timing import Phase
 from results import statistics
 from results.measurement import Measurement
 from results.record import Record
-from results.text import facts as fact_lines
+from results.text import fact_lines
 
 _RULE = "-" * 64
 FIRST_STEP = "first step"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.explain import explain_verb
+from benchmarks.explain import data_flow
 from benchmarks.process import tensorflow_setup
 from tests.support.commands import Finished
 from variable_mgr.catalog import MANAGERS
@@ -38,7 +38,7 @@ def test_every_manager_can_be_explained(
 ) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     cluster = [f"--local_cluster={smallest}"] if (smallest := MANAGERS[manager].smallest_cluster) else []
-    explain_verb.run_explain(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
+    data_flow.show_data_flow(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
     text = capsys.readouterr().out
     for fact in ("Configuration:", "Weights:", "Gradients:", "Applied at step t:", "Sent per step:", "tower 0"):
         assert fact in text
@@ -59,11 +59,11 @@ def test_contradictions_are_refused(run_bench: Callable[..., Finished], argument
 def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     modified = ("--gradient_repacking=4", "--compact_gradient_transfer", "--variable_update=replicated")
-    explain_verb.run_explain(_explained("--model=trivial", "--num_gpus=2", *modified))
+    data_flow.show_data_flow(_explained("--model=trivial", "--num_gpus=2", *modified))
     text = capsys.readouterr().out
     assert "packed into 4 equal chunks, sent as float16, reduced by" in text
     assert "rounded to float16" in text
-    explain_verb.run_explain(
+    data_flow.show_data_flow(
         _explained("--model=trivial", "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=1")
     )
     assert "as one device with a batch of 64" in capsys.readouterr().out
@@ -71,13 +71,13 @@ def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], m
 
 def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
-    explain_verb.run_explain(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
+    data_flow.show_data_flow(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
     assert "computed in step t-1 from weights read in step t-2" in capsys.readouterr().out
 
 
 def _text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
-    explain_verb.run_explain(_explained(*arguments))
+    data_flow.show_data_flow(_explained(*arguments))
     return capsys.readouterr().out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.explain import model_counts
+from benchmarks.explain import model_table
 from tests.support.commands import Finished
 from tests.support.records import fake_run
 
@@ -70,9 +70,9 @@ def test_counts_are_kept_for_the_same_question(
     words = ("mlp", "--device=cpu", "--num_gpus=2")
     first = rows(*words)
     counted: list[str] = []
-    count = model_counts._count
+    count = model_table._count
     monkeypatch.setattr(
-        model_counts, "_count", lambda workload, *rest: counted.append(workload.model) or count(workload, *rest)
+        model_table, "_count", lambda workload, *rest: counted.append(workload.model) or count(workload, *rest)
     )
     assert rows(*words) == first and not counted
     rows("mlp", "--device=cpu", "--num_gpus=3")
