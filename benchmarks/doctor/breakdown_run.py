@@ -192,7 +192,7 @@ def measure_breakdown(
         (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
         if compute:
             progress.begin("measuring the roofline", measured=True)
-            roofline, why_not = device_peak.measure_apart(of.workload, of.devices.device, of.precision, compute.value)
+            roofline, why_not = device_peak.roofline_apart(of.workload, of.devices.device, of.precision, compute.value)
             lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
             progress.end()
             about_roofline = ["The stage compute, on one device, and its roofline:", *lines]

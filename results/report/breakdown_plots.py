@@ -125,15 +125,10 @@ def against(table: published.Table) -> figures.Plot:
         for axis, (name, group) in zip(axes, panels.items(), strict=True):
             lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
             for number, (line, theirs) in enumerate(lines, start=1):
-                rates = [f.images_per_sec for f in theirs]
-                bars = figures.error_bars(f.measured for f in theirs)
-                look = {"label": _shortened(line), "alpha": 0.7, "linestyle": "--", **figures.look(number)}
-                axis.errorbar([f.devices for f in theirs], rates, yerr=bars, **look)
-            best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
-            mine = [best[devices] for devices in sorted(best)]
-            look = {"label": "yours", **figures.look(0)}
-            bars = figures.error_bars(row.measured for row in mine)
-            axis.errorbar([r.devices for r in mine], [r.rate for r in mine], yerr=bars, **look)
+                points = [(figure.devices, figure.measured) for figure in theirs]
+                figures.draw_line(axis, number, points, label=_shortened(line), alpha=0.7, linestyle="--")
+            best = {row.devices: row.measured for row in sorted(group, key=lambda row: row.rate)}
+            figures.draw_line(axis, 0, best.items(), label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")
             axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))

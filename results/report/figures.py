@@ -122,10 +122,17 @@ def grouped(
     }
 
 
-def error_bars(found: Iterable[Interval]) -> list[list[float]]:
+def error_bars(values: Iterable[Interval]) -> list[list[float]]:
     """Returns the lengths of the intervals below and above their values; 0 where they are unknown."""
-    bounded = [one.bounded for one in found]
-    return [[max(0.0, one.value - one.low) for one in bounded], [max(0.0, one.high - one.value) for one in bounded]]
+    bounded = [value.bounded for value in values]
+    return [[max(0.0, b.value - b.low) for b in bounded], [max(0.0, b.high - b.value) for b in bounded]]
+
+
+def draw_line(axis: Axes, number: int, points: Iterable[tuple[float, Interval]], **style: Any) -> None:
+    """Draws points in ascending order, each with its interval, as the line with that number."""
+    places, values = zip(*sorted(points, key=lambda point: point[0]), strict=True)
+    bars = error_bars(values)
+    axis.errorbar(places, [value.value for value in values], yerr=bars, **{**look(number), **style})
 
 
 def model_and_batch(row: Row) -> str:

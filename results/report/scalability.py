@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from results import intervals
 from results.intervals import Interval
@@ -88,28 +89,22 @@ def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWE
 
 
 def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[Curve]:
-    siblings, seen = Siblings(rows), set()
+    siblings = Siblings(rows)
     for noun in nouns:
-        for row in rows:
-            alike = [] if row.images_per_sec is None else siblings.all_of(row, _VARYING[noun])
+        for alike in siblings.groups(_VARYING[noun]):
             # On several hosts each has a parameter server; on one, their number is a setting.
-            if noun == "worker" and all(one.count("num_hosts") == 1 for one in alike):
-                alike = [one for one in alike if one.config.get("num_ps") == row.config.get("num_ps")]
-            group = (noun, *map(id, alike))
-            by_number = {_number(one, noun): one for one in alike}
-            if len(by_number) >= least and group not in seen:
-                seen.add(group)
-                yield _curve(noun, dict(sorted(by_number.items())))
+            on_one_host = noun == "worker" and all(row.count("num_hosts") == 1 for row in alike)
+            lines: dict[Any, dict[int, Row]] = {}
+            for row in alike:
+                number = row.count("num_devices" if noun == "device" else "num_workers")
+                lines.setdefault(row.config.get("num_ps") if on_one_host else None, {})[number] = row
+            yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
     """Returns the first curves of at least three numbers that could be fitted; each takes some milliseconds."""
     every = (curve for curve in _curves(rows, NOUNS, _FEWEST_FOR_REPORT) if curve.fit is not None)
     return list(itertools.islice((curve for curve in every if len(curve.fitted) >= _FEWEST_FOR_REPORT), _MOST_CURVES))
-
-
-def _number(row: Row, noun: str) -> int:
-    return row.count("num_devices" if noun == "device" else "num_workers")
 
 
 def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:

@@ -63,8 +63,8 @@ def test_every_row_of_the_guide_stands_beside_a_run_with_its_settings(model: str
             **{name: chosen.to_dict()[name] for name in names}
         )
     records = list(made.values())
-    (table,) = [one for one in side_tables(records, summarize(records), [TABLE]) if one.name == "published"]
-    found = sorted((where, setting, rate) for _, _, _, where, setting, rate, *_ in table.lines)
+    (side,) = [side for side in side_tables(records, summarize(records), [TABLE]) if side.name == "published"]
+    found = sorted((where, setting, rate) for _, _, _, where, setting, rate, *_ in side.table.rows)
     assert found == sorted(
         (
             row["machine"],
