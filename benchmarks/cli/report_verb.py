@@ -30,10 +30,9 @@ from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.exchange.public_table import TableError
 from results.masking import MASK
 from results.record import Record, flat
-from results.report import headline, published
-from results.report.anomalies import anomalies, warnings_of
+from results.report import published
+from results.report.contents import Report
 from results.store import JSONL_NAME, replace
-from results.summary import summarize
 
 if TYPE_CHECKING:
     from results.report.figures import Plot
@@ -73,43 +72,41 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         return _sent(records, targets, paths, announce=warn)  # stdout may have the export
     if values["table"] is not None:
         raise UsageError(f"--table={values['table']} is about an export: give --format=csv, json or parquet, too.")
-    tables = _tables(values["against"] or "")
+    contents = Report(records, _tables(values["against"] or ""))
     if values["output"] is None:
-        rows = summarize(records)
-        unmatched = [why for each in tables if (why := published.why_none(rows, each))]
-        standings = [f"{name}: {standing}" for name, standing in published.standings(rows, tables)]
-        for line in [*headline.lines(rows), "", *standings, *unmatched, *anomalies(rows), *warnings_of(records)]:
+        for line in contents.lines:
             say(line)
-        for problem in (each for one in tables for each in one.problems):
-            warn(problem)
-        return _sent(records, targets, paths)
+        for note in contents.notes:
+            (warn if note in contents.problems else say)(note)
+    else:
+        _write(contents, list(map(str, paths)), Path(values["output"]))
+    return _sent(records, targets, paths)
+
+
+def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
+    """Writes a report into a directory, and prints its headline.
+
+    Raises:
+        UsageError: the directory cannot be written, or holds results of its own.
+    """
     from results.report import write  # with matplotlib, which takes its time
 
-    output = Path(values["output"])
     if (output / JSONL_NAME).exists():
         raise UsageError(
             f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
             f"Name another directory, such as {output / 'report'}."
         )
     try:
-        rows, notes = write.write(
-            records,
-            [str(path) for path in paths],
-            output,
-            against_tables=tables,
-            one_by_one=_shown_drawing,
-        )
+        write.write(contents, sources, output, _shown_drawing)
     except OSError as error:
         raise UsageError(
             f"--output={output}: {error.strerror or error}. Name a directory that can be written."
         ) from error
-    say("\n".join([*headline.lines(rows), ""]))
-    for name, standing in published.standings(rows, tables):
-        say(f"{name}: {standing}")
-    for note in notes[:_MOST_NOTES]:
+    for line in contents.lines:
+        say(line)
+    for note in contents.notes[:_MOST_NOTES]:
         warn(note)
-    say(f"{len(records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
-    return _sent(records, targets, paths)
+    say(f"{len(contents.records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
 
 
 def _sent(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import say, warn
@@ -93,6 +93,17 @@ def _certainty(is_clear: Sequence[bool]) -> str:
     return f", by mean times (a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')})"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Comparison:
+    """The reductions of a message: the mean seconds of the valid ones, the clearly fastest, and its lead in words."""
+
+    message: Message
+    num_devices: int
+    seconds: Mapping[str, float]
+    fastest: str | None
+    lead: str
+
+
 class Report:
     """Saves a record and prints a row for each reduction of each message; names the fastest at the end.
 
@@ -116,12 +127,8 @@ class Report:
         self._tolerance = expected.tolerance(modifiers)
         self._facts = {"device": devices.device, "virtual_gpus": devices.virtual_gpus, "precision": precision}
         self._warnings = {count: self._quality_warnings(0 if devices.on_gpu else count) for count in described}
-        # Of messages of one tensor, by number of devices and of elements.
-        self._seconds: dict[int, dict[int, dict[str, float]]] = {}
         self._cannot: Mapping[int, Mapping[str, str]] = {}
-        self._winners: dict[str, dict[int, str]] = {}  # by message and number of devices
-        # By number of devices: whether a reduction is clearly the fastest, for each size that compares several.
-        self._is_clear: dict[int, list[bool]] = {}
+        self._comparisons: list[_Comparison] = []
         self._begun: tuple[Message, int] | None = None
         self._failed = 0
         self._all_saved = True
@@ -168,12 +175,8 @@ class Report:
         self._save(list(records.values()))
         valid = {spec: timings[spec].seconds for spec, record in records.items() if record.status is Status.OK}
         means = {spec: sum(seconds) / len(seconds) for spec, seconds in valid.items()}
-        if len(message.shapes) == 1 and means:
-            self._seconds.setdefault(num_devices, {})[message.size_bytes // FLOAT32_BYTES] = means
         fastest, lead = winner(valid)
-        if len(message.shapes) == 1 and len(valid) > 1:
-            self._is_clear.setdefault(num_devices, []).append(fastest is not None)
-        self._winners.setdefault(message.name, {})[num_devices] = lead
+        self._comparisons.append(_Comparison(message, num_devices, means, fastest, lead))
         for spec, record in records.items():
             numbers, verdict = ["", "", ""], f"{record.status.upper()}: {record.reason}"
             if spec in means:
@@ -189,14 +192,8 @@ class Report:
     def close(self) -> ExitStatus:
         """Prints the fastest reduction and warnings; returns whether all reductions were right and saved."""
         if self._as_text:
-            # Packed gradients are reduced in other sizes than their own, so sizes in a spec would be wrong.
-            packed = self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes
-            for line in self._winner_lines():
+            for line in [*self._winner_lines(), *self._fastest_lines()]:
                 say(line)
-            for num_devices, seconds in self._seconds.items():
-                if spec := fastest_spec(seconds, by_size=not packed):
-                    how = _certainty(self._is_clear.get(num_devices, []))
-                    say(f"Fastest over these sizes on {num_devices} devices{how}: --all_reduce_spec={spec}")
             if self._all_saved:
                 say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
         for sentence in self._warnings[max(self._warnings)]:
@@ -207,17 +204,29 @@ class Report:
 
     def _winner_lines(self) -> list[str]:
         """Returns the winner of each message by number of devices, and its lead over the next."""
-        if not self._winners:
+        if not self._comparisons:
             return []
-        header = ["message", *(counted(number, "device") for number in self._described)]
+        leads = {(c.message.name, c.num_devices): c.lead for c in self._comparisons}
         rows = [
-            [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._described)]
-            for message, leads in self._winners.items()
+            [name, *("nothing to exchange" if n == 1 else leads.get((name, n), "") for n in self._described)]
+            for name in dict.fromkeys(name for name, _ in leads)
         ]
         note = (
             "Fastest reduction (*) and how much longer the next takes; no clear winner: all named are within the noise."
         )
-        return ["", note, *Table(header, rows).text(), ""]
+        columns = ["message", *(counted(number, "device") for number in self._described)]
+        return ["", note, *Table(columns, rows).text(), ""]
+
+    def _fastest_lines(self) -> Iterator[str]:
+        """Yields for each number of devices the reductions that are the fastest over messages of one tensor."""
+        # Packed gradients are reduced in other sizes than their own, so sizes in a spec would be wrong.
+        packed = self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes
+        for number in self._described:
+            of_sizes = [c for c in self._comparisons if c.num_devices == number and len(c.message.shapes) == 1]
+            seconds = {c.message.size_bytes // FLOAT32_BYTES: c.seconds for c in of_sizes if c.seconds}
+            if spec := fastest_spec(seconds, by_size=not packed):
+                certainty = _certainty([c.fastest is not None for c in of_sizes if len(c.seconds) > 1])
+                yield f"Fastest over these sizes on {number} devices{certainty}: --all_reduce_spec={spec}"
 
     def _quality_warnings(self, cpu_devices: int) -> list[str]:
         conditions = Conditions(

@@ -17,8 +17,8 @@ from results.masking import without_secrets
 from results.record import Record, Status, recorded_command
 from results.report import headline
 from results.report.anomalies import title as label
+from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, Plot
-from results.report.side_tables import SideTable
 from results.summary import Row
 from results.text import Table
 from results.version import SUITE_VERSION
@@ -29,29 +29,16 @@ _MOST_NOTES = 30
 _MOST_ENVIRONMENTS = 6
 
 
-def html(
-    records: Sequence[Record],
-    rows: Sequence[Row],
-    *,
-    title: str,
-    summary: str,
-    notes: Sequence[str],
-    drawings: Sequence[tuple[Plot, str]],
-    tables: Sequence[SideTable],
-    sources: Sequence[str],
-) -> str:
-    """Returns the page of records and their rows.
-
-    `drawings` are plots as SVG, `sources` are of the records.
-    """
+def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence[str]) -> str:
+    """Returns the page of a report; `drawings` are plots as SVG, `sources` are of the records."""
     templates = importlib.resources.files("results.report").joinpath("templates")
-    table = headline.table(rows)
+    rows, table = report.rows, headline.table(report.rows)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     script = templates.joinpath("report.js").read_text(encoding="utf-8").replace("{{ colours }}", json.dumps(COLOURS))
     return environment.from_string(templates.joinpath("report.html").read_text(encoding="utf-8")).render(
         zip=zip,
-        title=title,
-        summary=summary,
+        title=TITLE,
+        summary=report.summary,
         results=table,
         rows=[
             {
@@ -63,12 +50,12 @@ def html(
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),
-        statuses=sorted({str(record.status) for record in records}),
-        notes=notes[:_MOST_NOTES],
-        more_notes=max(0, len(notes) - _MOST_NOTES),
+        statuses=sorted({str(record.status) for record in report.records}),
+        notes=report.notes[:_MOST_NOTES],
+        more_notes=max(0, len(report.notes) - _MOST_NOTES),
         figures=[(plot, markupsafe.Markup(svg)) for plot, svg in drawings],
-        tables=tables,
-        environments=list(_environments(records)),
+        tables=report.tables,
+        environments=list(_environments(report.records)),
         glossary=GLOSSARY,
         version=SUITE_VERSION,
         sources=", ".join(sources),

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from results import loading, store
 from results.exchange import public_table
@@ -87,33 +86,23 @@ def _of_records(name: str, path: Path) -> Table:
     return Table(name=one_line(name), source=sentence, figures=figures, problems=tuple(loaded.problems))
 
 
-def _facts(row: Row) -> dict[str, Any]:
-    """Returns what must be equal where figures are compared; None: unknown."""
-    names = ("batch_per_device", "forward_only", "precision", "data_name")
-    batch, forward_only, precision, data = (row.config.get(name) for name in names)
-    facts = {"model": row.config.get("model"), "batch per device": batch, "devices": row.devices}
-    return {**facts, "inference": forward_only or False, "precision": precision, "data": data}
-
-
 def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
-    """Returns in what a row and a figure differ, with both values, and what the figure does not state."""
-    theirs = {
-        "model": figure.model,
-        "batch per device": figure.batch_per_device,
-        "devices": figure.devices,
-        "inference": figure.forward_only,
-        "precision": figure.precision or None,
-        "data": figure.data or None,
+    """Returns in what a row and a figure differ, with both values, and what one of them does not state."""
+    config = row.config
+    compared = {
+        "model": (config.get("model"), figure.model),
+        "batch per device": (config.get("batch_per_device"), figure.batch_per_device),
+        "devices": (row.devices, figure.devices),
+        "inference": (config.get("forward_only") or False, figure.forward_only),
+        "precision": (config.get("precision"), figure.precision or None),
+        "data": (config.get("data_name"), figure.data or None),
     }
     different, unknown = [], []
-    for name, mine in _facts(row).items():
-        other = theirs[name]
-        if other is None and name != "batch per device":
+    for name, (mine, theirs) in compared.items():
+        if theirs is None and name != "batch per device" or mine is None and name in ("precision", "data"):
             unknown.append(name)
-        elif mine is None and name in ("precision", "data"):
-            unknown.append(name)
-        elif not (mine == other or _is_alike(name, str(mine), str(other))):
-            different.append(f"{name} (yours {mine}, theirs {'unknown' if other is None else other})")
+        elif not (mine == theirs or _is_alike(name, str(mine), str(theirs))):
+            different.append(f"{name} (yours {mine}, theirs {'unknown' if theirs is None else theirs})")
     return different, unknown
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from results import intervals
 from results.intervals import Interval
@@ -94,10 +93,10 @@ def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[C
         for alike in siblings.groups(_VARYING[noun]):
             # On several hosts each has a parameter server; on one, their number is a setting.
             on_one_host = noun == "worker" and all(row.count("num_hosts") == 1 for row in alike)
-            lines: dict[Any, dict[int, Row]] = {}
+            lines: dict[str, dict[int, Row]] = {}
             for row in alike:
                 number = row.count("num_devices" if noun == "device" else "num_workers")
-                lines.setdefault(row.config.get("num_ps") if on_one_host else None, {})[number] = row
+                lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})[number] = row
             yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
 
 

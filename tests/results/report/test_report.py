@@ -18,6 +18,7 @@ from docs import generate
 from results.columns import COLUMNS
 from results.record import Record, Status
 from results.report import published, write
+from results.report.contents import Report
 from results.report.figures import model_and_batch
 from results.summary import summarize
 from tests.support.records import fake_run
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("report")  # one report and one browser for
 def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of everything."""
     output = tmp_path_factory.mktemp("report")
-    write.write(everything, ["fake.jsonl"], output, against_tables=[GUIDE])
+    write.write(Report(everything, [GUIDE]), ["fake.jsonl"], output)
     return output
 
 
@@ -63,7 +64,7 @@ def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
 
 
 def test_a_plot_is_saved_as_svg_and_as_png(tmp_path: Path) -> None:
-    write.write([fake_run()], ["fake.jsonl"], tmp_path)
+    write.write(Report([fake_run()]), ["fake.jsonl"], tmp_path)
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"steps.svg", "steps.png"}
     assert "resnet50, replicated psgpu, 1 x 32" in (tmp_path / "plots" / "steps.svg").read_text()
     with Image.open(tmp_path / "plots" / "steps.png") as picture:
@@ -85,7 +86,7 @@ def test_side_tables_are_on_the_page_and_in_markdown(written: Path) -> None:
 
 @pytest.mark.usefixtures("no_plots")
 def test_a_table_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
-    write.write([fake_run()], ["fake.jsonl"], tmp_path)
+    write.write(Report([fake_run()]), ["fake.jsonl"], tmp_path)
     assert '<section id="input">' not in (tmp_path / "report.html").read_text()
     assert "## Reductions" not in (tmp_path / "report.md").read_text()
 
@@ -98,7 +99,7 @@ def test_unlike_runs_are_not_on_one_line() -> None:
 @pytest.mark.usefixtures("no_plots")
 def test_text_stays_text_in_markdown(tmp_path: Path) -> None:
     reason = "It said: a | b\n<img src=x> & more"
-    write.write([fake_run(status=Status.CRASH, reason=reason)], ["x"], tmp_path)
+    write.write(Report([fake_run(status=Status.CRASH, reason=reason)]), ["x"], tmp_path)
     markdown = (tmp_path / "report.md").read_text()
     assert "a \\| b &lt;img src=x> &amp; more |" in markdown
 
@@ -123,7 +124,7 @@ def test_the_page_needs_nothing_else(written: Path) -> None:
 
 
 def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Record]) -> None:
-    write.write([r for r in everything if r.kind == "allreduce"], ["x"], tmp_path)
+    write.write(Report([r for r in everything if r.kind == "allreduce"]), ["x"], tmp_path)
     page = page_without_scripts(tmp_path)
     assert '<section id="reductions">' in page and page.count("<svg") == 1, "the plot of reductions"
 
@@ -131,7 +132,9 @@ def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Rec
 def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, tmp_path: Path) -> None:
     run = fake_run(num_devices=3)
     assert published.why_none(summarize([fake_run(), run]), GUIDE) is None, "the first has one"
-    _, (first, *_) = write.write([run], ["x"], tmp_path, against_tables=[GUIDE])
+    report = Report([run], [GUIDE])
+    write.write(report, ["x"], tmp_path)
+    first = report.notes[0]
     assert first.startswith("No row has a figure in guide2017: ") and "inception3 (32, 64)," in first
     assert "on 1, 2, 4, 8, 16, 32, 64 devices" in first
     for name in ("report.html", "report.md"):
@@ -429,7 +432,7 @@ def test_the_chart_is_as_wide_as_the_window_allows(browser: Any, written: Path) 
 @pytest.mark.usefixtures("no_plots")
 def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(browser: Any, tmp_path: Path) -> None:
     """Two repeats that differ widely have an interval from almost 0."""
-    write.write([fake_run(step_seconds=seconds) for seconds in (1.0, 60.0)], ["x"], tmp_path)
+    write.write(Report([fake_run(step_seconds=seconds) for seconds in (1.0, 60.0)]), ["x"], tmp_path)
     page = browser.new_page()
     page.goto(f"file://{tmp_path / 'report.html'}")
     page.locator("#chart canvas").wait_for()
@@ -465,7 +468,7 @@ def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
 @pytest.mark.usefixtures("no_plots")
 def test_a_large_page_is_small_and_shows_more_on_demand(browser: Any, tmp_path: Path) -> None:
     records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch) for batch in range(1, 1201)]
-    write.write(records, ["many.jsonl"], tmp_path)
+    write.write(Report(records), ["many.jsonl"], tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2.5e6
     page = browser.new_page()
     page.set_default_timeout(BROWSER_MILLISECONDS)
