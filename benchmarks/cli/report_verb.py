@@ -115,7 +115,6 @@ def _sent(
     paths: Sequence[Path],
     announce: Callable[[str], None] = say,
 ) -> ExitStatus:
-    """Sends records to trackers, if there are some; their failure is that of the report."""
     return ExitStatus.OK if handover.send(records, targets, paths, announce) else ExitStatus.RUN_FAILED
 
 
@@ -173,7 +172,6 @@ def _tables(names: str) -> list[published.Table]:
 
 
 def _shown_drawing(plots: Sequence[Plot]) -> Iterator[Plot]:
-    """Yields plots, and shows how many have been drawn."""
     with progress.counted("drawing plots", len(plots)):
         for plot in plots:
             yield plot
@@ -262,7 +260,6 @@ def diff(words: Sequence[str]) -> ExitStatus:
 
 
 def _find(run_id: str, records: Sequence[Record]) -> Record:
-    """Returns the record whose id starts with `run_id`."""
     found = [record for record in records if record.identity.run_id.startswith(run_id)]
     if len(found) == 1:
         return found[0]
@@ -271,7 +268,6 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value in a line; of a long one, such as the placement of all variables, the beginning."""
     text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
 

@@ -104,7 +104,6 @@ def _balance(balance: Balance, model: ModelFacts, *, divides: bool) -> dict[str,
 
 
 def _arithmetic(modifiers: Modifiers, towers: int, batch_global: int) -> str:
-    """Returns what a step computes if the manager itself does not deviate."""
     words = [f"as one device with a batch of {batch_global}, without batch-norm statistics"]
     if modifiers.fc_model_parallel and towers > 1:
         words.append("but dropout draws other units")

@@ -88,7 +88,6 @@ def _check_variables(model: Model) -> None:
 
 
 def _layers(model: keras.Model) -> Iterator[keras.Layer]:
-    """Yields the layers of a model and of the models in it."""
     for layer in model.layers:
         if hasattr(layer, "layers"):
             yield from _layers(layer)

@@ -144,7 +144,6 @@ def _say_table(rows: Sequence[_Row], columns: _Columns) -> None:
 
 
 def _number(value: float | None, factor: float = 1.0) -> str:
-    """Returns a number with three digits, or all before the point; `?` if it is unknown."""
     if value is None:
         return "?"
     scaled = factor * value

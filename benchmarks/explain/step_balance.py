@@ -230,7 +230,6 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
 
 
 def _is_alone(record: Record, workload: Workload, precision: str) -> bool:
-    """Returns whether a record is of training the same model on one device, which exchanges nothing."""
     wanted = {"model": workload.model, "precision": precision, "forward_only": workload.forward_only}
     same = all(record.config.get(name) == value for name, value in wanted.items())
     towers = (record.config.get("num_devices"), record.config.get("num_workers", 1))

@@ -101,7 +101,6 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Returns numbers of devices, ascending."""
     numbers = {whole_number(word) or 0 for word in text.split(",")}
     if 0 in numbers:
         raise UsageError(f"--num_gpus={text}: pass one or more numbers of devices, such as 8 or 1,2,4,8.")

@@ -98,13 +98,11 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
 
 
 def _panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
-    """Returns a figure with one panel, high enough for horizontal bars with these labels."""
     figure, (axis,) = figures.panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
     return figure, axis
 
 
 def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes]:
-    """Returns a panel with one horizontal bar per label, made of parts, with a legend above; empty parts are absent."""
     figure, axis = _panel_of_bars(list(bars))
     frame = pd.DataFrame.from_dict(bars, orient="index")
     colours = dict(zip(frame, figures.COLOURS, strict=False))

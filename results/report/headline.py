@@ -41,7 +41,6 @@ def _model(row: Row) -> str:
 
 
 def _median(row: Row, name: str) -> float | None:
-    """Returns the median of a derived number over the valid repeats that have it."""
     values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
     return statistics.median(values) if values else None
 

@@ -107,7 +107,6 @@ def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
 
 
 def _is_alike(name: str, mine: str, theirs: str) -> bool:
-    """Returns whether words mean the same: a model by its published name, real data by that of a data set."""
     if name == "model":
         return _MODELS.get(mine) == theirs
     return name == "data" and theirs == "real" and not mine.startswith("synthetic")

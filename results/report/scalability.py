@@ -212,7 +212,6 @@ def percent(share: Interval) -> str:
 
 
 def _percent(share: float) -> str:
-    """Returns percent with two digits, as far as they are not below 0.001 or far above 100."""
     if share > _MUCH:
         return f"over {100 * _MUCH:.0f}"
     return f"{100 * share:.0f}" if share >= 0.1 else f"{round(100 * share, 3):.2g}"

@@ -96,7 +96,6 @@ def _winners(standings: Sequence[Row]) -> SideTable:
 
 
 def _scaling(rows: Sequence[Row]) -> SideTable:
-    """Returns the law that fits each curve of at least three numbers of devices or workers, and what it predicts."""
     columns = ("runs", "measured", "sigma %", "kappa %", "predicted", "efficiency %", "50 % at", "falls beyond")
     table = Table(columns, list(map(scalability.summary, scalability.to_report(rows))))
     note = "Universal Scalability Law with 95 % intervals: sigma is contention, kappa coherence."
@@ -162,8 +161,6 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
 
 
 def _reductions(records: Sequence[Record]) -> SideTable:
-    """Returns the results of `allreduce`."""
-
     def cells(record: Record) -> list[str]:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
         return [

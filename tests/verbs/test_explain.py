@@ -139,7 +139,6 @@ def test_the_busiest_process_of_a_cluster_counts(run_bench: RunBench) -> None:
 
 
 def _rows(done: Finished) -> dict[str, Any]:
-    """The rows of a table in JSON by model, in their order."""
     assert done.status == 0, done.stderr
     return {row["model"]: row for row in json.loads(done.stdout)["models"]}
 

@@ -17,7 +17,6 @@ Rates = Sequence[float]
 
 
 def _runs(rates: Rates, *, batch: int = 32, **config: object) -> list[Record]:
-    """Repeats of a run with these rates."""
     images = batch * config.get("num_devices", 1)
     return [fake_run(step_seconds=images / rate, batch_per_device=batch, **config) for rate in rates]
 
