@@ -128,7 +128,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
     if values["against"]:
         raise UsageError("--against is about the table and the page: omit --format.")
     if values["table"] is not None and not form.has_tables:
-        with_tables = ", ".join(each for each, other in FORMATS.items() if other.has_tables)
+        with_tables = ", ".join(other_name for other_name, other in FORMATS.items() if other.has_tables)
         raise UsageError(f"--table={values['table']}: {name} has a view of its own. Tables are for {with_tables}.")
     if form.is_binary and values["output"] is None:
         raise UsageError(f"--format={name} is not text: give --output=FILE, too.")
@@ -150,7 +150,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _tables(names: str) -> list[published.Table]:
+def _tables(names: str) -> list[published.FigureTable]:
     """Returns the tables that --against names.
 
     Raises:
@@ -249,10 +249,10 @@ def diff(words: Sequence[str]) -> ExitStatus:
     first, second = (_find(word, records) for word in words[:2])
     alike = True
     for part in ("config", "environment", "placement", "derived"):
-        one, other = (flat(msgspec.to_builtins(getattr(record, part))) for record in (first, second))
-        changed = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+        before, after = (flat(msgspec.to_builtins(getattr(record, part))) for record in (first, second))
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         for name in changed:
-            say(f"{part}.{name}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
+            say(f"{part}.{name}: {_shown(before.get(name))} -> {_shown(after.get(name))}")
         alike = alike and (not changed or part == "derived")
     if alike:
         say("Configuration, environment and placement are the same.")
@@ -260,10 +260,10 @@ def diff(words: Sequence[str]) -> ExitStatus:
 
 
 def _find(run_id: str, records: Sequence[Record]) -> Record:
-    found = [record for record in records if record.identity.run_id.startswith(run_id)]
-    if len(found) == 1:
-        return found[0]
-    many = f"{len(found)} records have ids that start with" if found else "No record has the id"
+    matching = [record for record in records if record.identity.run_id.startswith(run_id)]
+    if len(matching) == 1:
+        return matching[0]
+    many = f"{len(matching)} records have ids that start with" if matching else "No record has the id"
     raise UsageError(f"{many} '{run_id}'; ids are in results.csv, column run_id.")
 
 

@@ -177,21 +177,21 @@ def show_placement(config: Config) -> None:
         else:
             session.execute(config, log, Display(), Alone(watchdog))
     if cluster is None or cluster.own == cluster.leader:
-        found = log.placement_of_all()
+        placement = log.placement_of_all()
         if config.output.output_format == "json":
-            say(json.dumps(found))
+            say(json.dumps(placement))
         else:
-            _say_placement(found, placement_tables.transfer_notes(found, config.to_dict()))
+            _say_placement(placement, placement_tables.transfer_notes(placement, config.to_dict()))
 
 
-def _say_placement(found: Mapping[str, Any], notes: Sequence[str]) -> None:
-    say(f"{found['manager']}\n")
-    sums = placement_tables.aggregation_table(found)
+def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:
+    say(f"{placement['manager']}\n")
+    sums = placement_tables.aggregation_table(placement)
     for title, table, empty in (
-        ("Variables", placement_tables.variable_table(found), "none"),
+        ("Variables", placement_tables.variable_table(placement), "none"),
         ("Sums of gradients over towers", sums, "none: no operation adds gradients of several towers"),
-        ("Transfers per step", placement_tables.transfer_table(found), "none"),
-        ("Bytes per device", placement_tables.device_table(found), "none"),
+        ("Transfers per step", placement_tables.transfer_table(placement), "none"),
+        ("Bytes per device", placement_tables.device_table(placement), "none"),
     ):
         for line in [title, *(f"  {line}" for line in (table.text() if table.rows else [empty])), ""]:
             say(line)

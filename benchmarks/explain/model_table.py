@@ -167,17 +167,17 @@ def _counts_of(configs: Sequence[Config]) -> list[_Counts]:
     """
     code = outside_models.code()
     parts = [(config.workload, config.devices, config.variables) for config in configs]
-    keys = [_key(*each, code) for each in parts]
-    found = [_FILE.find(key, _Counts) for key in keys]
-    missing = [index for index, counts in enumerate(found) if counts is None]
+    keys = [_key(*part, code) for part in parts]
+    of_configs = [_FILE.find(key, _Counts) for key in keys]
+    missing = [index for index, counts in enumerate(of_configs) if counts is None]
     if missing:
         start(Runtime())
         with progress.counted("counting operations", len(missing)):
             for index in missing:
-                found[index] = counts = _count(*parts[index])
+                of_configs[index] = counts = _count(*parts[index])
                 _FILE.put(keys[index], {"model": configs[index].workload.model, **msgspec.to_builtins(counts)})
                 progress.advance()
-    return [counts for counts in found if counts]
+    return [counts for counts in of_configs if counts]
 
 
 def _key(workload: Workload, devices: Devices, variables: Variables, code: Mapping[str, Any]) -> str:

@@ -71,9 +71,9 @@ def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
     names = list(seconds)
     if len(names) < 2:
         return (names[0], f"{names[0]} (the only one)") if names else (None, "none is valid")
-    means = {name: statistics.fmean(each) for name, each in seconds.items()}
+    means = {name: statistics.fmean(times) for name, times in seconds.items()}
     first, second = sorted(names, key=lambda name: means[name])[:2]
-    slower = slower_than_best([[1 / each for each in seconds[name]] for name in names])
+    slower = slower_than_best([[1 / times for times in seconds[name]] for name in names])
     ties = sorted((name for index, name in enumerate(names) if index not in slower), key=lambda name: means[name])
     if len(ties) > 1:
         return None, f"no clear winner: {first_few(ties, ', ')}"

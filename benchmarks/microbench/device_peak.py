@@ -109,10 +109,10 @@ def beside_peak(
     without_gpus = device == "gpu" and not environment["gpus"]  # a client without GPUs: its cached peak is its CPU's
     if derived.images_per_sec is None or not flops_per_image or without_gpus:
         return derived
-    found = stored_peak(peak_key(environment, environment["tensorflow_version"], precision))
-    if found is None:
+    stored = stored_peak(peak_key(environment, environment["tensorflow_version"], precision))
+    if stored is None:
         return derived
-    reachable = count * found.flops_per_sec
+    reachable = count * stored.flops_per_sec
     return replace(
         derived,
         measured_peak_tflops=reachable / 1e12,
@@ -127,7 +127,7 @@ def measure_roofline(
 
     The device is all cores of this host, or one GPU; `images_per_sec` is the rate that a run reached on it.
     """
-    found = peak(device, precision)
+    of_device = peak(device, precision)
     from benchmarks.training import flop_count
 
     batch = workload.batch_per_device
@@ -143,7 +143,7 @@ def measure_roofline(
     return Roofline(
         flops_per_image=work.flops / batch,
         bytes_per_image=work.moved_bytes / batch,
-        peak=found,
+        peak=of_device,
         images_per_sec=images_per_sec,
     )
 
@@ -165,10 +165,10 @@ def roofline_apart(
         return None, str(error)
 
 
-def to_dict(found: Roofline) -> dict[str, Any]:
+def to_dict(roofline: Roofline) -> dict[str, Any]:
     """Returns it as JSON can hold it."""
-    derived = {name: getattr(found, name) for name in ("limit", "most_images_per_sec", "mfu", "share_of_bound")}
-    return {**dataclasses.asdict(found), **derived, "sentences": found.sentences()}
+    derived = {name: getattr(roofline, name) for name in ("limit", "most_images_per_sec", "mfu", "share_of_bound")}
+    return {**dataclasses.asdict(roofline), **derived, "sentences": roofline.sentences()}
 
 
 def measure_peak(device: Literal["cpu", "gpu"], precision: str, clock: Clock = time.perf_counter) -> Peak:

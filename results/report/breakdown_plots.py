@@ -111,7 +111,7 @@ def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes
     return figure, axis
 
 
-def against(table: published.Table) -> figures.Plot:
+def against(table: published.FigureTable) -> figures.Plot:
     """Returns the plot of the user's rates and a table's figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:

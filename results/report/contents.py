@@ -21,7 +21,7 @@ class Report:
     """The contents of a report on records; `against` are tables of other people's figures."""
 
     records: Sequence[Record]
-    against: Sequence[published.Table] = ()
+    against: Sequence[published.FigureTable] = ()
 
     @functools.cached_property
     def rows(self) -> list[Row]:

@@ -96,15 +96,9 @@ def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
     return figure, axes[:count]
 
 
-def valid_training(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """Returns the training rows with a rate, and with these values in the configuration."""
-    return [
-        row
-        for row in rows
-        if row.images_per_sec is not None
-        and not row.config.get("forward_only")
-        and all(row.config.get(name) == value for name, value in wanted.items())
-    ]
+def valid_training(rows: Sequence[Row]) -> list[Row]:
+    """Returns the training rows with a rate."""
+    return [row for row in rows if row.images_per_sec is not None and not row.config.get("forward_only")]
 
 
 def grouped(
@@ -145,9 +139,9 @@ def log_scale(axis: Axes, *names: str) -> None:
     """Makes the axes `x`, `y` logarithmic, with numbers that need no formula."""
     for name in names:
         axis.set(**{f"{name}scale": "log"})
-        one = axis.xaxis if name == "x" else axis.yaxis
-        one.set_major_formatter(LogFormatter())
-        one.set_minor_formatter(LogFormatter())
+        ruler = axis.xaxis if name == "x" else axis.yaxis
+        ruler.set_major_formatter(LogFormatter())
+        ruler.set_minor_formatter(LogFormatter())
 
 
 def wrapped(label: str) -> str:

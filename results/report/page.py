@@ -115,10 +115,10 @@ def _of_chart(rate: Interval | None) -> list[float | None]:
 
 def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
     """Yields the facts of each machine with its software, once."""
-    seen: dict[tuple[str, str], Record] = {}
+    machines: dict[tuple[str, str], Record] = {}
     for record in records:
-        seen.setdefault((record.identity.hardware_key, record.identity.software_key), record)
-    for (hardware, software), record in list(seen.items())[:_MOST_ENVIRONMENTS]:
+        machines.setdefault((record.identity.hardware_key, record.identity.software_key), record)
+    for (hardware, software), record in list(machines.items())[:_MOST_ENVIRONMENTS]:
         suite = f"{record.identity.suite_version}, commit {record.identity.suite_commit}"
         facts = {name: _fact(value) for name, value in record.environment.items() if value not in (None, {}, [])}
         yield {"title": f"Hardware {hardware}, software {software}", "facts": [("suite", suite), *facts.items()]}

@@ -188,8 +188,8 @@ def table(curve: Curve) -> Table:
         return Table(columns, rows, numbers)
     before = curve.fit.most, curve.fit.rate(curve.fit.most).value
     for number in curve.predicted:
-        rate, each = curve.fit.rate(number), curve.fit.efficiency(number)
-        rows.append(line(number, " (predicted)", rate, each.scaled(number)))
+        rate, share = curve.fit.rate(number), curve.fit.efficiency(number)
+        rows.append(line(number, " (predicted)", rate, share.scaled(number)))
         before = number, rate.value
     return Table(columns, rows, numbers)
 
@@ -201,7 +201,7 @@ def summary(curve: Curve) -> list[str]:
         raise ValueError(f"{curve.title} has too few points.")
     number = curve.predicted[0]
     measured = f"{', '.join(map(str, curve.fitted))} {curve.noun}s"
-    shares = [percent(one) for one in (fit.sigma, fit.kappa)]
+    shares = [percent(share) for share in (fit.sigma, fit.kappa)]
     predicted = [f"{number} {curve.noun}s", percent(fit.efficiency(number))]
     return [curve.title, measured, *shares, *predicted, how_many(fit.half_efficient, fit), how_many(fit.fastest, fit)]
 
@@ -232,7 +232,7 @@ def how_many(number: Interval, fit: Fit) -> str:
 
 def verdict(curve: Curve) -> list[str]:
     """Returns what a curve shows, in sentences: how far it goes, what limits it, and how sure that is."""
-    said = [_shared(curve)] if curve.shared else []
+    sentences = [_shared(curve)] if curve.shared else []
     if curve.fit is None:
         why = "" if curve.shared else f" Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
         if len(curve.fitted) > 1:
@@ -240,8 +240,9 @@ def verdict(curve: Curve) -> list[str]:
                 f" The rate falls faster from one number of {curve.noun}s to the next than contention and coherence "
                 f"explain. Look for a slow {curve.noun} or link: `doctor` with the largest number shows it."
             )
-        return [*said, f"Nothing is fitted and nothing is predicted.{why}"]
-    return [*said, " ".join(_expected(curve, curve.fit)), " ".join(_limit(curve, curve.fit)), " ".join(_doubts(curve))]
+        return [*sentences, f"Nothing is fitted and nothing is predicted.{why}"]
+    parts = (_expected(curve, curve.fit), _limit(curve, curve.fit), _doubts(curve))
+    return [*sentences, *map(" ".join, parts)]
 
 
 def _shared(curve: Curve) -> str:
@@ -262,9 +263,9 @@ def _shared(curve: Curve) -> str:
 def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
     number = curve.predicted[0]
     rate, gain = fit.rate(number), fit.rate(number).value / fit.rate(fit.most).value - 1
-    found = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
+    shares = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
     yield (
-        f"{' and '.join(found)}: with {number} {curve.noun}s, {_images(rate.value)} images/s "
+        f"{' and '.join(shares)}: with {number} {curve.noun}s, {_images(rate.value)} images/s "
         f"({rate.range(_images)}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} "
         f"over {fit.most}."
     )

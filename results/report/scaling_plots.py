@@ -25,14 +25,14 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         by_manager = figures.grouped(group, lambda row: manager_of(row.config), figures.MOST_LINES)
         for number, (manager, line) in enumerate(by_manager.items()):
             figures.draw_line(axis, number, [(row.devices, row.measured) for row in line], label=manager)
-        one = max((row.rate for row in group if row.devices == 1), default=0.0)
+        single = max((row.rate for row in group if row.devices == 1), default=0.0)
         most = max(row.devices for row in group)
-        if one:
-            axis.plot([1, most], [one, one * most], linestyle=":", color="#7F7F7F", label="ideal")
+        if single:
+            axis.plot([1, most], [single, single * most], linestyle=":", color="#7F7F7F", label="ideal")
         axis.set(
             title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=sorted({r.devices for r in group})
         )
-        axis.set_ylim(0, 1.15 * max(one * most, *(row.rate for row in group)))
+        axis.set_ylim(0, 1.15 * max(single * most, *(row.rate for row in group)))
         axis.legend()
     return figure
 

@@ -52,7 +52,7 @@ class SideTable:
 
 
 def side_tables(
-    records: Sequence[Record], rows: Sequence[Row], against: Sequence[published.Table] = ()
+    records: Sequence[Record], rows: Sequence[Row], against: Sequence[published.FigureTable] = ()
 ) -> list[SideTable]:
     """Returns the tables that are not empty; `against` are those of other people's figures."""
     tables = [*_published(rows, against), *comparisons(rows), _scaling(rows), _reductions(records)]
@@ -102,7 +102,7 @@ def _scaling(rows: Sequence[Row]) -> SideTable:
     return SideTable("scalability", "How far it scales", table, note)
 
 
-def _published(rows: Sequence[Row], tables: Sequence[published.Table]) -> list[SideTable]:
+def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> list[SideTable]:
     """Returns where rows stand among comparable figures, in words and as a table of all of them."""
     standings = Table(("yours", _SENTENCE), published.standings(rows, tables))
     figures = Table(

@@ -112,8 +112,8 @@ def test_on_a_cpu_the_preset_has_batches_that_fit_there() -> None:
     assert found.keys() == {*MODELS.values()} and max(found.values()) == 32
 
 
-def _table(*figures: Figure) -> published.Table:
-    return published.Table(name="t", source="made up", figures=figures)
+def _table(*figures: Figure) -> published.FigureTable:
+    return published.FigureTable(name="t", source="made up", figures=figures)
 
 
 def _figure(**changes: object) -> Figure:

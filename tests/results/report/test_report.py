@@ -143,17 +143,6 @@ def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, t
     assert published.why_none(failed, published.table("modern")), "it has no rate"
 
 
-def test_published_figures_stand_beside_the_same_model_and_devices() -> None:
-    (row,) = summarize([fake_run(num_devices=8, batch_per_device=64)])
-    beside = published.beside(row, GUIDE)
-    assert {(f.model, f.devices, f.batch_per_device) for f in beside} == {("ResNet-50", 8, 64)}
-    assert {f.machine.split()[0] for f in beside} == {"DGX-1", "EC2", "GCE"}
-    (inference,) = summarize([fake_run(num_devices=8, batch_per_device=64, forward_only=True)])
-    assert published.beside(inference, GUIDE) == []
-    assert {figure.model for figure in published.table("modern").figures} == {"ResNet-50"}
-    assert all(figure.images_per_sec > 0 for table in published.SOURCES for figure in published.table(table).figures)
-
-
 GOLDEN_HEADER = (
     "run_id,session_id,time_utc,kind,status,reason,model,variable_update,all_reduce_spec,staged_vars,"
     "relaxed_consistency,asynchronous,fc_model_parallel,num_gpus,device,batch_per_device,batch_global,data,"
