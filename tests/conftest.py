@@ -225,12 +225,12 @@ def train_here() -> Callable[..., RunLog]:
     from benchmarks.config import config, flag, run_flags
     from benchmarks.measure.display import Display
     from benchmarks.measure.run_log import RunLog
-    from benchmarks.run import session
+    from benchmarks.run.train import carry_out
 
     def train(*words: str) -> RunLog:
         chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
         log = RunLog(images_per_step=chosen.batch_global, towers=chosen.devices.num_devices)
-        session.execute(chosen, log, Display(), Alone())
+        carry_out(chosen, log, Display(), Alone())
         return log
 
     return train

@@ -127,7 +127,7 @@ def _set_layout_optimizer(value: str) -> None:
 def _keep_metadata(path: str) -> None:
     from benchmarks.tracing import traced_steps
 
-    take = traced_steps.Tracer.traced
+    take = traced_steps.traced_step
 
     def metadata(*arguments: Any, **named: Any) -> Any:
         taken = take(*arguments, **named)
@@ -135,7 +135,7 @@ def _keep_metadata(path: str) -> None:
             Path(path).write_bytes(taken.SerializeToString())
         return taken
 
-    traced_steps.Tracer.traced = metadata
+    traced_steps.traced_step = metadata
 
 
 # By name, what no flag does, once TensorFlow is imported; what follows the colon of a change is the argument.

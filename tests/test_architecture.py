@@ -133,7 +133,7 @@ def test_imports_go_one_way() -> None:
         ("benchmarks.sweep.grid", "benchmarks.Config", True),
         ("benchmarks.__init__", "benchmarks.library", False),
         ("benchmarks.graph.stepper", "benchmarks.measure.timing", False),
-        ("benchmarks.run.session", "benchmarks.run.runner", False),
+        ("benchmarks.run.train", "benchmarks.run.runner", False),
         ("results.gate.decision", "benchmarks.errors", True),
         ("results.gate.decision", "results.record", False),
         ("models.specs", "variable_mgr.catalog", True),

@@ -261,9 +261,9 @@ def test_an_option_is_declared_and_used(tmp_path: Path) -> None:
 OPTIONS = {
     "label_smoothing": {"benchmarks/training/options.py", "benchmarks/graph/run_graph.py"},
     "max_ckpts_to_keep": {
-        "benchmarks/callbacks/options.py",
+        "benchmarks/checkpoints/options.py",
         "benchmarks/config/rule_table.py",
-        "benchmarks/checkpoints/resuming.py",
+        "benchmarks/checkpoints/saving.py",
     },
     "resize_method": {
         "benchmarks/data/options.py",

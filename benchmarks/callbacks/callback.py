@@ -1,4 +1,4 @@
-"""What is done between steps, and which steps are taken without being measured."""
+"""Callbacks: what is done between steps, and which steps are taken without being measured."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from benchmarks.cluster.member import Team
 from benchmarks.measure.timing import Phase
 
 
-class Interlude(Protocol):
-    """Something that is done between two steps: a checkpoint is saved, the weights are evaluated.
+class Callback(Protocol):
+    """Is called between two steps, such as to save a checkpoint.
 
     Attributes:
         name: as a noun phrase, such as `a checkpoint`.
@@ -20,14 +20,14 @@ class Interlude(Protocol):
     name: str
 
     def is_due(self, steps: int, *, last: bool) -> bool:
-        """Returns whether it is done after that many steps; `last`: no more follow."""
+        """Returns whether it is called after that many steps; `last`: no more follow."""
 
-    def do(self, steps: int) -> bool:
-        """Does it after that many steps, in the leader's process. Returns whether training has reached its aim."""
+    def after_step(self, steps: int) -> bool:
+        """Is called in the leader's process. Returns whether training has reached its aim."""
 
 
-class Aside(Protocol):
-    """Takes some steps in a way of its own, such as with a profiler: they train, but are not measured."""
+class UnmeasuredSteps(Protocol):
+    """Takes some steps itself, such as with a profiler: they train, but are not measured."""
 
     def wants(self, step: int) -> bool:
         """Returns whether it takes this step, counted from 1. All workers must give the same answer."""
@@ -36,18 +36,22 @@ class Aside(Protocol):
         """Takes a step of all towers."""
 
 
-class Agenda:
-    """Counts the steps of a training, and does between them what is due. All workers stop for it together.
+class Callbacks:
+    """Counts the steps of a training, and calls what is due between them. All workers stop for it together.
 
-    Steps are counted from the first of the training, which an earlier run may have begun. Not for asynchronous towers,
-    which never pause: for those only `end` may have something to do. `paused_seconds` is what all that took so far.
+    Steps are counted from the first of the training, which an earlier run may have begun. Asynchronous towers never
+    pause: with them only `after_run` may have something to call.
 
     Args:
         team: the processes that train together.
         steps: that were taken before this run.
-        interludes: in the order in which they are done.
-        asides: may take steps.
-        ends_at: the number of steps, those of asides included, at which training ends; None: measured steps decide.
+        callbacks: in the order in which they are called.
+        unmeasured: may take steps.
+        ends_at: the number of steps, unmeasured ones included, at which training ends; None: measured steps decide.
+
+    Attributes:
+        is_enough: whether training ends here.
+        paused_seconds: that the callbacks and unmeasured steps took so far.
     """
 
     def __init__(
@@ -55,40 +59,40 @@ class Agenda:
         team: Team,
         *,
         steps: int = 0,
-        interludes: Sequence[Interlude] = (),
-        asides: Sequence[Aside] = (),
+        callbacks: Sequence[Callback] = (),
+        unmeasured: Sequence[UnmeasuredSteps] = (),
         ends_at: int | None = None,
     ) -> None:
         self._team = team
-        self._interludes, self._asides = interludes, asides
+        self._callbacks, self._unmeasured = callbacks, unmeasured
         self._ends_at = ends_at
         self.steps = steps
         self.is_enough = False
         self.paused_seconds = 0.0
 
     def after_step(self, _: Phase) -> None:
-        """Counts a step, and does what is due. To be called after every step."""
+        """Counts a step, calls what is due, and has the unmeasured steps taken that follow."""
         begin = time.perf_counter()
         self._count()
-        while not self.is_enough and (aside := next((a for a in self._asides if a.wants(self.steps + 1)), None)):
-            aside.take(self.steps + 1)
+        while not self.is_enough and (taker := next((u for u in self._unmeasured if u.wants(self.steps + 1)), None)):
+            taker.take(self.steps + 1)
             self._count()
         self.paused_seconds += time.perf_counter() - begin
 
-    def end(self) -> None:
-        """Does what is due after the last step."""
-        self._do(last=True)
+    def after_run(self) -> None:
+        """Calls what is due after the last step."""
+        self._call(last=True)
 
     def _count(self) -> None:
         self.steps += 1
-        self._do(last=False)
+        self._call(last=False)
         self.is_enough |= self._ends_at is not None and self.steps >= self._ends_at
 
-    def _do(self, *, last: bool) -> None:
-        for interlude in self._interludes:
-            if not interlude.is_due(self.steps, last=last):
+    def _call(self, *, last: bool) -> None:
+        for callback in self._callbacks:
+            if not callback.is_due(self.steps, last=last):
                 continue
             self._team.expect_nothing()
-            reached = interlude.do(self.steps) if self._team.is_leader else False
-            messages: Any = self._team.meet(f"{interlude.name} after step {self.steps}", reached, patient=True)
+            reached = callback.after_step(self.steps) if self._team.is_leader else False
+            messages: Any = self._team.meet(f"{callback.name} after step {self.steps}", reached, patient=True)
             self.is_enough |= any(messages.values())

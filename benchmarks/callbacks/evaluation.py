@@ -15,15 +15,13 @@ from benchmarks.checkpoints import resuming
 from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
-from benchmarks.config.workload import Workload
-from benchmarks.data.options import Data, of_validation
+from benchmarks.data.options import of_validation
 from benchmarks.data.pipeline import host_pipeline, run_input
 from benchmarks.data.pipeline.host_pipeline import NO_LABEL
 from benchmarks.data.pipeline.run_input import RunInput
-from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.graph import run_facts, run_graph
-from benchmarks.graph.epochs import Epochs
+from benchmarks.graph.run_session import RunSession
 from benchmarks.measure.display import FIRST_STEP, Display
 from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.telemetry import prepared_telemetry
@@ -166,87 +164,52 @@ def due_steps(wanted: options.Evaluation, epochs_after: Callable[[int], float]) 
     return is_due
 
 
-class Evaluation:
-    """Evaluates between steps, and after the last.
-
-    Args:
-        follows: whether an evaluation follows that many steps.
-        evaluate: returns the result of one.
-        note: gets the steps of the training, the result with its `seconds`, and whether the aim is reached.
-        aim: the top-1 accuracy at which training has reached its aim; None: it has none.
-    """
+class EvaluationCallback:
+    """Evaluates between steps, and after the last; only the process that leads has an evaluator."""
 
     name = "an evaluation"
 
-    def __init__(
-        self,
-        follows: Callable[[int], bool],
-        evaluate: Callable[[], dict[str, Any]],
-        note: Callable[[int, dict[str, Any], bool], None],
-        aim: float | None = None,
-    ) -> None:
-        self._follows, self._evaluate, self._note, self._aim = follows, evaluate, note, aim
+    def __init__(self, run: RunSession, evaluator: Evaluator | None) -> None:
+        self._run, self._evaluator = run, evaluator
+        self._follows = due_steps(run.config.evaluation, run.epochs.after)
 
     def is_due(self, steps: int, *, last: bool) -> bool:
         """Returns whether to evaluate; after the last step unless that was already done."""
         return self._follows(steps) != last
 
-    def do(self, steps: int) -> bool:
-        """Evaluates, and returns whether the aim is reached."""
-        begin = time.perf_counter()
-        result = self._evaluate()
-        reached = self._aim is not None and result["top_1_accuracy"] >= self._aim
-        self._note(steps, {**result, "seconds": time.perf_counter() - begin}, reached)
+    def after_step(self, steps: int) -> bool:
+        """Evaluates, and returns whether the accuracy is reached at which training is to end."""
+        assert self._evaluator is not None, "only the leader evaluates"
+        begin, log = time.perf_counter(), self._run.log
+        result = self._evaluator.evaluate(self._run.session)
+        seconds = time.perf_counter() - begin
+        result = {"step": steps, "epochs": self._run.epochs.after(steps), **result, "seconds": seconds}
+        log.observe(evaluations=[*log.numbers.evaluations, result])
+        aim = self._run.config.evaluation.stop_at_top_1_accuracy
+        reached: bool = aim is not None and result["top_1_accuracy"] >= aim
+        if reached and log.numbers.seconds_to_accuracy is None:
+            log.observe(seconds_to_accuracy=process_age_seconds() - (log.numbers.startup_seconds or 0.0))
+        self._run.display.evaluated(result)
         return reached
 
 
-def build_evaluator(
-    workload: Workload,
-    data: Data,
-    spec: InputSpec,
-    model: Model,
-    manager: VariableManager,
-    devices: DevicePlan,
-) -> Evaluator:
+def build_evaluator(config: Config, model: Model, manager: VariableManager, devices: DevicePlan) -> Evaluator:
     """Finds the validation set, and builds in the default graph what evaluates a manager's weights on all devices.
 
     Raises:
         DataError: the validation set is missing or incomplete.
     """
+    workload, data = config.workload, config.data
     assert data.input is not None and data.data_dir is not None, "the configuration requires images"
+    batch_per_device = config.evaluation.eval_batch_size
     images = run_input.build_validation(
         specs.find_model(workload.model),
-        spec,
+        run_graph.input_spec(workload, config.place, config.training.seed, batch_per_device),
         devices.towers,
         of_validation(data.input),
         host_pipeline.find_source(data.data_name, data.data_dir, "validation"),
     )
     return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes)
-
-
-def evaluation(
-    wanted: options.Evaluation,
-    epochs: Epochs,
-    evaluator: Evaluator | None,
-    session: tf.compat.v1.Session,
-    log: RunLog,
-    display: Display,
-) -> Evaluation:
-    """Returns the interlude that evaluates during training; only the process that leads has an evaluator."""
-
-    def evaluate() -> dict[str, Any]:
-        assert evaluator is not None, "only the leader evaluates"
-        return evaluator.evaluate(session)
-
-    def note(number: int, result: dict[str, Any], reached: bool) -> None:
-        noted = {"step": number, "epochs": epochs.after(number), **result}
-        log.observe(evaluations=[*log.numbers.evaluations, noted])
-        if reached and log.numbers.seconds_to_accuracy is None:
-            log.observe(seconds_to_accuracy=process_age_seconds() - (log.numbers.startup_seconds or 0.0))
-        display.evaluated(noted)
-
-    follows = due_steps(wanted, epochs.after)
-    return Evaluation(follows, evaluate, note, wanted.stop_at_top_1_accuracy)
 
 
 def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Team) -> None:
@@ -256,16 +219,14 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
         DataError: there is no checkpoint, or no validation set.
         UsageError: the checkpoint is of another model.
     """
-    workload, training = config.workload, config.training
     devices = run_graph.plan_devices(config)
-    earlier = resuming.find_earlier(config.checkpoints, resuming.facts(config), team, display, weights_only=True)
+    earlier = resuming.find_earlier(config, team, display)
     display.phase("building the graph", None)
     with tf.Graph().as_default():
-        model = run_graph.build_model(workload, training, config.computing)
+        model = run_graph.build_model(config.workload, config.training, config.computing)
         _, manager = run_graph.divided(config.variables, model, devices)
         manager.create(model.variables)
-        spec = run_graph.input_spec(workload, config.place, training.seed, config.evaluation.eval_batch_size)
-        evaluator = build_evaluator(workload, config.data, spec, model, manager, devices)
+        evaluator = build_evaluator(config, model, manager, devices)
         log.started("graph")
         log.placement = placement_table(manager, devices, training=False, variables=model.variables)
         log.data_set = evaluator.source.identify()

@@ -7,10 +7,40 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from benchmarks.callbacks.callback import Callback, UnmeasuredSteps
+from benchmarks.devices.device_plan import HOST
+from benchmarks.graph.epochs import is_one_of_every
+from benchmarks.graph.run_session import RunSession
+from benchmarks.graph.stepper import rate_after
 from variable_mgr.manager import TowerUpdate
 from variable_mgr.reductions.kernels import mean
 
 NUMBERS, GRADIENTS, WEIGHTS = 1, 2, 3  # values of `--summary_verbosity`; each includes those before it
+# The names in TensorBoard of what a step may observe.
+_OBSERVED = {
+    "top_1_accuracies": "top_1_accuracy",
+    "top_5_accuracies": "top_5_accuracy",
+    "loss_scales": "loss_scale",
+    "input_wait_seconds": "input_wait_seconds",
+}
+
+
+def summaries(run: RunSession) -> tuple[Sequence[Callback], Sequence[UnmeasuredSteps]]:
+    """Returns what writes the summaries of a run by its flags; only the leader writes."""
+    asked, kept = run.config.summaries, run.built.manager.checkpoint_variables()
+    if not asked.summary_verbosity:
+        return [], []
+    events = None
+    if run.team.is_leader:
+        events = EventFile(run.directory, tf.compat.v1.get_default_graph(), run.epochs.steps_before)
+    every, unmeasured = asked.save_summaries_steps, []
+    with tf.device(HOST):
+        if asked.summary_verbosity >= GRADIENTS:
+            divided = [name for name, parts in kept.items() if len(parts) > 1]
+            unmeasured.append(GradientSummaries(run, every, events, of_gradients(run.built.step.updates, divided)))
+        with_weights = asked.summary_verbosity >= WEIGHTS and events
+        weights = run.session.make_callable(of_weights(kept)) if with_weights else None
+    return [SummaryCallback(run, every, events, weights)], unmeasured
 
 
 class EventFile:
@@ -43,32 +73,23 @@ class EventFile:
         self.add(tf.compat.v1.Summary(value=values).SerializeToString(), step)
 
 
-class Summaries:
-    """Writes numbers, and histograms of weights if there is such an operation. An `Interlude`.
-
-    Args:
-        every: number of steps from one summary to the next.
-        events: None in the processes that do not write.
-        numbers: returns those of the step with a number.
-        weights: returns what `of_weights` computes.
-    """
+class SummaryCallback:
+    """Writes numbers of every so many steps, and with `weights` (see `of_weights`) their histograms."""
 
     name = "a summary"
 
     def __init__(
-        self,
-        every: int,
-        events: EventFile | None,
-        numbers: Callable[[int], Mapping[str, float]],
-        weights: Callable[[], bytes] | None = None,
+        self, run: RunSession, every: int, events: EventFile | None, weights: Callable[[], bytes] | None
     ) -> None:
-        self._every, self._events, self._numbers, self._weights = every, events, numbers, weights
+        self._run, self._every, self._events, self._weights = run, every, events, weights
+        self._rate_after = rate_after(run.config.training, run.epochs)
+        self._summarised = 0  # measured steps
 
     def is_due(self, steps: int, *, last: bool) -> bool:
-        """Returns whether it is one of every so many steps."""
-        return steps % self._every == 0 and not last
+        """See `Callback`; nothing is written after the last step."""
+        return is_one_of_every(self._every, steps) and not last
 
-    def do(self, steps: int) -> bool:
+    def after_step(self, steps: int) -> bool:
         """Writes a summary."""
         assert self._events is not None, "it is the leader that writes"
         self._events.add_numbers(self._numbers(steps), steps)
@@ -76,36 +97,38 @@ class Summaries:
             self._events.add(self._weights(), steps)
         return False
 
+    def _numbers(self, step: int) -> dict[str, float]:
+        """Returns the numbers of a step, and the rate of the measured steps since the last summary."""
+        log = self._run.log
+        observed = log.latest.observed
+        numbers = {
+            "loss": log.latest.losses[-1],
+            "learning_rate": self._rate_after(step - 1),
+            **{name: observed[key][-1] for key, name in _OBSERVED.items() if key in observed},
+        }
+        seconds = [*log.warmup.step_seconds, *log.measured.step_seconds]
+        since, self._summarised = seconds[self._summarised :], len(seconds)
+        if since:
+            numbers["images_per_sec"] = self._run.epochs.images_per_step * len(since) / sum(since)
+        return numbers
+
 
 class GradientSummaries:
-    """Takes every so many steps with histograms of their gradients as one more output. An `Aside`.
+    """Takes every so many steps with histograms of their gradients (`of_gradients`) as one more output."""
 
-    Args:
-        every: number of steps from one summary to the next.
-        events: None in the processes that do not write, which take the steps as always.
-        take: takes the step with a number, and returns the values of more tensors.
-        summary: of `of_gradients`.
-    """
-
-    def __init__(
-        self,
-        every: int,
-        events: EventFile | None,
-        take: Callable[[int, Sequence[tf.Tensor]], Sequence[bytes]],
-        summary: tf.Tensor,
-    ) -> None:
-        self._every, self._events, self._take, self._summary = every, events, take, summary
+    def __init__(self, run: RunSession, every: int, events: EventFile | None, summary: tf.Tensor) -> None:
+        self._run, self._every, self._events, self._summary = run, every, events, summary
 
     def wants(self, step: int) -> bool:
-        """Returns whether it is one of every so many steps."""
-        return step % self._every == 0
+        """See `UnmeasuredSteps`."""
+        return is_one_of_every(self._every, step)
 
     def take(self, step: int) -> None:
         """Takes the step, and writes its histograms."""
-        if self._events is None:
-            self._take(step, [])
+        if self._events is None:  # processes that do not write take the step as always
+            self._run.take_unmeasured(step, [])
             return
-        (summary,) = self._take(step, [self._summary])
+        (summary,) = self._run.take_unmeasured(step, [self._summary])
         self._events.add(summary, step)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.callbacks.options import Checkpoints
 from benchmarks.checkpoints import checkpoint_files, keras_exchange, weight_files
 from benchmarks.checkpoints.checkpoint_files import Saved
-from benchmarks.checkpoints.saving import Saving
 from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
 from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
@@ -25,13 +22,10 @@ from benchmarks.console import warn
 from benchmarks.data.sources.local_files import only_writer
 from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import UsageError
-from benchmarks.graph.epochs import Epochs
 from benchmarks.graph.run_graph import RunGraph
 from benchmarks.measure import interleaved_steps
 from benchmarks.measure.display import Display
-from results.version import SUITE_VERSION
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,31 +94,29 @@ def only_training(directory: str | None, team: Team) -> Iterator[None]:
         yield
 
 
-def find_earlier(
-    checkpoints: Checkpoints, facts: Mapping[str, Any], team: Team, display: Display, *, weights_only: bool
-) -> Earlier:
+def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
     """Reads the newest whole checkpoint of `--train_dir`, if it has one, or else that of `--initial_weights`.
 
-    `facts` are those of the run. With `weights_only` nothing is trained: there must be a checkpoint, and its optimizer
-    does not matter.
+    If nothing is trained there must be a checkpoint, and its optimizer does not matter.
 
     Raises:
         DataError: there are only damaged ones, or those of other programs; or inference needs one, and there is none.
             Or the initial weights cannot be read.
         UsageError: it is of another model or optimizer, or workers see different checkpoints.
     """
-    directory, saved = checkpoints.train_dir, None
+    directory, saved, of_run = config.checkpoints.train_dir, None, facts(config)
+    weights_only = config.workload.forward_only
     if directory is not None:
         saved, found = _newest(directory, team, weights_only=weights_only), f"{directory} has none, so training begins"
         if saved is not None:
-            _require_same(saved, facts, f"--train_dir={directory}", weights_only=weights_only)
+            _require_same(saved, of_run, f"--train_dir={directory}", weights_only=weights_only)
             found = f"{'weights' if weights_only else 'continuing'} after step {saved.steps}, from {saved.prefix}"
         if team.is_leader:
             display.note(f"Checkpoints: {found}.")
     if saved is None:
-        return Earlier(initial_weights=_of_other_training(checkpoints.initial_weights))
+        return Earlier(initial_weights=_of_other_training(config.checkpoints.initial_weights))
     values = saved.values
-    if saved.facts.get("graph") != facts["graph"]:
+    if saved.facts.get("graph") != of_run["graph"]:
         values = {name: value for name, value in values.items() if not name.startswith(IN_FLIGHT)}
     images = saved.facts["images"]
     return Earlier(
@@ -175,12 +167,13 @@ class Restoring:
     resumes: bool = False
 
 
-def restoring(checkpoints: Checkpoints, place: Place, built: RunGraph, earlier: Earlier) -> Restoring:
+def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     """Returns the way into a graph of what `earlier` has, or else of `--initial_weights`.
 
     Raises:
         DataError: the values do not fit.
     """
+    checkpoints, place = config.checkpoints, config.place
     if checkpoints.train_dir is None and checkpoints.initial_weights is None:
         return Restoring()
     state = TrainingState(
@@ -199,22 +192,6 @@ def restoring(checkpoints: Checkpoints, place: Place, built: RunGraph, earlier: 
     return Restoring(state)
 
 
-def require_room(directory: str, state: TrainingState) -> None:
-    """Finds out, before the training, whether a checkpoint will have room; an old one stays until it is written.
-
-    Raises:
-        UsageError: it will not; of an address this is not known.
-    """
-    if is_address(directory):
-        return
-    free_bytes = shutil.disk_usage(directory).free
-    if free_bytes < state.size_bytes:
-        raise UsageError(
-            f"--train_dir={directory} has {free_bytes / 1e6:,.1f} MB of free space, and a checkpoint of this training "
-            f"needs {state.size_bytes / 1e6:,.1f} MB. Free space there, or pass another directory."
-        )
-
-
 def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
     """Returns the values of a checkpoint of `--initial_weights`; none for a file of Keras, which is read into a model.
 
@@ -225,36 +202,6 @@ def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
         return {}
     weight_files.refuse_other_formats(path, "initial_weights", keras_too=True)
     return {} if weight_files.is_of_keras(path) else checkpoint_files.read_checkpoint(path).values
-
-
-def saving(
-    checkpoints: Checkpoints,
-    facts: Mapping[str, Any],
-    epochs: Epochs,
-    state: TrainingState,
-    session: tf.compat.v1.Session,
-    ends_at_step: int,
-) -> Saving:
-    """Returns the interlude that saves checkpoints of a run with these facts, which is to end at a step."""
-    directory = str(checkpoints.train_dir)
-
-    def save(steps: int) -> None:
-        of_step = {
-            **facts,
-            "images": epochs.images_after(steps),
-            "images_per_epoch": epochs.images_per_epoch,
-            "ends_at_step": ends_at_step,
-            "suite_version": SUITE_VERSION,
-        }
-        # Not with the options of the steps: the leader alone would count a run of the collectives.
-        checkpoint_files.write(directory, steps, state.fetch(session), of_step, checkpoints.max_ckpts_to_keep)
-
-    return Saving(
-        save,
-        steps_before=epochs.steps_before,
-        every_steps=checkpoints.save_model_steps,
-        every_seconds=checkpoints.save_model_secs,
-    )
 
 
 def _require_same(saved: Saved, facts: Mapping[str, Any], where: str, *, weights_only: bool) -> None:

@@ -2,56 +2,70 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable
 
+from benchmarks.checkpoints import checkpoint_files, resuming
+from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.console import warn
-from benchmarks.errors import UnsavedError
+from benchmarks.data.sources.storage import is_address
+from benchmarks.errors import UnsavedError, UsageError
+from benchmarks.graph.epochs import is_one_of_every
+from benchmarks.graph.run_session import RunSession
+from results.version import SUITE_VERSION
 
 
-class Saving:
-    """The interlude that saves checkpoints. Training goes on if one cannot be saved.
-
-    Args:
-        save: saves one after a number of steps.
-        steps_before: of the training, which an earlier run has saved.
-        every_steps: a checkpoint follows every so many steps; 0: only the last does.
-        every_seconds: and so many seconds after the one before; 0: none does. Only in a process that decides alone.
-        clock: in seconds.
-    """
+class CheckpointCallback:
+    """Saves checkpoints of a run with --train_dir. Training goes on if one cannot be saved; the log has the error."""
 
     name = "a checkpoint"
 
-    def __init__(
-        self,
-        save: Callable[[int], object],
-        *,
-        steps_before: int = 0,
-        every_steps: int = 0,
-        every_seconds: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._save, self._saved = save, steps_before
-        self._every_steps, self._every_seconds = every_steps, every_seconds
-        self._clock, self._at = clock, clock()
-        self.problem: UnsavedError | None = None
+    def __init__(self, run: RunSession, state: TrainingState) -> None:
+        self._run, self._state = run, state
+        self._saved_step, self._saved_at = run.epochs.steps_before, time.monotonic()
 
     def is_due(self, steps: int, *, last: bool) -> bool:
         """Returns whether a checkpoint follows, which this process counts as saved."""
-        now = self._clock()
-        by_steps = bool(self._every_steps) and steps % self._every_steps == 0
-        by_time = bool(self._every_seconds) and now - self._at >= self._every_seconds
-        if steps == self._saved or not (last or by_steps or by_time):
+        asked, now = self._run.config.checkpoints, time.monotonic()
+        by_steps = is_one_of_every(asked.save_model_steps, steps)
+        by_time = bool(asked.save_model_secs) and now - self._saved_at >= asked.save_model_secs
+        if steps == self._saved_step or not (last or by_steps or by_time):
             return False
-        self._saved, self._at = steps, now
+        self._saved_step, self._saved_at = steps, now
         return True
 
-    def do(self, steps: int) -> bool:
-        """Saves a checkpoint. `problem` is why the last one could not be saved."""
+    def after_step(self, steps: int) -> bool:
+        """Saves a checkpoint."""
+        config, epochs = self._run.config, self._run.epochs
+        facts = {
+            **resuming.facts(config),
+            "images": epochs.images_after(steps),
+            "images_per_epoch": epochs.images_per_epoch,
+            "ends_at_step": self._run.last_step,
+            "suite_version": SUITE_VERSION,
+        }
+        directory, keep = str(config.checkpoints.train_dir), config.checkpoints.max_ckpts_to_keep
         try:
-            self._save(steps)
-            self.problem = None
+            # Not with the options of the steps: the leader alone would count a run of the collectives.
+            checkpoint_files.write(directory, steps, self._state.fetch(self._run.session), facts, keep)
+            self._run.log.unsaved = None
         except UnsavedError as error:
             warn(str(error))
-            self.problem = error
+            self._run.log.unsaved = error
         return False
+
+
+def require_room(directory: str, state: TrainingState) -> None:
+    """Finds out, before the training, whether a checkpoint will have room; an old one stays until it is written.
+
+    Raises:
+        UsageError: it will not; of an address this is not known.
+    """
+    if is_address(directory):
+        return
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < state.size_bytes:
+        raise UsageError(
+            f"--train_dir={directory} has {free_bytes / 1e6:,.1f} MB of free space, and a checkpoint of this training "
+            f"needs {state.size_bytes / 1e6:,.1f} MB. Free space there, or pass another directory."
+        )

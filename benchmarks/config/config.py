@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from benchmarks.callbacks import options as callback_options
-from benchmarks.callbacks.options import Checkpoints, Evaluation, Summaries
+from benchmarks.callbacks.options import Evaluation, Summaries
+from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster import cluster_spec, discovery
 from benchmarks.cluster import options as process_options
 from benchmarks.cluster.cluster_spec import Cluster
@@ -33,6 +34,8 @@ from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
 from benchmarks.option import decided, filled
 from benchmarks.process.tensorflow_setup import Devices, Runtime
+from benchmarks.tracing import options as trace_options
+from benchmarks.tracing.options import Traces
 from benchmarks.training import computing
 from benchmarks.training import options as training_options
 from benchmarks.training.computing import Computing
@@ -64,6 +67,7 @@ class Config:
     checkpoints: Checkpoints = decided(in_key=False)
     evaluation: Evaluation = decided(in_key=False)
     summaries: Summaries = decided(in_key=False)
+    traces: Traces = decided(in_key=False)
     length: Length
     output: Output = decided(in_key=False)
     notices: tuple[str, ...] = ()
@@ -276,8 +280,8 @@ def _decide(
     )
     processes = process_options.decide(given, cluster)
     checkpoints = filled(Checkpoints, given)
-    evaluation, summaries = callback_options.evaluation(given), callback_options.summaries(given)
-    pauses = callback_options.pauses(checkpoints, evaluation, summaries)
+    evaluation, summaries = callback_options.evaluation(given), filled(Summaries, given)
+    pauses = _pauses(checkpoints, evaluation, summaries)
     towers = devices.num_devices * processes.num_workers
     how_long, on_length = length.decide(given, steps_per_round(forward_only, of_variables), on_gpu=devices.on_gpu)
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
@@ -292,6 +296,7 @@ def _decide(
         checkpoints=checkpoints,
         evaluation=evaluation,
         summaries=summaries,
+        traces=trace_options.decide(given),
         length=how_long,
         output=written,
         notices=(
@@ -344,3 +349,14 @@ def _facts(given: Mapping[str, Any], basis: _Basis) -> frozenset[str]:
         "@no_shared_devices": not variable_update.shares_devices(given, on_gpu=devices.on_gpu, in_cluster=in_cluster),
     }
     return frozenset(name for name in FACTS if holds[name])
+
+
+def _pauses(checkpoints: Checkpoints, evaluation: Evaluation, summaries: Summaries) -> dict[str, Any] | None:
+    """Returns what interrupts training again and again, by the names of the fields; None: nothing does."""
+    names = dict.fromkeys(("eval_every_steps", "eval_every_epochs", "eval_at_steps", "eval_at_epochs"), evaluation)
+    found: dict[str, Any] = {name: getattr(part, name) for name, part in names.items()}
+    if checkpoints.train_dir:
+        found |= {name: getattr(checkpoints, name) for name in ("save_model_steps", "save_model_secs")}
+    if summaries.summary_verbosity:
+        found["save_summaries_steps"] = summaries.save_summaries_steps
+    return {name: value for name, value in found.items() if value} or None

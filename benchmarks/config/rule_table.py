@@ -8,6 +8,7 @@ from benchmarks.callbacks.options import WHEN_TO_EVALUATE, Summaries
 from benchmarks.config.rules import Excludes, Fact, Needs, NoEffect, Rule
 from benchmarks.data.options import INPUT_FLAGS
 from benchmarks.option import flags_of
+from benchmarks.tracing.options import Traces
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS
 
@@ -48,7 +49,7 @@ _NOT_IN_LOOPS = " ".join(f"~{name}" for name in _UPDATES.split() if name not in 
 _SCALING = "fp16_loss_scale fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n"
 _CHECKPOINTS = "train_dir initial_weights save_model_steps save_model_secs"
 _EVALUATIONS = " ".join(WHEN_TO_EVALUATE)
-_SUMMARIES = " ".join(flag.name for flag in flags_of(Summaries))
+_SUMMARIES = " ".join(flag.name for flag in (*flags_of(Summaries), *flags_of(Traces)))
 _ABOUT_TOWERS = (
     "nocross_replica_sync variable_consistency=relaxed staged_vars all_reduce_spec gradient_repacking "
     "agg_small_grads_max_bytes compact_gradient_transfer local_sgd_steps fc_model_parallel"

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.callbacks.options import EVALUATION_FLAGS, Checkpoints, Summaries
+from benchmarks.callbacks.options import EVALUATION_FLAGS, Summaries
+from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster.options import CLUSTER_FLAGS
 from benchmarks.config.length import LENGTH_FLAGS
 from benchmarks.config.output import OUTPUT_FLAGS
@@ -17,6 +18,7 @@ from benchmarks.config.workload import WORKLOAD_FLAGS
 from benchmarks.data.options import INPUT_FLAGS, Data
 from benchmarks.devices.options import DEVICE_FLAGS
 from benchmarks.option import Flag, Groups, flags_of
+from benchmarks.tracing.options import Traces
 from benchmarks.training.computing import COMPUTING_FLAGS
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
 
@@ -31,7 +33,7 @@ RUN_FLAGS: Groups = {
     "Optimizer": flags_of(Training),
     "Checkpoints": flags_of(Checkpoints),
     "Evaluation": EVALUATION_FLAGS,
-    "Summaries and profiles": flags_of(Summaries),
+    "Summaries and profiles": (*flags_of(Summaries), *flags_of(Traces)),
     "How long": LENGTH_FLAGS,
     "Output": OUTPUT_FLAGS,
 }

@@ -28,7 +28,7 @@ from benchmarks.option import Flag, Groups, only
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import watched
 from benchmarks.run import cluster_launch
-from benchmarks.run.runner import empty_log
+from benchmarks.run.run_record import empty_log
 from models import specs
 from results import placement_tables
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
@@ -162,7 +162,7 @@ def show_placement(config: Config) -> None:
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
     length = dataclasses.replace(config.length, num_batches=config.processes.num_workers, num_warmup_batches=0)
     config, cluster = dataclasses.replace(config, length=length), config.processes.cluster
-    log = empty_log(config.workload, config.place, config.variables.modifiers)
+    log = empty_log(config)
     log.traced_always = True
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
@@ -170,12 +170,12 @@ def show_placement(config: Config) -> None:
         start(config.runtime)
         deadlines.none()
         from benchmarks.cluster.member import Alone
-        from benchmarks.run import cluster_run, session
+        from benchmarks.run import cluster_run, train
 
         if cluster:
-            cluster_run.train(config, cluster, log, Display(), watchdog)
+            cluster_run.carry_out_task(config, cluster, log, Display(), watchdog)
         else:
-            session.execute(config, log, Display(), Alone(watchdog))
+            train.carry_out(config, log, Display(), Alone(watchdog))
     if cluster is None or cluster.own == cluster.leader:
         placement = log.placement_of_all()
         if config.output.output_format == "json":

@@ -41,6 +41,11 @@ class Epochs:
         return self.images_after(steps) / self.images_per_epoch
 
 
+def is_one_of_every(count: int, steps: int) -> bool:
+    """Returns whether a number of steps is a multiple of `count`; none is one of 0."""
+    return count > 0 and steps % count == 0
+
+
 class Plan(NamedTuple):
     """How many steps a run takes before measuring, the first included, and how many are measured."""
 

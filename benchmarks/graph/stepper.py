@@ -18,20 +18,24 @@ from benchmarks.training import training_step
 from benchmarks.training.options import Training
 
 RateAfter = Callable[[int], float]
-Otherwise = Callable[[Sequence[tf.Tensor], tf.compat.v1.RunMetadata | None], tuple[Taken, Sequence[Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Stepper:
-    """Takes a global step; `forget` discards steps that asynchronous towers completed meanwhile.
+    """What the loop of a run takes its steps with.
 
-    `otherwise` takes one that fetches more tensors, whose values it returns too, and that is traced if it gets a
-    `RunMetadata`; None for asynchronous towers.
+    Attributes:
+        take: takes a global step.
+        forget: discards steps that asynchronous towers completed meanwhile.
+        take_with: takes a step that fetches more tensors, whose values it returns too, and that is traced if it gets
+            a `RunMetadata`; None for asynchronous towers.
     """
 
     take: Callable[[], Taken]
     forget: Callable[[], None] = lambda: None
-    otherwise: Otherwise | None = None
+    take_with: Callable[[Sequence[tf.Tensor], tf.compat.v1.RunMetadata | None], tuple[Taken, Sequence[Any]]] | None = (
+        None
+    )
 
 
 @contextlib.contextmanager
@@ -54,8 +58,8 @@ def stepping(
     loops = [_LoopSteps(session, loop, options, rate_after, steps_before) for loop in step.loops]
     takes = [injected_delay.slowed(loop.take) for loop in loops]
     if step.loops[0].staleness is None:
-        (take,), (together,) = takes, loops
-        yield Stepper(timed(take), otherwise=together.otherwise)
+        (take,), (synchronous,) = takes, loops
+        yield Stepper(timed(take), take_with=synchronous.take_with)
         return
     with FreeRunningTowers(takes) as towers:
         yield Stepper(towers.take, towers.forget)
@@ -79,6 +83,14 @@ def traced(
     return changed
 
 
+def rate_after(training: Training, epochs: Epochs) -> RateAfter:
+    """Returns a function from a number of steps of all towers to the learning rate after them."""
+    schedule = training.schedule
+    if schedule is None:
+        return lambda steps: training.learning_rate
+    return lambda steps: schedule.rate(epochs.after(steps))
+
+
 class _LoopSteps:
     """Takes the steps of a loop; the learning rate of each follows from the number of those before."""
 
@@ -92,30 +104,30 @@ class _LoopSteps:
     ) -> None:
         self._session, self._loop, self._options = session, loop, options
         self._fed = [] if loop.learning_rate is None else [loop.learning_rate]
-        self._run = session.make_callable(fetches(loop), feed_list=self._fed, accept_options=True)
+        self._call = session.make_callable(fetches(loop), feed_list=self._fed, accept_options=True)
         self._rate_after, self._taken = rate_after, itertools.count(steps_before)
 
     def take(self) -> tuple[float, int, Numbers]:
         """Returns the loss, the staleness, which is 0 if the loop has none, and more numbers."""
-        return self._numbers(self._run(*self._rates(), options=self._options))
+        return self._numbers(self._call(*self._rates(), options=self._options))
 
-    def otherwise(
+    def take_with(
         self, more: Sequence[tf.Tensor], metadata: tf.compat.v1.RunMetadata | None
     ) -> tuple[Taken, Sequence[Any]]:
         """See `Stepper`."""
         options = self._options if metadata is None else traced(self._options, with_graphs=True)
-        found: list[Any] = []
+        more_values: list[Any] = []
 
         def take() -> tuple[float, int, Numbers]:
             rates = self._rates()
             if not more:  # the graph of other steps
-                return self._numbers(self._run(*rates, options=options, run_metadata=metadata))
+                return self._numbers(self._call(*rates, options=options, run_metadata=metadata))
             fed = dict(zip(self._fed, rates, strict=True))
             values, others = self._session.run([fetches(self._loop), list(more)], fed, options, metadata)
-            found.extend(others)
+            more_values.extend(others)
             return self._numbers(values)
 
-        return timed(take)(), found
+        return timed(take)(), more_values
 
     def _rates(self) -> list[float]:
         return [self._rate_after(next(self._taken))] if self._fed else []
@@ -124,11 +136,3 @@ class _LoopSteps:
         loss, *values = fetched
         staleness = values[-2] if self._loop.staleness is not None else 0
         return loss, staleness, dict(zip(self._loop.observed, values, strict=False))
-
-
-def rate_after(training: Training, epochs: Epochs) -> RateAfter:
-    """Returns what makes the learning rate from a number of steps of all towers."""
-    schedule = training.schedule
-    if schedule is None:
-        return lambda steps: training.learning_rate
-    return lambda steps: schedule.rate(epochs.after(steps))

@@ -25,7 +25,7 @@ from benchmarks.machine.provenance import of_this_run
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store, save
-from benchmarks.run.runner import record_without_run
+from benchmarks.run.run_record import record_without_run
 from benchmarks.trackers import handover
 from results.record import Record, Status, recorded_command
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from benchmarks.callbacks.options import Checkpoints, Evaluation, Summaries
+from benchmarks.callbacks.options import Evaluation, Summaries
+from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.cluster.member import ClusterTeam, hello, joined
@@ -23,21 +24,22 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.process.private_network import OPEN_PORTS
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.run import session
+from benchmarks.run import train
+from benchmarks.tracing.options import Traces
 
 # Settings of the GPUs that a worker finds on its host.
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
 
 
-def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
-    """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
+def carry_out_task(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
+    """Does this task's part of a run; raises what `take_part` and `train.carry_out` raise."""
     training = [task for task in cluster.tasks if cluster_spec.trains(cluster, task, config.variables.variable_update)]
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
         if len(training) > 1:
             display.only_of(str(cluster.own), rate_too=log.asynchronous)
-        session.execute(config, log, display, team)
+        train.carry_out(config, log, display, team)
 
     take_part(config, cluster, watchdog, work if cluster.own in training else None)
 
@@ -68,7 +70,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
             agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
             if cluster.own.job != "ps":
                 fields = {**config.key_fields(), "num_batches": config.length.num_batches}
-                agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries)
+                agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries, config.traces)
             messages = team.agree(hello(agreed, description), 60.0)
             if config.output.output_format == "text":
                 for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
@@ -97,7 +99,9 @@ def _share_of_cores(cluster: Cluster) -> int:
     return max(1, cores // sharing) if sharing > 1 and cores == os.cpu_count() else 0
 
 
-def _must_agree(fields: Mapping[str, object], *callbacks: Checkpoints | Evaluation | Summaries) -> dict[str, object]:
+def _must_agree(
+    fields: Mapping[str, object], *callbacks: Checkpoints | Evaluation | Summaries | Traces
+) -> dict[str, object]:
     """Returns the settings that all tasks that compute must share, which see GPUs of their own."""
     shared = {name: value for name, value in fields.items() if name not in _OF_A_HOST}
     for part in callbacks:

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.callbacks.callback import Agenda
+from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.graph.epochs import Plan
@@ -23,17 +23,17 @@ from benchmarks.process.deadlines import PREPARATION_FACTOR
 
 
 def measure(
-    config: Config, plan: Plan, stepper: Stepper, log: RunLog, display: Display, team: Team, agenda: Agenda
+    config: Config, plan: Plan, stepper: Stepper, log: RunLog, display: Display, team: Team, callbacks: Callbacks
 ) -> None:
     """Takes the first step, the warm-up and the measured steps; all workers start measuring together.
 
-    Between steps, what is on the agenda is done, which may also end the measurement.
+    Callbacks are called between steps, and may end the measurement.
     """
     length, processes = config.length, config.processes
     interleaves = interleaved_steps.inherited() is not None and config.can_interleave
     # Telemetry would include the time and energy of the run that this one is interleaved with.
-    observed = contextlib.nullcontext() if interleaves else prepared_telemetry(config.devices, config.place)
-    with observed as log.telemetry:
+    telemetry = contextlib.nullcontext() if interleaves else prepared_telemetry(config.devices, config.place)
+    with telemetry as log.telemetry:
         age = log.started("variables")
         log.observe(startup_seconds=age)
         until = math.inf
@@ -41,36 +41,36 @@ def measure(
             until = time.perf_counter() + length.time_limit_seconds - age
         deadline = math.inf if processes.cluster else until  # workers agree on a number of steps instead
 
-        def take(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
-            limit = processes.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
+        def take_steps(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
+            limit_seconds = processes.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
 
-            def watched() -> Taken:
-                team.expect(f"A step ({name})", limit)
+            def take() -> Taken:
+                team.expect(f"A step ({name})", limit_seconds)
                 taken = stepper.take()
                 log.latest = phase
-                return dataclasses.replace(taken, ended_at=taken.ended_at - agenda.paused_seconds)
+                return dataclasses.replace(taken, ended_at=taken.ended_at - callbacks.paused_seconds)
 
-            log.opened_at = time.perf_counter() - agenda.paused_seconds
+            log.opened_at = time.perf_counter() - callbacks.paused_seconds
             display.phase(name, count)
             run_phase(
-                watched,
+                take,
                 count,
                 phase,
                 deadline=deadline,
                 steps_per_round=config.steps_per_round if phase is log.measured else 1,
-                after_step=[display.after_step, agenda.after_step, *after_step],
-                is_enough=lambda: agenda.is_enough,
+                after_step=[display.after_step, callbacks.after_step, *after_step],
+                is_enough=lambda: callbacks.is_enough,
             )
 
-        take(FIRST_STEP, 1, log.first)
-        take("warm-up", plan.warmup - 1, log.warmup)
+        take_steps(FIRST_STEP, 1, log.first)
+        take_steps("warm-up", plan.warmup - 1, log.warmup)
         steps = plan.measured
         if processes.cluster:
             steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
             stepper.forget()
         interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
         with interleaved as after_step, log.telemetry or contextlib.nullcontext():
-            take("measuring", steps, log.measured, *after_step)
+            take_steps("measuring", steps, log.measured, *after_step)
     team.expect_nothing()
 
 
@@ -79,22 +79,22 @@ def _interleaved(
     is_possible: bool, step_timeout_seconds: float, steps: int, log: RunLog, team: Team
 ) -> Iterator[list[Callable[[Phase], None]]]:
     """Yields what to call after each measured step so that another run has its time slices."""
-    with interleaved_steps.taken(is_possible, step_timeout_seconds) as own:
-        if own is None:
+    with interleaved_steps.taken(is_possible, step_timeout_seconds) as slices:
+        if slices is None:
             yield []
             return
         team.expect_nothing()  # from here on this run also waits for the other, with deadlines of its own
         # The shortest step, since the other run was starting up meanwhile.
         shortest = min(log.warmup.step_seconds or log.first.step_seconds)
-        own.begin(steps, shortest, startup_seconds=process_age_seconds())
-        log.steps_per_slice = own.steps_per_slice
+        slices.begin(steps, shortest, startup_seconds=process_age_seconds())
+        log.steps_per_slice = slices.steps_per_slice
 
         def after_step(phase: Phase) -> None:
             team.expect_nothing()
-            own.after_step()
+            slices.after_step()
 
         yield [after_step]
-        own.finish()
+        slices.finish()
 
 
 def _agreed_steps(steps: int, until: float, log: RunLog, team: Team, steps_per_round: int) -> int:

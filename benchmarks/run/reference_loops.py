@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from benchmarks.callbacks.callback import Agenda
+from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
@@ -56,7 +56,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     """Runs the reference loop of `config` and fills `log`; the eager runtime must not have started yet.
 
     Raises:
-        BenchError: as `benchmarks.run.session.execute`.
+        BenchError: as `benchmarks.run.train.execute`.
     """
     workload, training, variables = config.workload, config.training, config.variables
     limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
@@ -98,7 +98,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     planned = plan(config.length, epochs, config.steps_per_round)
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
-            loop.measure(config, planned, stepper, log, display, team, Agenda(team))
+            loop.measure(config, planned, stepper, log, display, team, Callbacks(team))
         team.expect("Checking the variables after the run", limit_seconds)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]

@@ -22,7 +22,7 @@ from benchmarks.measure import interleaved_steps
 from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, silence, subprocesses
 from benchmarks.record_files import save
-from benchmarks.run.runner import out_of_memory, record_without_run
+from benchmarks.run.run_record import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
 from results.loading import Loaded, load
 from results.measurement import Derived, Measurement

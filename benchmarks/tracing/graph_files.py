@@ -9,11 +9,28 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from benchmarks.data.sources.storage import Address
+from benchmarks.config.config import Config
+from benchmarks.data.sources.storage import Address, place
 from benchmarks.errors import UsageError
 
 
-def require_writable(path: Path, flag: str) -> None:
+def require_files(config: Config, *, saves: bool, leads: bool) -> None:
+    """Finds out, before a run, whether what it will write can be written: by the leader, checkpoints and files of all.
+
+    Raises:
+        UsageError: a file or a directory cannot be written.
+    """
+    train_dir, output_dir = config.checkpoints.train_dir, config.output.output_dir
+    for flag in ("trace_file", "graph_file", "partitioned_graph_file_prefix"):
+        path = getattr(config.traces, flag)
+        if path and leads:
+            _require_writable(Path(path), f"--{flag}={path}")
+    if (saves and leads) or config.summaries.summary_verbosity or config.traces.profile_steps:
+        flag, directory = ("train_dir", train_dir) if train_dir else ("output_dir", output_dir)
+        _require_writable(place(directory) / "events", f"--{flag}={directory}")
+
+
+def _require_writable(path: Path, flag: str) -> None:
     """Makes the directory of a file, if it is missing, and tries whether files can be written there.
 
     Raises:

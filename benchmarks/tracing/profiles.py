@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
 from benchmarks.console import warn
+from benchmarks.errors import UsageError
+from benchmarks.graph.run_session import RunSession
 from benchmarks.tracing import step_trace
 from benchmarks.tracing.step_events import Work, by_type, events
 from results.text import Table
@@ -18,28 +20,33 @@ PRINTED = 10
 _NAME = "operations.csv"
 
 
+def profiled_steps(run: RunSession) -> ProfiledSteps | None:
+    """Returns what takes the steps of --profile_steps; None without it, or if an earlier run took them.
+
+    Raises:
+        UsageError: the training ends before them.
+    """
+    if not run.config.traces.profile_steps:
+        return None
+    first, last = run.config.traces.profile_steps
+    if first > run.last_step:
+        raise UsageError(f"--profile_steps={first}:{last}: the training ends after step {run.last_step}.")
+    if last <= run.epochs.steps_before + 1:
+        warn(f"No step is profiled: an earlier run took --profile_steps={first}:{last}.")
+        return None
+    run.directory.mkdir(parents=True, exist_ok=True)
+    return ProfiledSteps(run, first, last)
+
+
 class ProfiledSteps:
-    """Takes steps with TensorFlow's profiler, then as many for the table of operations. An `Aside`.
+    """Takes the steps from `first` to `last` with TensorFlow's profiler, then as many for the table of operations.
 
-    TensorFlow cannot do both in a step: one tracer excludes another.
-
-    Args:
-        first, last: the steps with the profiler.
-        directory: of the profile, which TensorBoard's plugin finds, and of the table.
-        take: takes the step with a number, and traces it if it gets a `RunMetadata`.
-        show: prints lines.
+    TensorFlow cannot do both in a step: one tracer excludes another. TensorBoard's plugin finds the profile in the
+    run's directory, which also gets the table.
     """
 
-    def __init__(
-        self,
-        first: int,
-        last: int,
-        directory: Path,
-        take: Callable[[int, Sequence[tf.Tensor], tf.compat.v1.RunMetadata | None], object],
-        show: Callable[[Sequence[str]], object],
-    ) -> None:
-        self._first, self._last, self._directory = first, last, directory
-        self._take, self._show = take, show
+    def __init__(self, run: RunSession, first: int, last: int) -> None:
+        self._run, self._first, self._last = run, first, last
         self._profiles = False
         self._traced: list[tf.compat.v1.RunMetadata] = []
 
@@ -53,22 +60,24 @@ class ProfiledSteps:
             self._profile(step)
             return
         self._traced.append(tf.compat.v1.RunMetadata())
-        self._take(step, [], self._traced[-1])
+        self._run.take_unmeasured(step, [], self._traced[-1])
         if not self.wants(step + 1):
             if any(map(step_trace.lacks_kernels, self._traced)):
                 warn(step_trace.NO_KERNELS)
             work = by_type([events(metadata) for metadata in self._traced])
-            path = self._directory / _NAME
+            path = self._run.directory / _NAME
             _write(path, work)
             steps = f"{self._last + 1} to {step}" if step > self._last + 1 else f"{step}"
-            self._show([f"Operations of step {steps}:", *table(work[:PRINTED]), f"All {len(work)} types: {path}"])
+            lines = [f"Operations of step {steps}:", *table(work[:PRINTED]), f"All {len(work)} types: {path}"]
+            for line in lines if self._run.team.is_leader else ():
+                self._run.display.note(line)
 
     def _profile(self, step: int) -> None:
         if not self._profiles:  # an earlier run may have taken the first ones
-            tf.profiler.experimental.start(str(self._directory))
+            tf.profiler.experimental.start(str(self._run.directory))
             self._profiles = True
         try:
-            self._take(step, [], None)
+            self._run.take_unmeasured(step, [])
         except BaseException:
             tf.profiler.experimental.stop(save=False)
             raise

@@ -8,17 +8,16 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from benchmarks.callbacks.options import Summaries
 from benchmarks.cluster.member import Team
 from benchmarks.console import warn
 from benchmarks.errors import headline
 from benchmarks.graph import stepper
-from benchmarks.measure.run_log import RunLog
+from benchmarks.graph.run_session import RunSession
 from benchmarks.tracing import chrome_trace, graph_files, step_trace
+from benchmarks.tracing.options import Traces
 from benchmarks.tracing.step_events import events
 from benchmarks.training.training_step import Loop
 from results import placement_tables
@@ -31,34 +30,7 @@ MOST_STEPS, _SHARE = 20, 0.2
 LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
 
 
-class Tracer(NamedTuple):
-    """Traces steps of a session with their options; all take them together, each within a limit."""
-
-    session: tf.compat.v1.Session
-    options: tf.compat.v1.RunOptions
-    team: Team
-    limit_seconds: float
-
-    def traced(self, loop: Loop, *, with_graphs: bool = False, with_kernels: bool = True) -> tf.compat.v1.RunMetadata:
-        """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
-        options = stepper.traced(self.options, with_graphs=with_graphs, with_kernels=with_kernels)
-        metadata = tf.compat.v1.RunMetadata()
-        self.team.expect("A traced step", self.limit_seconds)
-        self.session.run(stepper.fetches(loop), options=options, run_metadata=metadata)
-        self.team.expect_nothing()
-        return metadata
-
-
-def trace(
-    tracer: Tracer,
-    loops: Sequence[Loop],
-    place: Place,
-    wanted: Summaries,
-    log: RunLog,
-    *,
-    on_gpus: bool,
-    in_cluster: bool,
-) -> None:
+def trace(run: RunSession) -> None:
     """Takes traced steps if there are GPUs, several towers or processes, and adds what they show to the log.
 
     Never in a run whose steps are interleaved with another's. The first step shows the memory of GPUs and the
@@ -68,19 +40,21 @@ def trace(
     Raises:
         BenchError: another task is lost, so no step can be taken.
     """
-    team, several = tracer.team, place.towers_in_total > 1 or in_cluster
-    written = wanted.trace_file or wanted.partitioned_graph_file_prefix
+    config, log, team, loops = run.config, run.log, run.team, run.built.step.loops
+    place, on_gpus = config.place, config.devices.on_gpu
+    several = place.towers_in_total > 1 or config.processes.cluster is not None
+    written = config.traces.trace_file or config.traces.partitioned_graph_file_prefix
     fully = bool(several or written or log.traced_always)
     if not (fully or on_gpus) or log.steps_per_slice is not None:
         return
     every: list[tf.compat.v1.RunMetadata] = []
     begin = time.perf_counter()
     with _excused(team):
-        every = [tracer.traced(loop, with_graphs=fully, with_kernels=fully) for loop in loops]
+        every = [traced_step(run, loop, with_graphs=fully, with_kernels=fully) for loop in loops]
     seconds = time.perf_counter() - begin
     used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
     log.observe(peak_gpu_memory_bytes=max(used, default=None))
-    _write(every, wanted, team)
+    _write(every, config.traces, team)
     if every and (several or log.traced_always):
         by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}
         transfers = _transfers(every, place, by_formula, on_gpus=on_gpus)
@@ -97,15 +71,27 @@ def trace(
     taken = []
     with _excused(team):
         for _ in range(count):
-            team.expect("The steps between traced steps", tracer.limit_seconds)
+            team.expect("The steps between traced steps", run.patience_seconds)
             for _ in range(between):
-                tracer.session.run(stepper.fetches(loops[0]), options=tracer.options)
-            taken.append(step_trace.tower_seconds(tracer.traced(loops[0]), towers))
+                run.session.run(stepper.fetches(loops[0]), options=run.options)
+            taken.append(step_trace.tower_seconds(traced_step(run, loops[0]), towers))
     known = [seconds for seconds in taken if seconds is not None]
     if known and len(known) == count:
         log.observe(tower_compute_seconds=[[round(s, 6) for s in tower] for tower in zip(*known, strict=True)])
     elif taken:
         warn("The trace of a step lacks the operations of a tower, so towers' times are unknown.")
+
+
+def traced_step(
+    run: RunSession, loop: Loop, *, with_graphs: bool = False, with_kernels: bool = True
+) -> tf.compat.v1.RunMetadata:
+    """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
+    options = stepper.traced(run.options, with_graphs=with_graphs, with_kernels=with_kernels)
+    metadata = tf.compat.v1.RunMetadata()
+    run.team.expect("A traced step", run.patience_seconds)
+    run.session.run(stepper.fetches(loop), options=options, run_metadata=metadata)
+    run.team.expect_nothing()
+    return metadata
 
 
 @contextlib.contextmanager
@@ -134,7 +120,7 @@ def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team:
     return min(count for count, _ in everyone), min(between for _, between in everyone)
 
 
-def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Summaries, team: Team) -> None:
+def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Traces, team: Team) -> None:
     """Writes the trace of a step, and each device's graph. Asynchronous towers took theirs one after the other."""
     if wanted.trace_file:
         rows = [dataclasses.astuple(event) for metadata in every for event in events(metadata)]

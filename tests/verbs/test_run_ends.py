@@ -18,7 +18,7 @@ from benchmarks.cli import main
 from benchmarks.errors import OverdueError
 from benchmarks.measure.display import TextDisplay
 from benchmarks.process import sentinel
-from benchmarks.run import loop, runner, session
+from benchmarks.run import loop, runner, train
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
@@ -37,14 +37,14 @@ def test_a_time_limit_still_gives_a_result(run_bench: RunBench, records: Records
 def test_a_record_that_cannot_be_stored_is_printed(
     run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    execute = session.execute
+    execute = train.carry_out
 
     def replace_the_directory(*arguments: Any) -> None:
         execute(*arguments)
         shutil.rmtree(tmp_path / "out")
         (tmp_path / "out").write_text("in the way")
 
-    monkeypatch.setattr(session, "execute", replace_the_directory)
+    monkeypatch.setattr(train, "carry_out", replace_the_directory)
     done = run_bench(*SHORT)
     assert done.status == 4
     assert "The record could not be stored" in done.stderr and "Traceback" not in done.stderr

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from benchmarks.callbacks import callback
-from benchmarks.callbacks.callback import Agenda
+from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Alone
 from benchmarks.measure.timing import Phase
 
@@ -23,7 +23,7 @@ class Every:
     def is_due(self, steps: int, *, last: bool) -> bool:
         return steps % self._every == 0 and not last
 
-    def do(self, steps: int) -> bool:
+    def after_step(self, steps: int) -> bool:
         self.done.append(steps)
         return steps == 6
 
@@ -34,9 +34,9 @@ class Every:
         self.taken.append(step)
 
 
-def test_asides_count_as_steps_and_what_is_due_follows_them() -> None:
+def test_unmeasured_steps_count_as_steps_and_what_is_due_follows_them() -> None:
     note = Every(3)
-    plan = Agenda(Alone(), steps=1, interludes=[note], asides=[note])
+    plan = Callbacks(Alone(), steps=1, callbacks=[note], unmeasured=[note])
     for _ in range(2):  # the steps 2 and 4
         plan.after_step(Phase())
     assert plan.steps == 4
@@ -47,9 +47,9 @@ def test_asides_count_as_steps_and_what_is_due_follows_them() -> None:
     assert plan.is_enough
 
 
-def test_a_training_of_epochs_ends_with_its_last_step_asides_included() -> None:
+def test_a_training_of_epochs_ends_with_its_last_step_unmeasured_ones_included() -> None:
     note = Every(2)
-    plan = Agenda(Alone(), asides=[note], ends_at=3)
+    plan = Callbacks(Alone(), unmeasured=[note], ends_at=3)
     plan.after_step(Phase())
     assert (plan.steps, plan.is_enough) == (2, False)
     plan.after_step(Phase())
@@ -59,7 +59,7 @@ def test_a_training_of_epochs_ends_with_its_last_step_asides_included() -> None:
 def test_the_time_of_pauses_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(step=10.0)
     monkeypatch.setattr(callback.time, "perf_counter", lambda: next(clock))
-    plan = Agenda(Alone())
+    plan = Callbacks(Alone())
     for _ in range(3):
         plan.after_step(Phase())
     assert plan.paused_seconds == 30.0

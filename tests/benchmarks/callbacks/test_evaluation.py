@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.callbacks import options
-from benchmarks.callbacks.evaluation import Evaluation, Evaluator, due_steps
+from benchmarks.callbacks.evaluation import EvaluationCallback, Evaluator, due_steps
 from benchmarks.data.options import InputOptions, of_validation
 from benchmarks.data.pipeline import host_pipeline, run_input
 from benchmarks.data.sources.bad_records import Skipping
@@ -19,6 +20,7 @@ from benchmarks.data.sources.small_images import Pixels
 from benchmarks.data.writing import fake_imagenet
 from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
+from benchmarks.graph.epochs import Epochs
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training.objectives import in_top
 from models import building, specs
@@ -146,6 +148,8 @@ def test_an_evaluation_follows_the_step_that_completes_the_epochs(wanted: dict[s
 
 
 def test_the_weights_after_the_last_step_are_evaluated_once() -> None:
-    evaluation = Evaluation(lambda steps: steps == 4, dict, lambda *_: None)
+    config = types.SimpleNamespace(evaluation=options.Evaluation(eval_at_steps=(4,)))
+    run: Any = types.SimpleNamespace(config=config, epochs=Epochs(images_per_epoch=50, images_per_step=20))
+    evaluation = EvaluationCallback(run, None)
     assert evaluation.is_due(4, last=False) and not evaluation.is_due(4, last=True)
     assert not evaluation.is_due(5, last=False) and evaluation.is_due(5, last=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.checkpoints import checkpoint_files, resuming
+from benchmarks.checkpoints import checkpoint_files, saving
 from benchmarks.data.sources.local_files import only_writer
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from tests.support.rotation import rotating
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
     run_bench: Run, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resuming.shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
     finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck")
     assert finished.status == 2 and "images/sec" not in finished.stdout
     assert "--train_dir=ck has 0.1 MB of free space, and a checkpoint of this training needs" in finished.stderr

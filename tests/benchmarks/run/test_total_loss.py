@@ -14,8 +14,8 @@ from benchmarks.config.config import Config
 from benchmarks.graph import run_graph
 from benchmarks.measure.display import TextDisplay
 from benchmarks.measure.run_log import RunLog
-from benchmarks.run import session
-from benchmarks.run.runner import empty_log
+from benchmarks.run import train
+from benchmarks.run.run_record import empty_log
 from models import building, specs
 
 RUN = ("--device=cpu", "--model=mlp", "--batch_size=2", "--num_batches=3", "--num_warmup_batches=1")
@@ -28,9 +28,9 @@ def resolve(*words: str) -> Config:
 
 def printed(chosen: Config, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[float], RunLog]:
     """Takes a run, and returns its heading, the losses of its lines, and its log."""
-    log = empty_log(chosen.workload, chosen.place, chosen.variables.modifiers)
+    log = empty_log(chosen)
     display = TextDisplay(display_every=1, images_per_step=2, loss_type=chosen.output.loss_type_to_report)
-    session.execute(chosen, log, display, Alone())
+    train.carry_out(chosen, log, display, Alone())
     out = capsys.readouterr().out
     heading = re.search("^Step\t.*", out, re.MULTILINE)
     assert heading

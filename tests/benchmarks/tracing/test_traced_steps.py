@@ -12,6 +12,8 @@ import tensorflow as tf
 from benchmarks.cluster.member import Alone
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import BenchError, ClusterError
+from benchmarks.graph.run_session import RunSession
+from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.tracing import traced_steps
 
@@ -58,8 +60,21 @@ def test_a_run_on_one_gpu_knows_its_memory_without_tracing_kernels() -> None:
     chosen = config.resolve(flag.parse(["--device=gpu"], run_flags.RUN_FLAGS).values, lambda: 1)
     session, log = OnOneGpu(), RunLog(images_per_step=1, towers=1)
     loop: Any = types.SimpleNamespace(loss=None, observed={}, staleness=None, operation=None)
-    tracer = traced_steps.Tracer(session, tf.compat.v1.RunOptions(), Alone(), 60.0)  # type: ignore[arg-type]
-    traced_steps.trace(tracer, [loop], chosen.place, chosen.summaries, log, on_gpus=True, in_cluster=False)
+    built: Any = types.SimpleNamespace(step=types.SimpleNamespace(loops=[loop]))
+    nothing: Any = None
+    run = RunSession(
+        chosen,
+        built,
+        session,
+        tf.compat.v1.RunOptions(),
+        nothing,
+        nothing,
+        nothing,
+        log,
+        Display(),
+        Alone(),  # type: ignore[arg-type]
+    )
+    traced_steps.trace(run)
     assert log.own().peak_gpu_memory_bytes == 7
     assert session.levels == [tf.compat.v1.RunOptions.SOFTWARE_TRACE]
     assert "measured_per_step" not in log.placement

@@ -1,0 +1,79 @@
+"""A run whose graph is built and whose session is open, as callbacks and traces see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.data.sources.storage import place
+from benchmarks.graph.epochs import Epochs, Plan
+from benchmarks.graph.run_graph import RunGraph
+from benchmarks.graph.stepper import Stepper
+from benchmarks.measure.display import Display
+from benchmarks.measure.run_log import RunLog
+from benchmarks.measure.timing import require_finite
+from benchmarks.process.deadlines import PREPARATION_FACTOR
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSession:
+    """What a callback may use of a run.
+
+    Attributes:
+        session: in which the graph is initialised.
+        options: of each step.
+        stepper: takes the steps; it ends before the session does.
+        plan: how many steps are to be taken.
+        team: the processes that train together.
+    """
+
+    config: Config
+    built: RunGraph
+    session: tf.compat.v1.Session
+    options: tf.compat.v1.RunOptions
+    stepper: Stepper
+    epochs: Epochs
+    plan: Plan
+    log: RunLog
+    display: Display
+    team: Team
+
+    @property
+    def last_step(self) -> int:
+        """The step of the training at which it ends, not counting those that are not measured."""
+        return self.epochs.steps_before + sum(self.plan)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a step may take that is not measured."""
+        return PREPARATION_FACTOR * self.config.processes.step_timeout_seconds
+
+    @property
+    def directory(self) -> Path:
+        """The directory of what this process writes during the run, which is no other process' directory."""
+        directory = place(self.config.checkpoints.train_dir or self.config.output.output_dir)
+        cluster = self.config.processes.cluster
+        return (
+            directory / f"{cluster.own.job}_{cluster.own.index}" if cluster and not self.team.is_leader else directory
+        )
+
+    def take_unmeasured(
+        self, step: int, more: Sequence[tf.Tensor], metadata: tf.compat.v1.RunMetadata | None = None
+    ) -> Sequence[Any]:
+        """Takes the step with a number, and returns the values of `more`; see `Stepper.take_with`."""
+        assert self.stepper.take_with is not None, "the configuration refuses asynchronous towers"
+        log = self.log
+        self.team.expect("A step with a summary or a profile", self.patience_seconds)
+        taken, values = self.stepper.take_with(more, metadata)
+        self.team.expect_nothing()
+        log.unmeasured.add(taken)
+        log.unmeasured_steps.append(step)
+        log.latest = log.unmeasured
+        require_finite(taken.loss)
+        return values

@@ -1,0 +1,139 @@
+"""The record of a run: of one that has ended, of one that was killed, of one that did not happen. No TensorFlow."""
+
+from __future__ import annotations
+
+import resource
+import signal
+
+from msgspec.structs import replace
+
+from benchmarks import console
+from benchmarks.cluster import restarts
+from benchmarks.config.config import Config
+from benchmarks.config.workload import Workload
+from benchmarks.console import warn
+from benchmarks.devices.options import Devices
+from benchmarks.devices.roofline import devices_with_a_peak
+from benchmarks.errors import BenchError
+from benchmarks.machine.provenance import Provenance
+from benchmarks.measure import injected_delay, interleaved_steps
+from benchmarks.measure.run_log import RunLog
+from benchmarks.microbench import device_peak
+from benchmarks.process.sentinel import Death
+from benchmarks.record_files import open_store, save
+from models import specs
+from results.measurement import Derived, Measurement, derive
+from results.quality import conditions_of, quality_warnings
+from results.record import Record, Status
+from results.text import counted
+from variable_mgr.catalog import IN_GRAPH
+
+
+def empty_log(config: Config) -> RunLog:
+    """Returns the log of a run that has not begun."""
+    towers, workload = len(config.place.towers), config.workload
+    is_asynchronous = config.variables.modifiers.asynchronous or workload.forward_only
+    return RunLog(
+        images_per_step=workload.batch_per_device * towers,
+        towers=towers,
+        asynchronous=config.place.workers > 1 and is_asynchronous,
+    )
+
+
+def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchError | None) -> Record:
+    """Returns the record of a run that has ended, failed or been stopped, as far as the log of it goes."""
+    devices, processes, variables = config.devices, config.processes, config.variables
+    measurement, derived = log.measurement(), Derived()
+    status = Status.OK if error is None else error.record_status
+    has_rate = status in (Status.OK, Status.INTERRUPTED)
+    # An interrupted worker knows only its own part, which has no rate of all.
+    drives_all = processes.cluster is None or variables.variable_update in IN_GRAPH
+    if has_rate and (drives_all or len(log.reports) == processes.num_workers):
+        # XLA compiles within the first step, unless staging has computed before.
+        compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars
+        on_cpu = devices.device == "cpu"
+        derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
+    derived = device_peak.beside_peak(
+        derived,
+        log.placement.get("flops_per_image"),
+        provenance.environment,
+        device=devices.device,
+        precision=config.computing.precision,
+        count=devices_with_a_peak(
+            devices,
+            num_workers=processes.num_workers,
+            num_hosts=processes.cluster.num_worker_hosts if processes.cluster else 1,
+        ),
+    )
+    conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
+    return replace(
+        record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
+        environment={
+            **provenance.environment,
+            **injected_delay.environment(),
+            **interleaved_steps.environment(log.steps_per_slice),
+        },
+        placement=log.placement_of_all(),
+        measurement=measurement,
+        derived=derived,
+        warnings=[
+            *config.notices,
+            *injected_delay.warnings(),
+            *restarts.warnings(),
+            *quality_warnings(measurement, derived, conditions),
+        ],
+    )
+
+
+def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None:
+    """Saves, in another process, the record of a run that was killed and cannot do it itself."""
+    held, limit = (f"{size / 2**30:.1f} GiB" for size in (death.held_bytes, death.limit_bytes))
+    addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
+    why = None
+    if death.out_of_memory:
+        why = f"The kernel killed the run because memory ran out; it held {held}, and {limit} is the limit"
+    elif death.signal == signal.SIGABRT and addresses != resource.RLIM_INFINITY:
+        size = f"{addresses / 2**30:.1f} GiB"
+        why = f"The run was aborted, as TensorFlow is where ulimit -v allows no more memory; the limit is {size}"
+    if why:
+        status, reason = Status.OUT_OF_MEMORY, out_of_memory(why, config.workload, config.devices)
+    else:
+        by = "a signal or its own failure"
+        if death.signal:
+            by = f"signal {death.signal} ({signal.strsignal(death.signal)})"
+        status = Status.CRASH
+        reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
+    record = record_without_run(config, provenance, status, reason)
+    try:
+        save(open_store(config.output.output_dir), record)
+    except Exception as error:
+        warn(f"{error} The record of the run follows.")
+        console.log(record.cleaned().to_json())
+    warn(reason)  # last, since a reader of stderr may have paused
+
+
+def record_without_run(
+    config: Config, provenance: Provenance, status: Status, reason: str, *, data_set: str | None = None
+) -> Record:
+    """Returns the record of a run that measured nothing, such as one whose process was killed."""
+    read = {"data_set": data_set} if data_set else {}
+    return Record(
+        identity=provenance.identity({**config.key_fields(), **read}),
+        config={**config.to_dict(), **read},
+        config_not_in_key=config.fields_not_in_key(),
+        environment=provenance.environment,
+        model=specs.find_model(config.workload.model).facts(config.workload.num_classes),
+        placement={},
+        measurement=Measurement(images_per_step=config.batch_global),
+        derived=Derived(),
+        status=status,
+        reason=reason,
+        warnings=list(config.notices),
+    )
+
+
+def out_of_memory(what: str, workload: Workload, devices: Devices) -> str:
+    """Returns the reason of a run that memory did not suffice for: what happened, what was requested, what to do."""
+    images = counted(workload.batch_per_device, "image")
+    on = counted(devices.num_devices, f"{devices.device.upper()} device")
+    return f"{what}: {workload.model} with {images} per device on {on}. Try a smaller --batch_size."

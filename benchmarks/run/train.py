@@ -1,0 +1,294 @@
+"""A run inside TensorFlow, from top to bottom: build, initialise, warm up, measure with callbacks, check, trace."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import tensorflow as tf
+
+from benchmarks.callbacks import evaluation, summaries
+from benchmarks.callbacks.callback import Callback, Callbacks
+from benchmarks.checkpoints import resuming, saving
+from benchmarks.checkpoints.training_state import TrainingState
+from benchmarks.cluster import restarts
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.console import warn
+from benchmarks.data.pipeline import input_stages
+from benchmarks.data.sources.storage import is_address, place
+from benchmarks.devices import device_plan
+from benchmarks.errors import BenchError, InvalidRunError, headline
+from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
+from benchmarks.graph.run_graph import RunGraph
+from benchmarks.graph.run_session import RunSession
+from benchmarks.graph.stepper import rate_after, stepping
+from benchmarks.measure.display import Display
+from benchmarks.measure.run_log import RunLog, largest_resident_bytes
+from benchmarks.measure.timing import TRY_SMALLER_STEPS
+from benchmarks.process import apart
+from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
+from benchmarks.run import loop, reference_loops
+from benchmarks.tracing import graph_files, profiles, traced_steps
+from benchmarks.training import pipeline
+from results.input_verdict import LEAST_REPORTED_WAIT
+from variable_mgr.catalog import REFERENCE_LOOPS
+
+
+def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Carries out a run in this process, and fills `log` while it does.
+
+    Raises:
+        UsageError: a device is missing.
+        DataError: the data cannot be read.
+        OutOfMemoryError: a device or the host is out of memory.
+        InvalidRunError: a loss was not finite, or replicas drifted apart.
+    """
+    device_plan.set_arithmetic(config.runtime)
+    _wait_for_storage(config, display, team)
+    if config.workload.eval_only:
+        evaluation.evaluate_checkpoint(config, log, display, team)
+    elif config.variables.variable_update in REFERENCE_LOOPS:
+        reference_loops.run_reference_loop(config, log, display, team)
+    else:
+        train(config, log, display, team)
+    if config.computing.check_precision:
+        _train_in_fp32(config, log, display)
+    log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
+    _require_valid(log)
+    if log.unsaved is not None:
+        raise log.unsaved
+
+
+def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Trains, or infers: builds the graph, takes its steps in a session, and looks at what they have left."""
+    patience_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+    saved_in = None if config.workload.forward_only else config.checkpoints.train_dir
+    graph_files.require_files(config, saves=bool(saved_in), leads=team.is_leader)
+    devices = run_graph.plan_devices(config)
+    with resuming.only_training(saved_in, team), tf.Graph().as_default() as graph, tf.device(team.device or None):
+        # Build the graph.
+        earlier = resuming.find_earlier(config, team, display)
+        team.expect("Building the graph", patience_seconds)
+        display.phase("building the graph", None)
+        drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
+        built = run_graph.build(config, devices, drawn)
+        log.started("graph")
+        log.observe(steps_before=earlier.steps, restarts=restarts.count())
+        log.placement = built.placement
+        log.data_set = built.input.source.identify() if built.input.source else None
+        display.start(run_facts.facts(config, built.input.description, log.placement))
+        if config.traces.graph_file and team.is_leader:
+            graph_files.write_graph(graph.as_graph_def(), Path(config.traces.graph_file))
+        with _explained(built, config, team):
+            epochs = _epochs(config, built, earlier.steps, earlier.images)
+            steps = plan(config.length, epochs, config.steps_per_round, saved_in, earlier.ends_at_step)
+            restored = resuming.restoring(config, built, earlier)
+            if saved_in and restored.state and team.is_leader:
+                saving.require_room(saved_in, restored.state)
+            evaluator = None
+            if config.evaluation.is_scheduled and team.is_leader:
+                evaluator = evaluation.build_evaluator(config, built.model, built.manager, devices)
+
+            # Initialise the variables.
+            display.phase("initialising the variables", None)
+            session_config = run_graph.session_config(config.devices, config.runtime)
+            team.configure(session_config)
+            options = tf.compat.v1.RunOptions()
+            # All processes whose collectives meet have this key, and no other run may have it.
+            options.experimental.collective_graph_key = team.collective_key
+            with tf.compat.v1.Session(team.target, config=session_config) as session:
+                _initialize(session, options, built, restored, config, display, team)
+
+                # Take the steps: the first, the warm-up, the measured ones, with callbacks between them.
+                rates = rate_after(config.training, epochs)
+                with stepping(session, built.step, options, rates, epochs.steps_before) as stepper:
+                    run = RunSession(config, built, session, options, stepper, epochs, steps, log, display, team)
+                    callbacks = _callbacks(run, restored.state if saved_in else None, evaluator)
+                    loop.measure(config, steps, stepper, log, display, team, callbacks)
+                team.meet("measured", patient=True)
+                callbacks.after_run()
+
+                # Look at what they have left.
+                team.expect("Checking the variables after the run", patience_seconds)
+                _check_variables(run)
+                traced_steps.trace(run)
+    team.expect_nothing()
+    _measure_input(built, config, log, display, team)
+
+
+@contextlib.contextmanager
+def _explained(built: RunGraph, config: Config, team: Team) -> Iterator[None]:
+    """Turns an error of TensorFlow into one that says what to do: of a lost task, of the data, of memory."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise team.explain(error) or built.input.translate(error, config.workload.num_classes) from error
+
+
+def _epochs(config: Config, built: RunGraph, steps_before: int = 0, images_before: int = 0) -> Epochs:
+    length = images_per_epoch(config.workload.model, built.input.source)
+    return Epochs(length, config.batch_global, steps_before, images_before)
+
+
+def _callbacks(run: RunSession, state: TrainingState | None, evaluator: evaluation.Evaluator | None) -> Callbacks:
+    """Returns what is called between the steps of a run: checkpoints of `state`, then evaluation, then summaries."""
+    config = run.config
+    callbacks: list[Callback] = [saving.CheckpointCallback(run, state)] if state else []
+    if config.evaluation.is_scheduled:
+        callbacks.append(evaluation.EvaluationCallback(run, evaluator))
+    of_summaries, unmeasured = summaries.summaries(run)
+    profiled = profiles.profiled_steps(run)
+    by_epochs = bool(config.length.num_epochs and config.checkpoints.train_dir)
+    return Callbacks(
+        run.team,
+        steps=run.epochs.steps_before,
+        callbacks=[*callbacks, *of_summaries],
+        unmeasured=[profiled, *unmeasured] if profiled else unmeasured,
+        ends_at=run.last_step if by_epochs else None,
+    )
+
+
+def _wait_for_storage(config: Config, display: Display, team: Team) -> None:
+    """Asks the storages of other hosts that a run needs for an answer.
+
+    Raises:
+        UsageError: TensorFlow has no file system for one.
+        DataError: one cannot be reached.
+    """
+    checkpoints = config.checkpoints
+    paths = {
+        "data_dir": config.data.data_dir,
+        "train_dir": checkpoints.train_dir,
+        "initial_weights": checkpoints.initial_weights,
+    }
+    for flag, path in paths.items():
+        if path and is_address(path):
+            display.phase(f"waiting for the storage of --{flag}", None)
+            limit_seconds = config.processes.step_timeout_seconds
+            team.expect(f"An answer from the storage of --{flag}={path}", limit_seconds)
+            place(path).exists()
+            team.expect_nothing()
+
+
+def _initialize(
+    session: tf.compat.v1.Session,
+    options: tf.compat.v1.RunOptions,
+    built: RunGraph,
+    restored: resuming.Restoring,
+    config: Config,
+    display: Display,
+    team: Team,
+) -> None:
+    def shared_is_there() -> None:
+        team.meet("initialised their variables")
+        team.expect("Preparing the first step", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
+
+    built.step.initialize(
+        session,
+        built.input.initializers,
+        alone=team.is_leader,
+        shared_is_there=shared_is_there,
+        options=options,
+        values=restored.values,
+        resuming=restored.resumes,
+    )
+    if config.output.loss_type_to_report == "total_loss" and (penalty := built.penalty()) is not None:
+        display.add_penalty(session.make_callable(penalty))
+
+
+def _check_variables(run: RunSession) -> None:
+    """Fills the log with what the steps have left: skipped records, the variables, a pipeline's idle shares."""
+    built, log = run.built, run.log
+    if built.input.skipping:
+        log.observe(skipped_records=built.input.skipping.close())
+    drift = built.drift()
+    if drift is not None:
+        log.observe(replica_drift=float(run.session.run(drift, options=run.options)))
+    log.weights_are_finite = bool(run.session.run(built.finite()))
+    if built.step.pass_ends:
+        (steps,) = built.step.loops
+        shares = pipeline.measured_idle_shares(run.session, built.step.pass_ends, steps.operation, run.options)
+        log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
+
+
+def _measure_input(built: RunGraph, config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Measures the stages of an input that steps have waited for."""
+    source = built.input.source
+    waited_seconds = sum(log.measured.observed.get("input_wait_seconds", []))
+    if source is None or waited_seconds < LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
+        return
+    display.phase("measuring the input's stages", None)
+    assert config.data.input is not None, "input that is read has options"
+    stages = input_stages.measure_after_run(
+        source,
+        built.input_spec,
+        config.data.input,
+        num_devices=len(built.input.towers),
+        session_config=device_plan.session_config(dataclasses.replace(config.devices, device="cpu")),
+        deadlines=Deadlines(team, config.processes.step_timeout_seconds),
+    )
+    log.observe(input_stages=stages)
+
+
+def _train_in_fp32(config: Config, log: RunLog, display: Display) -> None:
+    """Trains again in fp32, and notes the losses for a comparison."""
+    log.observe(peak_host_memory_bytes=largest_resident_bytes())
+    before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
+    display.phase("training again in fp32", before + measured)
+    in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
+    plain = dataclasses.replace(config, computing=in_fp32)
+    try:
+        if config.runtime.fpmath is None:
+            losses = _losses(plain, before + measured)
+        else:  # oneDNN reads its math mode once in a process
+            strict = dataclasses.replace(plain.runtime, fpmath="STRICT")
+            losses = apart.call(strict, None, _losses, plain, before + measured)
+        log.observe(fp32_losses=losses[before:])
+    except BenchError as error:  # the measurement is still valid
+        warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
+
+
+def _losses(config: Config, count: int) -> list[float]:
+    """Trains anew for so many steps, and returns the loss of each; its errors can be sent to another process.
+
+    Raises:
+        BenchError: it failed.
+    """
+    device_plan.set_arithmetic(config.runtime)
+    limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+    options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * limit_seconds))
+    try:
+        with tf.Graph().as_default():
+            built = run_graph.build(config, run_graph.plan_devices(config))
+            with tf.compat.v1.Session(config=run_graph.session_config(config.devices, config.runtime)) as session:
+                built.step.initialize(session, built.input.initializers)
+                rates = rate_after(config.training, _epochs(config, built))
+                fed = [rates(number) if config.training.schedule else None for number in range(count)]
+                return [built.step.run(session, options, rate) for rate in fed]
+    except tf.errors.OpError as error:
+        raise BenchError(headline(error)) from None
+
+
+def _require_valid(log: RunLog) -> None:
+    """Raises InvalidRunError if the numbers of all workers together must not be used; every worker decides alike."""
+    measurement = log.measurement()
+    if not measurement.step_seconds:
+        raise InvalidRunError(
+            "While all workers measured, they completed fewer steps than there are workers, so there is no common "
+            "rate: pass more --num_batches."
+        )
+    if measurement.skipped_updates and all(measurement.skipped_updates):
+        raise InvalidRunError(
+            "No measured step updated anything: gradients overflowed in float16 in each. Use --precision=bf16 or fp32."
+        )
+    if not all(report["weights_are_finite"] for report in log.reports):
+        raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
+    if measurement.replica_drift:
+        raise InvalidRunError(
+            f"After the run the copies of the variables differ by up to {measurement.replica_drift:g}, but they must "
+            "be equal: this is a bug in the suite or in TensorFlow; please report it."
+        )
