@@ -136,20 +136,18 @@ class Report:
     def open(self, cannot: Mapping[int, Mapping[str, str]]) -> None:
         """Prints the header, and for each number of devices the reductions that cannot run, with the reason."""
         self._cannot = cannot
+        numbers_by_reason: dict[tuple[str, str], list[str]] = {}
         for num_devices, reasons in cannot.items():
             for spec, reason in reasons.items():
                 none = Measurement(images_per_step=None)
                 self._save([self._record(spec, "", num_devices, none, Status.SKIPPED, reason)])
+                numbers_by_reason.setdefault((spec, reason), []).append(str(num_devices))
         if not self._as_text:
             return
         say(f"All-reduce of float32 on {self._described[max(self._described)]}: every device gets the mean over all.")
         say("algbw is the message's bytes over the mean time, busbw that times 2 (n-1)/n, in GB/s (1e9 bytes); a time")
         say(f"includes TensorFlow's overhead per step. The error is against NumPy; the limit is {self._tolerance:g}.\n")
-        where: dict[tuple[str, str], list[str]] = {}
-        for num_devices, reasons in cannot.items():
-            for spec, reason in reasons.items():
-                where.setdefault((spec, reason), []).append(str(num_devices))
-        for (spec, reason), numbers in where.items():
+        for (spec, reason), numbers in numbers_by_reason.items():
             say(f"{spec} cannot run on {', '.join(numbers)} devices: {reason}")
         if 1 in self._described:
             say("1 device has nothing to exchange: nothing is measured on it.")
@@ -162,11 +160,10 @@ class Report:
     def give_up(self, specs: Sequence[str], error: BenchError) -> None:
         """Saves and prints that the measurement has ended before the results of the message that was begun."""
         if self._begun:
-            failed, cannot = (
-                Timing(failure=str(error), failed_as=error.record_status),
-                self._cannot.get(self._begun[1], {}),
-            )
-            self.add(*self._begun, {spec: failed for spec in specs if spec not in cannot})
+            message, num_devices = self._begun
+            failed = Timing(failure=str(error), failed_as=error.record_status)
+            able = [spec for spec in specs if spec not in self._cannot.get(num_devices, {})]
+            self.add(message, num_devices, dict.fromkeys(able, failed))
 
     def add(self, message: Message, num_devices: int, timings: Mapping[str, Timing]) -> None:
         """Saves and prints the results of all reductions of a message on so many devices."""
