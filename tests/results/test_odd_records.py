@@ -17,7 +17,7 @@ from results.gate import baseline_check, comparison
 from results.gate.comparability import UnlikeError
 from results.gate.views import history_view, json_view, junit_view, text_view
 from results.record import Record, Status
-from results.report import page, published, write
+from results.report import published, write
 from results.report.contents import Report
 from results.summary import summarize
 from results.text import csv_cell, markdown
@@ -70,7 +70,7 @@ def odd_records(good: Record, values: tuple[Any, ...] = ODD) -> Iterator[Record]
 def reported(records: list[Record]) -> str:
     """Returns what a report of these records prints and writes, without its plots."""
     report = Report(records, [published.table("guide2017"), published.table("modern")])
-    page.html(report, drawings=[], sources=[])
+    write.html(report, drawings=[], sources=[])
     assert all(line.isprintable() for line in report.markdown().splitlines())
     return "\n".join([*report.lines, *report.notes])
 
