@@ -48,18 +48,7 @@ def page_without_scripts(output: Path) -> str:
 
 def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
     names = {path.stem for path in (written / "plots").iterdir()}
-    wanted = {
-        "scaling",
-        "efficiency",
-        "predicted",
-        "managers",
-        "batches",
-        "time",
-        "sent",
-        "real_over_synthetic",
-        "steps",
-    }
-    assert names == wanted | {"reductions_plot", "against_guide2017"}
+    assert names == {*(plot.name for plot in write.PLOTS), "reductions_plot", "against_guide2017"}
     assert page_without_scripts(written).count("<svg") == len(names)
 
 
@@ -189,6 +178,24 @@ def browser() -> Iterator[Any]:
         )
         yield started
         started.close()
+
+
+@pytest.fixture
+def open_report(browser: Any) -> Iterator[Any]:
+    """Opens the report of a folder in a window of its own."""
+    contexts = []
+
+    def open_in(folder: Path, **options: Any) -> Any:
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(BROWSER_MILLISECONDS)
+        page.goto(f"file://{folder / 'report.html'}")
+        page.locator("#chart canvas").wait_for()
+        return page
+
+    yield open_in
+    for context in contexts:
+        context.close()
 
 
 @pytest.fixture(scope="module", params=[1280, 390])
@@ -379,16 +386,12 @@ def test_the_chart_is_used_with_the_mouse(page: Any, chart: Any) -> None:
     assert shown(page) == pytest.approx(whole)
 
 
-def test_a_finger_near_a_point_chooses_its_row(browser: Any, written: Path) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 900}, has_touch=True, is_mobile=True)
-    page = context.new_page()
-    page.goto(f"file://{written / 'report.html'}")
-    page.locator("#chart canvas").wait_for()
+def test_a_finger_near_a_point_chooses_its_row(open_report: Any, written: Path) -> None:
+    page = open_report(written, viewport={"width": 390, "height": 900}, has_touch=True, is_mobile=True)
     x, y = place(page, 0)
     page.touchscreen.tap(x + 8, y)
     page.locator("#chosen").wait_for()
     assert page.locator("#comparison thead th").count() == 2
-    context.close()
 
 
 def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any) -> None:
@@ -406,30 +409,24 @@ def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any
     assert page.evaluate(order) == before
 
 
-def test_the_chart_is_as_wide_as_the_window_allows(browser: Any, written: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(f"file://{written / 'report.html'}")
-    page.locator("#chart canvas").wait_for()
+def test_the_chart_is_as_wide_as_the_window_allows(open_report: Any, written: Path) -> None:
+    page = open_report(written, viewport={"width": 1280, "height": 900})
     for width in (600, 1000):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_timeout(600)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert 0.85 * width < page.locator("#chart canvas").bounding_box()["width"] <= width
-    page.close()
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(browser: Any, tmp_path: Path) -> None:
+def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(open_report: Any, tmp_path: Path) -> None:
     """Two repeats that differ widely have an interval from almost 0."""
     write.write(Report([fake_run(step_seconds=seconds) for seconds in (1.0, 60.0)]), ["x"], tmp_path)
-    page = browser.new_page()
-    page.goto(f"file://{tmp_path / 'report.html'}")
-    page.locator("#chart canvas").wait_for()
+    page = open_report(tmp_path)
     page.check("#logy")
     page.wait_for_timeout(300)
     *_, low, high = shown(page)
     assert 0 < low < high < float("inf")
-    page.close()
 
 
 def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
@@ -455,19 +452,16 @@ def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_a_large_page_is_small_and_shows_more_on_demand(browser: Any, tmp_path: Path) -> None:
+def test_a_large_page_is_small_and_shows_more_on_demand(open_report: Any, tmp_path: Path) -> None:
     records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch) for batch in range(1, 1201)]
     write.write(Report(records), ["many.jsonl"], tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2.5e6
-    page = browser.new_page()
-    page.set_default_timeout(BROWSER_MILLISECONDS)
-    page.goto(f"file://{tmp_path / 'report.html'}")
+    page = open_report(tmp_path)
     assert page.locator("#table tbody tr").count() == 150
     page.click("#more")
     assert page.locator("#table tbody tr").count() == 300
     page.fill("#filter", "1200")
     assert page.locator("#table tbody tr").count() == 1
-    page.close()
 
 
 def test_a_record_fits_its_schema(everything: list[Record]) -> None:
