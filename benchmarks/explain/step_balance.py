@@ -15,7 +15,6 @@ from benchmarks.config.config import Config
 from benchmarks.config.workload import Workload
 from benchmarks.devices import options
 from benchmarks.devices.roofline import amount, devices_with_a_peak
-from benchmarks.machine import hardware, provenance
 from benchmarks.microbench import device_peak
 from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
@@ -223,9 +222,7 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
     inventory = options.chosen_gpus(devices)
     if devices.on_gpu and not inventory.gpus:
         return None
-    version = provenance.describe_software()["tensorflow_version"]
-    key = device_peak.peak_key(hardware.describe_hardware(inventory), version, precision)
-    peak = device_peak.stored_peak(key)
+    peak = device_peak.stored_peak(device_peak.peak_key_here(inventory, precision))
     return peak.flops_per_sec if peak else None
 
 

@@ -61,6 +61,12 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
     return f"{key_of({**one_device, 'gpus': facts['gpus'][:1]})} {tensorflow_version} {precision}"
 
 
+def peak_key_here(inventory: hardware.Inventory, precision: str) -> str:
+    """Returns the key of the peak of this host, with these GPUs."""
+    version = provenance.describe_software()["tensorflow_version"]
+    return peak_key(hardware.describe_hardware(inventory), version, precision)
+
+
 def stored_peak(key: str) -> Peak | None:
     """Returns the peak in the cache; None without one. A damaged entry is ignored with a warning."""
     return FILE.find(key, Peak)
@@ -75,9 +81,7 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     Raises:
         UsageError: the device is missing, or does not support the precision.
     """
-    inventory = hardware.gpu_inventory() if device == "gpu" else hardware.Inventory()
-    version = provenance.describe_software()["tensorflow_version"]
-    key = peak_key(hardware.describe_hardware(inventory), version, precision)
+    key = peak_key_here(hardware.gpu_inventory() if device == "gpu" else hardware.Inventory(), precision)
     tensorflow_setup.import_tensorflow()
     from benchmarks.devices import device_plan
 

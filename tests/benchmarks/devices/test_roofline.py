@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline, amount, devices_with_a_peak
-from benchmarks.machine.hardware import Inventory, describe_hardware
+from benchmarks.machine.hardware import Inventory
 from benchmarks.measure import result_text
 from benchmarks.microbench import device_peak
 from benchmarks.process.tensorflow_setup import Devices
@@ -143,8 +142,7 @@ def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.M
     best = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=2 * PEAK.bytes_per_sec)
     assert found == [PEAK, TWICE, TWICE, best]
     assert device_peak.peak("cpu", "bf16") == PEAK, "each precision has its own"
-    version = importlib.metadata.version("tensorflow")
-    assert device_peak.stored_peak(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32")) == best
+    assert device_peak.stored_peak(device_peak.peak_key_here(Inventory(), "fp32")) == best
 
 
 def test_a_record_shows_both_utilisations() -> None:
@@ -170,8 +168,7 @@ def test_a_record_shows_both_utilisations() -> None:
 def test_a_run_finds_the_peak_of_its_host(
     run_bench: Callable[..., Finished], records: Callable[[], list[Mapping[str, Any]]], cache: Path
 ) -> None:
-    version = importlib.metadata.version("tensorflow")
-    _store(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32"), PEAK)
+    _store(device_peak.peak_key_here(Inventory(), "fp32"), PEAK)
     done = run_bench(
         "--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10", "--num_batches=5",
         XDG_CACHE_HOME=str(cache.parent.parent),
