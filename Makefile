@@ -54,7 +54,7 @@ bench: install
 PEERS := $(BIN)/python run_bench.py sweep --repeats=3 --output_dir=out/peers
 ifdef PEER
 compare-peers: install-test
-	@set -f; $(BIN)/python -m tests.peers --python="$$PEER_PYTHON" --rounds="$$ROUNDS" -- "$$PEER" $$ROWS
+	@set -f; $(BIN)/python -m tools.peers --python="$$PEER_PYTHON" --rounds="$$ROUNDS" -- "$$PEER" $$ROWS
 else
 compare-peers: install
 	$(PEERS) $(ARGS) --variable_update=replicated,mirrored_strategy,keras_fit
@@ -119,25 +119,22 @@ pytest-all: install-test
 # Checks that tests notice small changes of the modules that decide. MODULE=results/gate/decision.py selects one.
 MODULE ?=
 mutate: $(VENV)/.installed-mutate
-	$(BIN)/python tests/mutation.py $(MODULE)
+	$(BIN)/python -m tools.mutation $(MODULE)
 
-# Injects faults into real processes (docs/reference/reliability.md): FAULT='disk-*' selects some, MOMENTS=5 takes less time.
-FAULT ?= *
+# The faults of docs/reference/reliability.md and the rows of docs/acceptance.md are marks of tests. With more MOMENTS, signals
+# come at more moments of a run; PYTEST_FLAGS="-k disk" selects some.
 MOMENTS ?= 40
 faults: install-test
-	$(BIN)/python -m tests.faults --moments=$(MOMENTS) '$(FAULT)'
+	MOMENTS=$(MOMENTS) $(PYTEST) -m fault
 
-# Runs the commands of docs/acceptance.md and keeps what is seen: ROW='S0.1 S0.2' selects some.
-ROW ?=
 acceptance: install-test
-	$(BIN)/python -m tests.acceptance $(ROW)
-	$(BIN)/python -m docs.generate
+	$(PYTEST) -m row
 
 # What is done first on a GPU, in half an hour; everything is written into OUT (tests/README.md).
 OUT ?= out/gpu
 override export OUT := $(value OUT)
 gpu-first: install-test
-	@$(BIN)/python -m tests.gpu_first "$$OUT"
+	@$(BIN)/python -m tools.gpu_first "$$OUT"
 
 # Fills the generated tables of docs/ and builds the site in site/; a dead link or anchor is an error.
 .PHONY: docs

@@ -157,11 +157,6 @@ def only(group: Sequence[Flag], *names: str) -> list[Flag]:
     return [flag for flag in group if flag.name in names]
 
 
-def without(group: Sequence[Flag], *names: str) -> list[Flag]:
-    """Returns the flags of a group that have other names."""
-    return [flag for flag in group if flag.name not in names]
-
-
 def option(
     help: str,
     *,
@@ -239,7 +234,7 @@ def _flag(part: Any, field: dataclasses.Field[Any]) -> Flag | None:
     name, kind, text = (attributes.pop(key) for key in ("flag", "kind", "default_text"))
     hint = _hints(part)[field.name]
     hints = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-    (hint,) = (one for one in hints if one is not types.NoneType) if kind is None else (kind,)
+    (hint,) = (type_ for type_ in hints if type_ is not types.NoneType) if kind is None else (kind,)
     if typing.get_origin(hint) is Literal:
         attributes.setdefault("choices", typing.get_args(hint))
         hint = str

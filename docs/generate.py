@@ -25,15 +25,17 @@ import msgspec
 
 from benchmarks import option
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
-from benchmarks.config import flag, peer_flags
+from benchmarks.config import peer_flags
 from benchmarks.config.config import Config
-from benchmarks.config.rule_table import FACTS, REFUSALS, WITHOUT_EFFECT
+from benchmarks.config.flag import presets
+from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule
-from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
 from benchmarks.machine.provenance import RECORDED_VARIABLES
 from benchmarks.option import Flag
+from docs import promises
 from models import specs
 from results import columns, loading, summary
 from results.exchange import public_table
@@ -41,9 +43,7 @@ from results.measurement import Derived, Measurement
 from results.record import Identity, Record
 from results.record_parts import PARTS
 from results.report import headline
-from tests.acceptance import rows as acceptance
-from tests.faults import catalog as faults
-from tests.peers import comparison as peers
+from tools.peers import comparison as peers
 from variable_mgr import catalog, modifiers
 from variable_mgr.catalog import Processes
 from variable_mgr.modifiers import Modifiers
@@ -101,16 +101,12 @@ def _anchor(heading: str) -> str:
 
 
 def _flags(group: Sequence[Flag]) -> str:
-    rows = ((f"`--{one.name}`", _values(one), one.default_text, one.help) for one in group)
+    rows = ((f"`--{flag.name}`", _values(flag), flag.default_text, flag.help) for flag in group)
     return _table(("flag", "values", "default", "meaning"), rows)
 
 
-def _values(one: Flag) -> str:
-    return _code(one.words) if one.kind is str and one.words else one.values_text.replace("|", ", ")
-
-
-def _flags_of_run() -> str:
-    return "\n\n".join(f"## {title}\n\n{_flags(group)}" for title, group in RUN_FLAGS.items())
+def _values(flag: Flag) -> str:
+    return _code(flag.words) if flag.kind is str and flag.words else flag.values_text.replace("|", ", ")
 
 
 def _verbs() -> str:
@@ -124,35 +120,35 @@ def _verbs() -> str:
 def _verb(verb: Verb) -> str:
     """Returns examples of a verb and its flags: its own as tables, those that mean the same as for `run` as links."""
     examples = "\n".join(f"run_bench.py {example}" for example in verb.examples)
-    of_run = {each: title for title, group in RUN_FLAGS.items() for each in group}
-    own = {title: [each for each in group if each not in of_run] for title, group in flags_of(verb).items()}
+    of_run = {flag: title for title, group in RUN_FLAGS.items() for flag in group}
+    own = {title: [flag for flag in group if flag not in of_run] for title, group in flags_of(verb).items()}
     own = {title: group for title, group in own.items() if group}
     parts = [f"```\n{examples}\n```"]
     parts += [f"{title}:\n\n{_flags(group)}" if len(own) > 1 else _flags(group) for title, group in own.items()]
-    shared = {each for group in flags_of(verb).values() for each in group if each in of_run}
-    names_taken = {each.name for group in flags_of(verb).values() for each in group}
-    missing = [f"--{each.name}" for each in of_run if each.name not in names_taken]
+    shared = {flag for group in flags_of(verb).values() for flag in group if flag in of_run}
+    names_taken = {flag.name for group in flags_of(verb).values() for flag in group}
+    missing = [f"--{flag.name}" for flag in of_run if flag.name not in names_taken]
     if len(missing) <= _MOST_EXCEPTIONS:
         but = f" except {_code(missing)}" if missing else ""
         return "\n\n".join([*parts, f"All [flags of `run`](flags.md){but}."])
     links = []
     for title, group in RUN_FLAGS.items():
-        taken = [each for each in group if each in shared]
-        names = "all" if len(taken) == len(group) else _code(f"--{each.name}" for each in taken)
+        taken = [flag for flag in group if flag in shared]
+        names = "all" if len(taken) == len(group) else _code(f"--{flag.name}" for flag in taken)
         links += [f"- [{title}](flags.md#{_anchor(title)}): {names}"] if taken else []
     return "\n\n".join([*parts, "Flags of `run`:\n\n" + "\n".join(links)] if links else parts)
 
 
 def _presets() -> str:
     directory = ROOT / "benchmarks" / "config" / "presets"
-    texts = {name: (directory / f"{name}.flags").read_text().splitlines() for name in flag.presets()}
+    texts = {name: (directory / f"{name}.flags").read_text().splitlines() for name in presets()}
     return _table(
         ("preset", "content", "the same as"),
         (
             (
                 f"`--preset={name}`",
                 lines[0].lstrip("# "),
-                f"`{'sweep ' * ('`sweep`' in lines[0])}{' '.join(one for one in lines if one[0] != '#')}`",
+                f"`{'sweep ' * ('`sweep`' in lines[0])}{' '.join(flag for flag in lines if flag[0] != '#')}`",
             )
             for name, lines in texts.items()
         ),
@@ -162,16 +158,17 @@ def _presets() -> str:
 def _peer_flags() -> str:
     """Returns what becomes of each flag of tf_cnn_benchmarks, by class."""
     with _PEER_FLAGS.open(encoding="utf-8") as file:
-        peer = {row["flag"] for row in csv.DictReader(file)}
+        peer = [row["flag"] for row in csv.DictReader(file)]
+    same = [name for name in peer if name in FLAGS]
     tables = {
-        ("the same", "what differs"): peer_flags.SAME,
+        ("the same", "what differs"): {name: peer_flags.DIFFERENCES.get(name, "") for name in [*same, "use_nccl"]},
         ("renamed", "here"): {
-            one.name: f"`--{one.same_as}`{one.help and f'; {one.help}'}" for one in peer_flags.RENAMED
+            flag.name: f"`--{flag.same_as}`{flag.help and f'; {flag.help}'}" for flag in peer_flags.RENAMED
         },
-        ("accepted", "why it has no effect"): {one.name: one.help for one in peer_flags.ACCEPTED},
-        ("rejected", "what to use"): {one.name: one.help for one in peer_flags.REPLACED},
+        ("accepted", "why it has no effect"): {flag.name: flag.help for flag in peer_flags.ACCEPTED},
+        ("rejected", "what to use"): {flag.name: flag.help for flag in peer_flags.REPLACED},
     }
-    counts = ", ".join(f"{len(peer & set(rows))} are {title}" for (title, _), rows in tables.items())
+    counts = ", ".join(f"{len(rows.keys() & set(peer))} are {title}" for (title, _), rows in tables.items())
     parts = [f"Of the {len(peer)} flags of its last version {counts}."]
     for (title, header), rows in tables.items():
         described = ((f"`{name}`", _with_flags(text)) for name, text in rows.items() if text)
@@ -183,7 +180,6 @@ def _peer_flags() -> str:
 
 
 def _with_flags(text: str) -> str:
-    """Returns a phrase with the flags that it names as code, if they are not already."""
     phrases = text.split("`")
     phrases[::2] = [re.sub(r"--\w+(?:=\w+)?", r"`\g<0>`", phrase) for phrase in phrases[::2]]
     return "`".join(phrases)
@@ -239,14 +235,12 @@ _PART_OF_COLUMNS = {
 
 
 def _fields(part: type[msgspec.Struct]) -> str:
-    """Returns the fields of a part of the record, as its docstring describes them."""
     hints, meanings = typing.get_type_hints(part), _attributes(part)
     names = part.__struct_fields__
     return _table(("field", "type", "meaning"), ((f"`{n}`", f"`{_json_type(hints[n])}`", meanings[n]) for n in names))
 
 
 def _derived_fields() -> str:
-    """Returns the derived fields; the column of each has its meaning."""
     by_source = {column.source: column for column in columns.COLUMNS}
     found = [(name, by_source[f"derived.{name}"]) for name in Derived.__struct_fields__]
     return _table(
@@ -309,18 +303,13 @@ def _rules() -> str:
     def row(rule: Rule) -> tuple[str, str, str]:
         return terms(rule.flags), terms(rule.others) + f"; where {terms(rule.when)}" * bool(rule.when), rule.because
 
-    every = (*REFUSALS, *WITHOUT_EFFECT)
     return "\n\n".join(
-        _table(("flags", words, "because"), (row(rule) for rule in every if type(rule) is kind))
+        _table(("flags", words, "because"), (row(rule) for rule in RULES if type(rule) is kind))
         for kind, words in _KINDS.items()
     )
 
 
 # The rest
-
-
-def _exit_statuses() -> str:
-    return _table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus))
 
 
 _PROCESSES = {
@@ -369,15 +358,6 @@ def _reductions() -> str:
     return _table(("reduction", "what it does", "sent by 8 towers", "limit"), rows)
 
 
-def _shorthands() -> str:
-    rows = ((f"`{name}`", f"`{manager} {given}`") for name, (manager, given) in catalog.SHORTHANDS.items())
-    return _table(("shorthand", "stands for"), rows)
-
-
-def _reference_loops() -> str:
-    return _table(("reference loop", "what it is"), ((f"`{n}`", text) for n, text in catalog.REFERENCE_LOOPS.items()))
-
-
 def _models() -> str:
     rows = (
         (
@@ -394,10 +374,6 @@ def _models() -> str:
     )
     header = ("model", "image", "data set", "parameters", "GFLOP", "batch, GPU", "batch, CPU", "learning rate")
     return _table(header, rows)
-
-
-def _model_sources() -> str:
-    return _table(("model", "is", "source of the figures"), ((f"`{s.name}`", s.title, s.source) for s in specs.MODELS))
 
 
 def _measured_models() -> str:
@@ -443,7 +419,7 @@ def _results() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "verbs": _verbs,
     **{f"verb {verb.name}": functools.partial(_verb, verb) for verb in VERBS.values()},
-    "flags": _flags_of_run,
+    "flags": lambda: "\n\n".join(f"## {title}\n\n{_flags(group)}" for title, group in RUN_FLAGS.items()),
     "presets": _presets,
     "flags of tf_cnn_benchmarks": _peer_flags,
     "columns": _columns,
@@ -455,18 +431,25 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fields of config": _config_fields,
     "recorded environment variables": lambda: _block(sorted(RECORDED_VARIABLES)),
     "rules on flags": _rules,
-    "exit statuses": _exit_statuses,
+    "exit statuses": lambda: _table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus)),
     "managers": _managers,
     "modifiers": _modifiers,
     "exclusive modifiers": _exclusive_modifiers,
     "reductions": _reductions,
-    "shorthands": _shorthands,
-    "reference loops": _reference_loops,
+    "shorthands": lambda: _table(
+        ("shorthand", "stands for"),
+        ((f"`{name}`", f"`{manager} {given}`") for name, (manager, given) in catalog.SHORTHANDS.items()),
+    ),
+    "reference loops": lambda: _table(
+        ("reference loop", "what it is"), ((f"`{name}`", text) for name, text in catalog.REFERENCE_LOOPS.items())
+    ),
     "models": _models,
     "measured models": _measured_models,
-    "sources of models": _model_sources,
-    "faults": faults.tables,
-    "acceptance": acceptance.page,
+    "sources of models": lambda: _table(
+        ("model", "is", "source of the figures"), ((f"`{s.name}`", s.title, s.source) for s in specs.MODELS)
+    ),
+    "faults": promises.faults_page,
+    "acceptance": promises.acceptance_page,
     "peers": peers.page,
     "results": _results,
 }

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.process import tensorflow_setup  # noqa: E402 - after the path to it
 from tests.support import limits, rotation  # noqa: E402
 from tests.support.budget import IdleStopwatch  # noqa: E402
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished, heed_signals  # noqa: E402
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished  # noqa: E402
 
 if TYPE_CHECKING:
     from benchmarks.measure.run_log import RunLog
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 # How long an example takes is not asserted, because other processes may use the same cores.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
-heed_signals()
+# Processes that are started from here heed signals, even if a shell or nohup made this one ignore them.
+for _number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,8 +101,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests that start processes run one after the other, on one worker, since several need all cores.
     """
     for item in items:
-        if item.path.is_relative_to(ROOT / "tests" / "processes"):
+        room = item.path.relative_to(ROOT / "tests").parts[0] if item.path.is_relative_to(ROOT / "tests") else ""
+        if room in ("processes", "faults"):
             item.add_marker("process")
+        if room == "faults":
+            item.add_marker("seldom")
         if item.get_closest_marker("process") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("processes"))
         if rotates := item.get_closest_marker("rotates"):

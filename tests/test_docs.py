@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -30,12 +31,12 @@ from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
-from docs import generate, hooks
+from docs import generate, hooks, promises
 from tests.support import docs
 from tests.support.commands import ROOT, Finished
 from variable_mgr import catalog
 
-PAGES = [page for page in docs.pages(ROOT) if page.name != "acceptance.md"]  # its commands are run by their own test
+PAGES = docs.pages(ROOT)
 PROGRAMS = ("run_bench.py", "run-bench")
 PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
 # Verbs whose words are files: their flags are parsed, and nothing else.
@@ -46,7 +47,7 @@ OF_OTHERS = {
     "docker": ("target", "gpus", "ipc", "shm-size"),
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
-    "tests.peers": ("again", "keep", "python", "rounds"),
+    "tools.peers": ("again", "keep", "python", "rounds"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
 OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
@@ -54,7 +55,7 @@ OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
 OF_RENDER = ("command", "deadline_seconds", "results_claim", "scratch_size", "image", "port", "nccl")
 # Variables of the Makefile, and the verb whose flags they hold.
 OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
-SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
+SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|tools|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
 
 
 @pytest.fixture
@@ -122,7 +123,6 @@ def _check_run_bench(words: Sequence[str]) -> None:
 
 
 def _check_data(words: Sequence[str]) -> None:
-    """Checks the flags of a command of `data`; it ends where it misses the directory, which is left out."""
     try:
         main.dispatch(["data", words[0], *(word for word in words[1:] if word.startswith("-"))])
     except BenchError as error:
@@ -189,7 +189,6 @@ def _check_command(text: str) -> bool:
 
 
 def _check_output(text: str) -> None:
-    """Checks the flags that a line of a block names, unless it is a command of another program."""
     if text.split(maxsplit=1)[:1] and text.split(maxsplit=1)[0] not in OTHER_PROGRAMS:
         for flag in re.findall(r"(?<![\w-])--[a-z]\w+", text):
             _check_flags([flag])
@@ -321,6 +320,14 @@ def test_every_generated_table_is_on_a_page() -> None:
     assert sorted(marks) == sorted(generate.TABLES)
 
 
+def test_every_promise_and_every_row_is_tested() -> None:
+    rows = [row["id"] for document in promises.documents() for row in document["row"]]
+    assert len(set(rows)) == len(rows) == 66
+    arguments = {name: [mark.arguments for mark in promises.marks() if mark.name == name] for name in ("fault", "row")}
+    assert {promise for promise, _, _ in arguments["fault"]} == set(promises.PROMISES)
+    assert set(itertools.chain.from_iterable(arguments["row"])) == set(rows)
+
+
 def test_the_site_has_every_page_once() -> None:
     def pages_of(entry: object) -> Iterator[str]:
         if isinstance(entry, str):
@@ -349,12 +356,9 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
     ("text", "words"),
     [
         ("`--num_gpu=2`", "There is no flag --num_gpu"),
-        ("`--noladders`", "There is no flag --noladders"),
-        ("`--resize_method=lanczos`", "there is no 'lanczos'"),
         ("`--batch_size=-1`", "too small"),
         ("`--preset=quickly`", "Presets: "),
         ("`--data_format=NCHW\\|NHCW`", "there is no 'NHCW'"),
-        ("`run_bench.py reprot out`", "There is no verb 'reprot'"),
         ("`run_bench.py --model=resnet51 ...`", "no model 'resnet51'"),
         ("`check out --output_format=jsom`", "there is no 'jsom'"),
         ("`replicated --all_reduce_spec=ring`", "ring"),

@@ -1,86 +1,73 @@
 """The verb `completion`: a script that completes command lines in a shell, made from the verbs and their flags.
 
-`options` is the one table of what can be completed. The scripts of bash and zsh search it, as text; for fish, each line
-of it becomes a command. No TensorFlow.
+The scripts of bash and zsh search one table of what can be completed, as text; for fish, each line of it becomes a
+command. No TensorFlow.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from benchmarks.config import flag
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.option import Flag, Groups
+from benchmarks.option import Flag
 
 _PROGRAMS = "run-bench run_bench.py"
-_HELP = "help"
 _OF_ANY_VERB = (
     Flag("flagfile", str, "read flags from a file", path="file"),
     Flag("preset", str, "read flags from a file of this suite", tuple(flag.presets())),
 )
+_FISH_VALUES = {"": "", "<file>": "-F", "<directory>": "-x -a '(__fish_complete_directories)'"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """What can be completed: a flag, or the first word after a verb if `name` is empty.
+class _Word(NamedTuple):
+    """What can be completed: a flag, with `=` if it takes a value, or the first word after a verb if `name` is empty.
 
-    Attributes:
-        name: with `--`, and with `=` if it takes a value.
-        words: the values that are known.
-        path: what its value names in the file system, if it does.
-        meaning: a phrase.
+    `values` are the known ones with blanks between them, or `<file>` or `<directory>`.
     """
 
     name: str
-    words: tuple[str, ...]
-    path: Literal["file", "directory"] | None
-    meaning: str
-
-    @property
-    def values(self) -> str:
-        """The values, in the tables of bash and zsh."""
-        return f"<{self.path}>" if self.path else " ".join(self.words)
+    values: str = ""
+    meaning: str = ""
 
 
-def options(verbs: Iterable[Verb], flags_of: Callable[[Verb], Groups]) -> dict[Option, list[str]]:
-    """Returns all that can be completed, each with the names of its verbs."""
-    found: dict[Option, list[str]] = {}
-    for verb in verbs:
-        own = [Option("", verb.known_words, None, "")] if verb.known_words else []
-        own += [Option("", (), "file", "")] if verb.takes == "words" and not verb.known_words else []
-        own += [Option("--help", (), None, "the flags of this verb"), Option("--helpfull", (), None, "all flags")]
-        for one in (*(one for group in flags_of(verb).values() for one in group), *_OF_ANY_VERB):
-            meaning = one.help.partition(";")[0].replace("|", "/")
-            if one.kind is not bool:
-                own.append(Option(f"--{one.name}=", one.words, one.path, meaning))
-                continue
-            own.append(Option(f"--{one.name}", (), None, meaning))
-            if one.default is not None:
-                own.append(Option(f"--no{one.name}", (), None, f"not: {meaning}"))
-        for option in own:
-            found.setdefault(option, []).append(verb.name)
-    return found
+def _words_of(verb: Verb) -> Iterator[_Word]:
+    from benchmarks.cli.verbs import flags_of  # where this verb is listed, too
+
+    if verb.takes == "words":
+        yield _Word("", " ".join(verb.known_words) or "<file>")
+    yield from (_Word("--help", "", "the flags of this verb"), _Word("--helpfull", "", "all flags"))
+    for one in (*(one for group in flags_of(verb).values() for one in group), *_OF_ANY_VERB):
+        meaning = one.help.partition(";")[0].replace("|", "/")
+        if one.kind is not bool:
+            yield _Word(f"--{one.name}=", f"<{one.path}>" if one.path else " ".join(one.words), meaning)
+            continue
+        yield _Word(f"--{one.name}", "", meaning)
+        if one.default is not None:
+            yield _Word(f"--no{one.name}", "", f"not: {meaning}")
 
 
-def script(shell: str, verbs: Sequence[Verb], flags_of: Callable[[Verb], Groups]) -> str:
+def script(shell: str) -> str:
     """Returns the script for a shell."""
-    of_help = Verb(_HELP, "what a verb does, and its flags", {}, lambda *_: ExitStatus.OK, takes="words")
-    of_help = dataclasses.replace(of_help, known_words=tuple(verb.name for verb in verbs))
-    table = options([*verbs, of_help], flags_of)
-    meanings = {verb.name: verb.meaning for verb in (*verbs, of_help)}
+    from benchmarks.cli.verbs import VERBS
+
+    of_help = Verb(
+        "help", "what a verb does, and its flags", {}, lambda *_: ExitStatus.OK, takes="words", known_words=tuple(VERBS)
+    )
+    table: dict[_Word, list[str]] = {}
+    for verb in (*VERBS.values(), of_help):
+        for word in _words_of(verb):
+            table.setdefault(word, []).append(verb.name)
+    meanings = {verb.name: verb.meaning for verb in (*VERBS.values(), of_help)}
     if shell == "fish":
         return _FISH.replace("@COMPLETE@", "\n".join(_fish_lines(meanings, table)))
-    lines = [f"{option.name}|{option.values}|{' '.join(names)}|{option.meaning}" for option, names in table.items()]
-    data = {"@OPTIONS@": lines, "@VERBS@": [f"{name}|{meaning}" for name, meaning in meanings.items()]}
-    text = SHELLS[shell]
-    for mark, rows in data.items():
-        text = text.replace(mark, shlex.quote("\n".join(rows)))
-    return text
+    options = [f"{word.name}|{word.values}|{' '.join(verbs)}|{word.meaning}" for word, verbs in table.items()]
+    text = SHELLS[shell].replace("@OPTIONS@", shlex.quote("\n".join(options)))
+    return text.replace("@VERBS@", shlex.quote("\n".join(f"{name}|{meaning}" for name, meaning in meanings.items())))
 
 
 def run_completion(words: Sequence[str]) -> ExitStatus:
@@ -89,30 +76,25 @@ def run_completion(words: Sequence[str]) -> ExitStatus:
     Raises:
         UsageError: none is named, or there is no script for it.
     """
-    from benchmarks.cli.verbs import VERBS, flags_of  # where this verb is listed, too
-
     if len(words) != 1 or words[0] not in SHELLS:
         hint = did_you_mean(words[0], SHELLS) if words else ""
         problem = f"there is no script for '{' '.join(words)}'.{hint}" if words else "name a shell."
         raise UsageError(f"completion: {problem} Shells: {', '.join(SHELLS)}.")
-    say(script(words[0], [*VERBS.values()], flags_of))
+    say(script(words[0]))
     return ExitStatus.OK
 
 
-def _fish_lines(meanings: Mapping[str, str], table: Mapping[Option, Sequence[str]]) -> list[str]:
-    """Returns the commands that declare the table; `$program` is the program."""
-    lines = [
-        f"complete -c $program -n __run_bench_wants_verb -a {_quoted(name)} -d {_quoted(meaning)}"
-        for name, meaning in meanings.items()
-    ]
-    for option, names in table.items():
-        first = f"complete -c $program -n {_quoted('__run_bench_takes ' + ' '.join(names))}"
-        of_value = {"file": "-F", "directory": "-x -a '(__fish_complete_directories)'", None: ""}[option.path]
-        of_value += f"-x -a {_quoted(' '.join(option.words))}" if option.words else ""
-        name, takes_value, _ = option.name.removeprefix("--").partition("=")
-        flag = f"-l {name} -d {_quoted(option.meaning)}" + (" -r" if takes_value else "") if name else ""
-        lines.append(" ".join(filter(None, (first, flag, of_value))))
-    return lines
+def _fish_lines(meanings: Mapping[str, str], table: Mapping[_Word, Sequence[str]]) -> Iterator[str]:
+    """Yields the commands that declare the table; `$program` is the program."""
+    for name, meaning in meanings.items():
+        yield f"complete -c $program -n __run_bench_wants_verb -a {_quoted(name)} -d {_quoted(meaning)}"
+    for word, verbs in table.items():
+        parts = [f"complete -c $program -n {_quoted('__run_bench_takes ' + ' '.join(verbs))}"]
+        name, takes_value, _ = word.name.removeprefix("--").partition("=")
+        if name:
+            parts.append(f"-l {name} -d {_quoted(word.meaning)}" + (" -r" if takes_value else ""))
+        parts.append(_FISH_VALUES.get(word.values, f"-x -a {_quoted(word.values)}"))
+        yield " ".join(filter(None, parts))
 
 
 def _quoted(text: str) -> str:

@@ -7,8 +7,8 @@ import platform
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.config import flag
-from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.flag import describe, presets
+from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.option import Flag, Groups
 from results.version import SUITE_VERSION
@@ -32,7 +32,6 @@ _MOST_USED = (
 
 def of_program(verbs: Mapping[str, Sequence[Verb]]) -> str:
     """Returns the short help: the verbs by title, the flags that most runs use, and where to find more."""
-    table = {one.name: one for group in RUN_FLAGS.values() for one in group}
     width = 2 + max(len(verb.name) for group in verbs.values() for verb in group)
     lines = [
         "Measures how fast a CNN trains on these devices and this TensorFlow build.",
@@ -41,7 +40,7 @@ def of_program(verbs: Mapping[str, Sequence[Verb]]) -> str:
     ]
     for title, group in verbs.items():
         lines += ["", f"{title}:", *(f"  {verb.name:{width}}{verb.meaning}" for verb in group)]
-    lines += ["", "Flags that most runs use:", *_flag_lines(table[name] for name in _MOST_USED)]
+    lines += ["", "Flags that most runs use:", *_flag_lines(FLAGS[name] for name in _MOST_USED)]
     examples = [verb.examples[0] for group in verbs.values() for verb in group if verb.name in ("run", "sweep", "ab")]
     return "\n".join(
         [
@@ -64,18 +63,17 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
         groups: all flags that it takes, by title.
         full: describe all flags, not only those that no run has (of `run`: those that most runs use).
     """
-    of_run = [one for group in RUN_FLAGS.values() for one in group]
-    flags = [one for group in groups.values() for one in group]
-    own = [one for one in flags if (one.name in _MOST_USED if verb.name == "run" else one not in of_run)]
-    own = flags if len(flags) <= _FEW else own
+    flags = own = [flag for group in groups.values() for flag in group]
+    if len(flags) > _FEW:
+        of_run = FLAGS.values()
+        own = [flag for flag in flags if (flag.name in _MOST_USED if verb.name == "run" else flag not in of_run)]
     words = f" {verb.words}" if verb.words else ""
     meaning = f"{verb.name}: {verb.meaning}" + (f". {verb.details}" if verb.details else "")
     name = "[run]" if verb.name == "run" else verb.name
     lines = [f"usage: {_PROGRAM} {name}{words}{' --flag=value ...' if flags else ''}", ""]
     lines += textwrap.wrap(meaning.replace("?.", "?"), _WIDTH)
     if full:
-        presets = "|".join(flag.presets())
-        lines += [flag.describe(groups), "", f"Files of flags: --flagfile=FILE, --preset={presets}"]
+        lines += [describe(groups), "", f"Files of flags: --flagfile=FILE, --preset={'|'.join(presets())}"]
     elif flags:
         title = "Flags that most runs use" if verb.name == "run" else f"Flags of {verb.name}"
         lines += ["", f"{title}:", *_flag_lines(own)] if own else []
@@ -100,12 +98,12 @@ def versions() -> str:
 def _flag_lines(flags: Iterable[Flag]) -> list[str]:
     """Returns each flag and what it means in brief, in two columns."""
     lines = []
-    for one in flags:
-        spelled = f"  {one.spelling:22} "
+    for flag in flags:
+        spelled = f"  {flag.spelling:22} "
         if len(spelled) > 25:
             lines.append(spelled.rstrip())
             spelled = " " * 25
-        lines += textwrap.wrap(one.described(brief=True), _WIDTH, initial_indent=spelled, subsequent_indent=" " * 25)
+        lines += textwrap.wrap(flag.described(brief=True), _WIDTH, initial_indent=spelled, subsequent_indent=" " * 25)
     return lines
 
 

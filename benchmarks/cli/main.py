@@ -86,8 +86,8 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
 def _no_verb(name: str) -> str:
     """Returns a sentence on a first word that is no verb, but perhaps a flag without its dashes."""
     word, *_ = name.split("=")
-    if one := run_flags.FLAGS.get(word):
-        return f"'{word}' is not a verb, but a flag: {one.spelling} ({one.help.partition(';')[0]})."
+    if flag_named := run_flags.FLAGS.get(word):
+        return f"'{word}' is not a verb, but a flag: {flag_named.spelling} ({flag_named.help.partition(';')[0]})."
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
     return (
@@ -99,7 +99,6 @@ def _no_verb(name: str) -> str:
 def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
     """Refuses words such as `--explain`, with how the verb is written, and flags that only a run has."""
     flags = {one.name for group in flags_of(verb).values() for one in group}
-    of_run = set(run_flags.FLAGS)
     for word in arguments:
         name = word.removeprefix("--").partition("=")[0]
         spellings = {name, name.removeprefix("no")}
@@ -107,12 +106,11 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
             continue
         if name in VERBS:
             raise UsageError(f"{word}: {name} is a verb, which comes first: run_bench.py {VERBS[name].examples[0]}")
-        if spellings & of_run:
+        if spellings & run_flags.FLAGS.keys():
             raise UsageError(f"{verb.name} has no flag --{name}, which is one of a run. See {verb.name} --helpfull.")
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
-    """Refuses words that are not flags; suggests `=` where a flag stands before the word."""
     if not words:
         return
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""

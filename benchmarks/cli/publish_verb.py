@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import record_files
 from benchmarks.compare.compare_verb import WHERE
-from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
@@ -22,7 +22,7 @@ from results.store import JSONL_NAME
 from results.text import counted
 
 # What flags of a run may have as values.
-_WORDS = frozenset(word for group in RUN_FLAGS.values() for flag in group for word in flag.words)
+_WORDS = frozenset(word for flag in FLAGS.values() for word in flag.words)
 
 
 def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:

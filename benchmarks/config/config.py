@@ -17,18 +17,17 @@ from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster import cluster_spec, discovery
 from benchmarks.cluster import options as process_options
-from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.cluster.options import Processes
-from benchmarks.config import flag, length, output, outside_models, peer_flags, rules, variable_update
-from benchmarks.config.length import Length
+from benchmarks.config import flag, output, outside_models, peer_flags, rules, variable_update
 from benchmarks.config.output import Output
-from benchmarks.config.rule_table import FACTS, REFUSALS, WITHOUT_EFFECT
-from benchmarks.config.run_flags import DEFAULTS, FLAGS, RUN_FLAGS, words
+from benchmarks.config.rule_table import FACTS, RULES
+from benchmarks.config.rules import Known, Situation
+from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS, words
 from benchmarks.config.variable_update import Variables
-from benchmarks.config.workload import Workload
+from benchmarks.config.workload import Length, Workload, decide_length
 from benchmarks.data import options as input_options
 from benchmarks.data.options import Data
-from benchmarks.data.sources.data_sets import SYNTHETIC, SYNTHETIC_HOST
+from benchmarks.data.sources.data_sets import SYNTHETIC
 from benchmarks.devices import options
 from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
@@ -94,13 +93,13 @@ class Config:
     @functools.cached_property
     def runtime(self) -> Runtime:
         """What this process asks of TensorFlow. A task without towers has one CPU device."""
-        cluster, own = self.processes.cluster, self.devices
+        cluster, devices = self.processes.cluster, self.devices
         if cluster and not cluster.own.has_towers:
-            own = dataclasses.replace(own, device="cpu", num_devices=1)
+            devices = dataclasses.replace(devices, device="cpu", num_devices=1)
         return Runtime(
-            devices=own,
+            devices=devices,
             precision=self.computing.precision,
-            fpmath="BF16" if (self.computing.precision, own.device) == ("tf32", "cpu") else None,
+            fpmath="BF16" if (self.computing.precision, devices.device) == ("tf32", "cpu") else None,
             batchnorm_persistent=self.computing.batchnorm_persistent,
             deterministic=self.training.deterministic,
             peers=tuple(cluster.tasks.values()) if cluster else (),
@@ -172,20 +171,6 @@ class Config:
 _PARTS = {field.name: field for field in dataclasses.fields(Config) if field.name not in ("notices", "command")}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Basis:
-    """What is known before the rules are applied, since they ask for it, and what was said about it."""
-
-    spec: ModelSpec
-    cluster: Cluster | None
-    devices: Devices
-    gpus: hardware.Inventory  # those that are used
-    must_exist: bool  # the GPUs, on this machine
-    data_name: str
-    data_format: Literal["NHWC", "NCHW"]
-    notices: tuple[str, ...]
-
-
 def resolve(
     given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str] | None = None
 ) -> Config:
@@ -202,30 +187,32 @@ def resolve(
     environ = os.environ if environ is None else environ
     gone = peer_flags.resolve_peer_flags(given)
     # What flags alone decide comes first: to find the model may execute code of the user's.
-    of_flags, of_facts = rules.divided((*WITHOUT_EFFECT, *REFUSALS))
-    given, idle = rules.apply(of_flags, rules.Situation(given=given, flags=FLAGS), DEFAULTS)
-    given, basis = _basis(given, count_gpus, environ)
-    now = rules.Situation(
-        given=given,
-        flags=FLAGS,
-        facts=_facts(given, basis),
-        texts={n: fact.text.format(model=basis.spec.name, data_name=basis.data_name) for n, fact in FACTS.items()},
-    )
+    of_flags = [rule for rule in RULES if not rule.asks_for_facts]
+    given, idle = rules.apply(of_flags, Situation(given), DEFAULTS)
+    given, known = _known(given, count_gpus, environ)
+    if given["batch_size"] == "auto":
+        raise UsageError(
+            "--batch_size=auto: the batch size is found by trying, which only the commands `run` and `recommend` do. "
+            "Give a number."
+        )
+    names = {"model": known.spec.name, "data_name": known.data_name}
+    facts = {name: fact.text.format(**names) for name, fact in FACTS.items() if fact.holds(known)}
     usual = {
-        "local_parameter_device": basis.devices.device,
+        "local_parameter_device": known.devices.device,
         "force_gpu_compatible": False,
         "batchnorm_persistent": True,
     }
-    given, without_effect = rules.apply(of_facts, now, {**DEFAULTS, **usual})
-    config = _decide(given, basis, environ, (*gone, *idle, *without_effect))
+    of_facts = [rule for rule in RULES if rule.asks_for_facts]
+    given, without_effect = rules.apply(of_facts, Situation(given, facts), {**DEFAULTS, **usual})
+    config = _decide(given, known, environ, (*gone, *idle, *without_effect))
     if problem := why_not(config.variables.variable_update, config.variables.modifiers, config.place):
         raise UsageError(problem)
     return config
 
 
-def _basis(
+def _known(
     given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]
-) -> tuple[Mapping[str, Any], _Basis]:
+) -> tuple[Mapping[str, Any], Known]:
     """Returns the flag values of this process, and what rules may ask for."""
     spec = outside_models.find_outside_model(
         given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"]
@@ -238,7 +225,7 @@ def _basis(
     devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
     gpus = options.chosen_gpus(devices)
     data_name, of_data = input_options.data_name(given, spec)
-    return given, _Basis(
+    return given, Known(
         spec=spec,
         cluster=cluster,
         devices=devices,
@@ -246,26 +233,30 @@ def _basis(
         must_exist=must_exist,
         data_name=data_name,
         data_format=_layout(given, spec, devices, gpus),
+        shares_devices=variable_update.shares_devices(given, devices, in_cluster=cluster is not None),
         notices=(*of_cluster, *of_rank, *of_data),
     )
 
 
 def _decide(
-    given: Mapping[str, Any], basis: _Basis, environ: Mapping[str, str], without_effect: tuple[str, ...]
+    given: Mapping[str, Any], known: Known, environ: Mapping[str, str], without_effect: tuple[str, ...]
 ) -> Config:
     """Returns the configuration of flag values that go together."""
-    spec, cluster = basis.spec, basis.cluster
-    from_host = basis.data_name != SYNTHETIC
-    devices, of_devices = options.decide(basis.devices, given, cluster, environ, from_host=from_host)
+    spec, cluster = known.spec, known.cluster
+    from_host = known.data_name != SYNTHETIC
+    workers = options.workers_per_gpu(known.devices, given, cluster, environ)
+    devices, of_devices = options.decide(known.devices, given, workers_per_gpu=workers, from_host=from_host)
     usual_batch = spec.batch_on_gpu if devices.on_gpu else spec.batch_on_cpu
     batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"] or usual_batch
-    owns_gpus = options.owns_gpus(devices, basis.gpus, given, cluster, environ)
+    # As NCCL needs it, every tower has a whole GPU of its own.
+    is_whole = devices.virtual_gpus == 1 and not any(gpu.is_divided for gpu in known.gpus.gpus)
+    owns_gpus = devices.on_gpu and is_whole and workers == 1
     of_variables, on_variables = variable_update.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
     )
     arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
-    if devices.on_gpu and basis.must_exist:
-        on_arithmetic += options.judge(basis.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
+    if devices.on_gpu and known.must_exist:
+        on_arithmetic += options.judge(known.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
     forward_only = bool(given["forward_only"] or given["eval"])
     workload = filled(
         Workload,
@@ -273,8 +264,8 @@ def _decide(
         model=spec.name,
         model_digest=spec.digest,
         batch_per_device=batch,
-        num_classes=input_options.num_classes(given["num_classes"], spec, basis.data_name),
-        data_format=basis.data_format,
+        num_classes=input_options.num_classes(given["num_classes"], spec, known.data_name),
+        data_format=known.data_format,
         forward_only=forward_only,
         eval_only=bool(given["eval"]),
     )
@@ -283,7 +274,8 @@ def _decide(
     evaluation, summaries = callback_options.evaluation(given), filled(Summaries, given)
     pauses = _pauses(checkpoints, evaluation, summaries)
     towers = devices.num_devices * processes.num_workers
-    how_long, on_length = length.decide(given, steps_per_round(forward_only, of_variables), on_gpu=devices.on_gpu)
+    rounds = steps_per_round(forward_only, of_variables)
+    how_long, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
     return Config(
         workload=workload,
@@ -291,7 +283,7 @@ def _decide(
         devices=devices,
         processes=processes,
         variables=of_variables,
-        data=input_options.decide(given, basis.data_name, pauses),
+        data=input_options.decide(given, known.data_name, pauses),
         training=training_options.decide(given, spec, batch_global=batch * towers),
         checkpoints=checkpoints,
         evaluation=evaluation,
@@ -300,7 +292,7 @@ def _decide(
         length=how_long,
         output=written,
         notices=(
-            *(*basis.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length),
+            *(*known.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length),
         ),
     )
 
@@ -322,33 +314,6 @@ def _layout(
         nchw=spec.nchw and not given["keras_application"],
         capabilities=known or [None] * devices.on_gpu,
     )
-
-
-def _facts(given: Mapping[str, Any], basis: _Basis) -> frozenset[str]:
-    """Returns the names of the facts, see `rule_table.FACTS`, that hold."""
-    spec, cluster, devices = basis.spec, basis.cluster, basis.devices
-    in_cluster = cluster is not None
-    holds = {
-        "@cpu": not devices.on_gpu,
-        "@gpu": devices.on_gpu,
-        "@cluster": in_cluster,
-        "@workers": cluster is not None and cluster.num_workers > 1,
-        "@controller": cluster is not None and cluster.controller is not None,
-        "@synthetic": basis.data_name == SYNTHETIC,
-        "@synthetic_host": basis.data_name == SYNTHETIC_HOST,
-        "@small_images": basis.data_name in ("cifar10", "mnist"),
-        "@mnist": basis.data_name == "mnist",
-        "@nchw": basis.data_format == "NCHW",
-        "@nhwc_only": not spec.nchw,
-        "@no_conv1x1": not spec.has_conv1x1,
-        "@no_larger_convolutions": not spec.has_larger_convolutions,
-        "@no_batch_norm": not spec.has_batch_norm,
-        "@not_resnet50": spec.name != "resnet50",
-        "@no_resnet": not spec.name.startswith("resnet") or spec.data_name != "imagenet",
-        "@no_trials": True,
-        "@no_shared_devices": not variable_update.shares_devices(given, on_gpu=devices.on_gpu, in_cluster=in_cluster),
-    }
-    return frozenset(name for name in FACTS if holds[name])
 
 
 def _pauses(checkpoints: Checkpoints, evaluation: Evaluation, summaries: Summaries) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     flag_values = absl_flags.FlagValues()
     for flag in table:
         form = {"boolean": True} if flag.kind is bool else {}
-        absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values, module_name=__name__, **form)
+        absl_flags.DEFINE(_Parser(flag), flag.name, None, flag.help, flag_values, module_name=__name__, **form)
     flag_values.set_gnu_getopt(True)
     try:
         words = flag_values(["run_bench.py", *_join_booleans(read_files(arguments), table)])[1:]
@@ -83,25 +83,25 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
     Raises:
         ContradictionError: two spellings of a flag have unlike values.
     """
-    found = {flag.name: values[flag.name] for flag in table if not flag.same_as}
-    spelled = {name: f"--{name}={value}" for name, value in found.items()}
+    merged = {flag.name: values[flag.name] for flag in table if not flag.same_as}
+    spelled = {name: f"--{name}={value}" for name, value in merged.items()}
     for alias in table:
         if not alias.same_as or values[alias.name] is None:
             continue
-        negated = alias.same_as not in found
+        negated = alias.same_as not in merged
         name = alias.same_as.removeprefix("no") if negated else alias.same_as
         value = not values[alias.name] if negated else values[alias.name]
         spelling = f"--{alias.name}={values[alias.name]}"
         if alias.stands_for:
             value = alias.stands_for[0 if value else 1]
-            if not value and found[name] != alias.stands_for[0]:
+            if not value and merged[name] != alias.stands_for[0]:
                 continue
-        if found[name] not in (None, value):
+        if merged[name] not in (None, value):
             raise ContradictionError(
                 f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them."
             )
-        found[name], spelled[name] = value, spelling
-    return found
+        merged[name], spelled[name] = value, spelling
+    return merged
 
 
 def describe(groups: Groups) -> str:
@@ -115,29 +115,44 @@ def describe(groups: Groups) -> str:
     return "\n".join(lines)
 
 
-class _Choice(absl_flags.ArgumentParser):
-    """Parses a word of a fixed set, in any case, or a whole number if the flag is one."""
-
-    syntactic_help = "one of the choices"
+class _Parser(absl_flags.ArgumentParser):
+    """Parses the value of a flag: one of its words, in any case, or what its kind is."""
 
     def __init__(self, flag: Flag) -> None:
         super().__init__()
-        self._choices = {choice.lower(): choice for choice in flag.choices}
-        self._or_number, self._gone = flag.kind is int, dict(flag.gone)
+        self._flag, self._gone = flag, dict(flag.gone)
+        self._words = {word.lower(): word for word in flag.choices}
 
     def parse(self, argument: Any) -> Any:
-        """Returns the choice as it is spelled in the table, or the number."""
-        if str(argument).lower() in self._choices:
-            return self._choices[argument.lower()]
-        if str(argument).lower() in self._gone:
-            raise ValueError(self._gone[argument.lower()])
-        known = list(self._choices.values())
-        if not self._or_number:
-            raise ValueError(f"there is no '{argument}'.{did_you_mean(argument, known)} Choices: {', '.join(known)}")
+        """Returns the value, a word as it is spelled in the table.
+
+        Raises:
+            ValueError: it is none; absl writes the flag before the sentence.
+        """
+        word, text, known = str(argument).lower(), shortened(argument), ", ".join(self._flag.choices)
+        if word in self._words:
+            return self._words[word]
+        if word in self._gone:
+            raise ValueError(self._gone[word])
+        if self._flag.kind is str:
+            if known:
+                raise ValueError(
+                    f"there is no '{argument}'.{did_you_mean(argument, self._flag.choices)} Choices: {known}"
+                )
+            return argument
+        parser, wanted = _NUMBERS[self._flag.kind]
         try:
-            return int(shortened(argument))
-        except ValueError as error:
-            raise ValueError(f"'{shortened(argument)}' is not a whole number, and not {' or '.join(known)}.") from error
+            return parser.parse(text)
+        except (TypeError, ValueError) as error:
+            also = f", and not {' or '.join(self._flag.choices)}" if known else ""
+            raise ValueError(f"'{text}' is not {wanted}{also}.") from error
+
+
+_NUMBERS = {
+    bool: (absl_flags.BooleanParser(), "true or false"),
+    int: (absl_flags.IntegerParser(), "a whole number"),
+    float: (absl_flags.FloatParser(), "a number"),
+}
 
 
 def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
@@ -168,34 +183,6 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
         if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
             raise UsageError(f"{where}'{shortened(text)}' cannot be the path of a file.") from error
     return path
-
-
-class _Worded(absl_flags.ArgumentParser):
-    """Parses as another parser does, and says in words what is wanted if that fails."""
-
-    def __init__(self, parser: absl_flags.ArgumentParser, wanted: str) -> None:
-        super().__init__()
-        self._parser, self._wanted = parser, wanted
-
-    def parse(self, argument: Any) -> Any:
-        """Returns the value."""
-        text = shortened(argument)
-        try:
-            return self._parser.parse(text)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"'{text}' is not {self._wanted}.") from error
-
-
-_PARSERS = {
-    bool: _Worded(absl_flags.BooleanParser(), "true or false"),
-    int: _Worded(absl_flags.IntegerParser(), "a whole number"),
-    float: _Worded(absl_flags.FloatParser(), "a number"),
-    str: absl_flags.ArgumentParser(),
-}
-
-
-def _parser(flag: Flag) -> absl_flags.ArgumentParser:
-    return _Choice(flag) if flag.choices else _PARSERS[flag.kind]
 
 
 def presets() -> list[str]:

@@ -78,7 +78,7 @@ class Facts:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class _Held(msgspec.Struct):
+class _Saved(msgspec.Struct):
     """What the cache holds of a model."""
 
     facts: Facts
@@ -115,8 +115,8 @@ def is_code(name: str) -> bool:
 
 def applications_of_keras() -> list[str]:
     """Returns the names of all models of `keras.applications`, without importing Keras."""
-    found = importlib.util.find_spec("keras")
-    where = found and found.submodule_search_locations
+    keras = importlib.util.find_spec("keras")
+    where = keras and keras.submodule_search_locations
     listing = Path(where[0]) / "applications" / "__init__.py" if where else Path()
     try:
         return re.findall(r"\b([A-Z]\w+) as \1\b", listing.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def _checked(name: str) -> str:
     """
     if name.lower().startswith(APPLICATION):
         wanted, known = name[len(APPLICATION) :], applications_of_keras()
-        spelling = {one.lower(): one for one in known}
+        spelling = {application.lower(): application for application in known}
         if wanted.lower() not in spelling:
             raise UsageError(
                 f"--model={name}: keras.applications has no model '{wanted}'.{did_you_mean(wanted, spelling)} Its "
@@ -165,16 +165,15 @@ def _facts(name: str, num_classes: int) -> Facts:
     """Returns the facts of a model, from the cache if the code is still the same."""
     places = [] if name.startswith(APPLICATION) else [os.getcwd(), os.environ.get("PYTHONPATH", "")]
     key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
-    held = _FILE.find(key, _Held)
-    if held and all(_digest(path) == digest for path, digest in held.facts.sources.items()):
-        return held.facts
+    saved = _FILE.saved(key, _Saved)
+    if saved and all(_digest(path) == digest for path, digest in saved.facts.sources.items()):
+        return saved.facts
     facts = _probe(name, num_classes)
     _FILE.put(key, {"model": name, "facts": dataclasses.asdict(facts)})
     return facts
 
 
 def _digest(path: str) -> str | None:
-    """Returns the digest of a file; None if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -203,21 +202,21 @@ def _probe(name: str, num_classes: int) -> Facts:
         progress.end()
         log.seek(0)
         output = log.read()
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with contextlib.suppress(ValueError):  # it died before it could answer
         _, answer, _ = output.rsplit(AROUND_ANSWER, 2)
-        found = json.loads(answer)
-    if "facts" in found:
-        return Facts(**found["facts"])
-    if "refused" in found:
-        raise UsageError(f"--model={name}: {found['refused']}")
-    with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as kept:
-        kept.write(output)
-    reason = found.get("error") or _how_it_ended(ended)
+        answers = json.loads(answer)
+    if "facts" in answers:
+        return Facts(**answers["facts"])
+    if "refused" in answers:
+        raise UsageError(f"--model={name}: {answers['refused']}")
+    with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as whole:
+        whole.write(output)
+    reason = answers.get("error") or _how_it_ended(ended)
     (reason,) = without_secrets([reason])
     raise UsageError(
         f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
-        f"{shlex.quote(kept.name)}"
+        f"{shlex.quote(whole.name)}"
     )
 
 
@@ -286,7 +285,6 @@ def outside_spec(name: str, facts: Facts, data_name: str = "imagenet", classes: 
 
 
 def _batch(gflop_per_image: float, gflop: float, largest: int) -> int:
-    """Returns the largest power of two whose forward passes have at most so many operations."""
     batch = 1
     while batch < largest and 2 * batch * gflop_per_image <= gflop:
         batch *= 2

@@ -1,6 +1,6 @@
 """What becomes of each flag of tf_cnn_benchmarks, and of flags that scripts carry from its older versions.
 
-Each is in one of four classes: `SAME`, `RENAMED`, `ACCEPTED` or `REPLACED`. Those that are not flags of a run any more
+Each is a flag of a run of the same name, or in one of three classes: `RENAMED`, `ACCEPTED` or `REPLACED`. These
 are parsed wherever a run's flags are, and are not in the help. Imports without TensorFlow.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.errors import UsageError
 from benchmarks.option import Flag, Groups
 
-# Flags of a run with the same meaning, and what differs in detail.
-_DIFFERENCES = {
+# Of the flags of a run that have the same name and meaning: what differs in detail.
+DIFFERENCES: Mapping[str, str] = {
     "batch_size": "default on a CPU: smaller; `auto` finds the largest that fits",
     "batchnorm_persistent": "without it your TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT wins",
     "compact_gradient_transfer": "default: off",
@@ -51,25 +51,6 @@ _DIFFERENCES = {
     "xla": "compiles each tower as a whole; takes a value, too: `jit`, `off`",
     "xla_compile": "the same as `--xla=jit`",
 }
-_SAME = """
-adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec allow_growth
-batch_size batchnorm_persistent compact_gradient_transfer controller_host cross_replica_sync data_dir data_format
-data_name datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_prefetch_buffer_size
-datasets_repeat_cached_sample datasets_sloppy_parallel_interleave datasets_use_caching datasets_use_prefetch device
-display_every distort_color_in_yiq distortions eval eval_batch_size eval_during_training_at_specified_epochs
-eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
-force_gpu_compatible forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n fp16_loss_scale
-fuse_decode_and_crop gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy init_learning_rate
-job_name learning_rate_decay_factor local_parameter_device loss_type_to_report max_ckpts_to_keep minimum_learning_rate
-model momentum num_batches num_epochs num_epochs_per_decay num_gpus num_inter_threads num_intra_threads
-num_learning_rate_warmup_epochs num_warmup_batches optimizer partitioned_graph_file_prefix per_gpu_thread_count
-piecewise_learning_rate_schedule print_training_accuracy ps_hosts resize_method resnet_base_lr rmsprop_decay
-rmsprop_epsilon rmsprop_momentum save_model_secs save_model_steps save_summaries_steps server_protocol staged_vars
-stop_at_top_1_accuracy summary_verbosity task_index tf_random_seed trace_file train_dir use_fp16 variable_consistency
-variable_update weight_decay worker_hosts xla xla_compile
-"""
-SAME: Mapping[str, str] = {name: _DIFFERENCES.get(name, "") for name in (*_SAME.split(), "use_nccl")}
-
 # Flags of a run under another name.
 RENAMED = (
     Flag("benchmark_test_id", str, "a name for the record", same_as="session_id"),
@@ -164,7 +145,7 @@ REPLACED = (
     ),
 )
 GONE = (*RENAMED, *ACCEPTED, *REPLACED)
-# Whatever their values are, they are no lists of several.
+# In a sweep, a value of these is one value, even with commas in it.
 SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
 
 _NO_MODELS = {

@@ -7,30 +7,35 @@ from collections.abc import Mapping
 from benchmarks.callbacks.options import WHEN_TO_EVALUATE, Summaries
 from benchmarks.config.rules import Excludes, Fact, Needs, NoEffect, Rule
 from benchmarks.data.options import INPUT_FLAGS
+from benchmarks.data.sources.data_sets import SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.option import flags_of
 from benchmarks.tracing.options import Traces
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS
 
 FACTS: Mapping[str, Fact] = {
-    "@cpu": Fact("a run on CPUs", ("--device=cpu",)),
-    "@gpu": Fact("a run on GPUs", ("--device=gpu",)),
-    "@cluster": Fact("several processes", ("--local_cluster=worker:2", "--variable_update=collective_all_reduce")),
-    "@controller": Fact("a controller", ("--controller_host=h:1", "--worker_hosts=h:2", "--job_name=controller")),
-    "@synthetic": Fact("synthetic images", ()),
-    "@synthetic_host": Fact("synthetic images that are made on the host", ("--data_name=synthetic_host",)),
-    "@small_images": Fact("{data_name}, whose images are small", ("--model=resnet20", "--data_dir=/tmp")),
-    "@mnist": Fact("MNIST", ("--model=mlp", "--data_dir=/tmp")),
-    "@nchw": Fact("the layout NCHW", ("--data_format=NCHW",)),
-    "@nhwc_only": Fact("{model}, whose code builds it for NHWC only", ("--model=keras:ConvNeXtTiny",)),
-    "@no_conv1x1": Fact("{model}, which has no convolutions of one pixel", ("--model=vgg16",)),
-    "@no_larger_convolutions": Fact("{model}, which has no larger convolutions", ("--model=trivial",)),
-    "@no_batch_norm": Fact("{model}, which has no batch normalisation", ("--model=vgg16",)),
-    "@not_resnet50": Fact("{model}", ("--model=vgg16",)),
-    "@no_resnet": Fact("{model}, which is no ResNet for ImageNet", ("--model=vgg16",)),
-    "@no_trials": Fact("a command that does not try batches", ()),
-    "@workers": Fact("several workers", ("--local_cluster=worker:2", "--variable_update=collective_all_reduce")),
-    "@no_shared_devices": Fact("managers that share nothing within a process", ("--variable_update=independent",)),
+    "@cpu": Fact("a run on CPUs", lambda run: not run.devices.on_gpu),
+    "@gpu": Fact("a run on GPUs", lambda run: run.devices.on_gpu),
+    "@cluster": Fact("several processes", lambda run: run.cluster is not None),
+    "@controller": Fact("a controller", lambda run: run.cluster is not None and run.cluster.controller is not None),
+    "@synthetic": Fact("synthetic images", lambda run: run.data_name == SYNTHETIC),
+    "@synthetic_host": Fact("synthetic images that are made on the host", lambda run: run.data_name == SYNTHETIC_HOST),
+    "@small_images": Fact("{data_name}, whose images are small", lambda run: run.data_name in ("cifar10", "mnist")),
+    "@mnist": Fact("MNIST", lambda run: run.data_name == "mnist"),
+    "@nchw": Fact("the layout NCHW", lambda run: run.data_format == "NCHW"),
+    "@nhwc_only": Fact("{model}, whose code builds it for NHWC only", lambda run: not run.spec.nchw),
+    "@no_conv1x1": Fact("{model}, which has no convolutions of one pixel", lambda run: not run.spec.has_conv1x1),
+    "@no_larger_convolutions": Fact(
+        "{model}, which has no larger convolutions", lambda run: not run.spec.has_larger_convolutions
+    ),
+    "@no_batch_norm": Fact("{model}, which has no batch normalisation", lambda run: not run.spec.has_batch_norm),
+    "@not_resnet50": Fact("{model}", lambda run: run.spec.name != "resnet50"),
+    "@no_resnet": Fact(
+        "{model}, which is no ResNet for ImageNet",
+        lambda run: not run.spec.name.startswith("resnet") or run.spec.data_name != "imagenet",
+    ),
+    "@workers": Fact("several workers", lambda run: run.cluster is not None and run.cluster.num_workers > 1),
+    "@no_shared_devices": Fact("managers that share nothing within a process", lambda run: not run.shares_devices),
 }
 _LOOPS = f"variable_update={'|'.join(REFERENCE_LOOPS)}"
 _NO_LOOP = "Leave it out, or use --variable_update=replicated."
@@ -59,7 +64,7 @@ _INPUT = " ".join(f"~{flag.name}" for flag in INPUT_FLAGS).replace("~image_crop"
 # These also act on batches that are made on the host, not read.
 _HOST_BATCHES = ("~datasets_prefetch_buffer_size", "~datasets_use_prefetch", "~datasets_num_private_threads")
 
-WITHOUT_EFFECT: tuple[Rule, ...] = (
+_WITHOUT_EFFECT: tuple[Rule, ...] = (
     NoEffect(
         "allow_growth batchnorm_persistent force_gpu_compatible", "@cpu", "it is about GPUs, and this run uses none"
     ),
@@ -178,9 +183,7 @@ _OF_VARIABLES: tuple[Rule, ...] = (
         "a pipeline has one copy of each variable, on the device of its stage, as under parameter_server",
         instead="Leave out --variable_update.",
     ),
-    Excludes(
-        f"{_ABOUT_TOWERS}", "pipeline_stages", "it is about several towers, and a pipeline is one over all devices"
-    ),
+    Excludes(_ABOUT_TOWERS, "pipeline_stages", "it is about several towers, and a pipeline is one over all devices"),
     Excludes("local_parameter_device", "pipeline_stages", "in a pipeline, variables are on the device of their stage"),
     Excludes("xla=jit", "pipeline_stages", "XLA compiles a tower as a whole, and stages cut it"),
     Excludes("forward_only", "pipeline_stages", "a pipeline only trains"),
@@ -188,6 +191,22 @@ _OF_VARIABLES: tuple[Rule, ...] = (
     Excludes("deterministic", "datasets_sloppy_parallel_interleave", "images must not come in any order"),
 )
 
+_NOT_UNDER_LOOPS = {
+    "optimizer!=sgd|momentum": "it updates by sgd or momentum",
+    "weight_decay_on!=kernels": "it decays kernels",
+    "nofused_bn": "it has Keras' batch normalisation",
+    _NOT_IN_LOOPS: "it trains at a constant rate, on plain labels, without limits of gradients",
+    "precision=fp16 xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul": (
+        "it trains once, with Keras' convolutions, without XLA and without scaling the loss"
+    ),
+    "data_dir data_name=synthetic_host forward_only print_training_accuracy": (
+        "it trains on synthetic images that are on the devices, and reports the loss only"
+    ),
+    "local_parameter_device log_device_placement use_nccl": (
+        "it decides by itself where variables, operations and gradients are, and how they are reduced"
+    ),
+    f"{_CHECKPOINTS} {_EVALUATIONS} {_SUMMARIES} eval": "it is measured as it is, with nothing between its steps",
+}
 _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
     Excludes(
         "keras_application",
@@ -201,41 +220,9 @@ _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
         "it works in one process only",
         instead="Leave out the cluster, or use --variable_update=collective_all_reduce.",
     ),
-    Excludes("optimizer!=sgd|momentum", _LOOPS, "it updates by sgd or momentum", instead=_NO_LOOP),
-    Excludes("weight_decay_on!=kernels", _LOOPS, "it decays kernels", instead=_NO_LOOP),
-    Excludes("nofused_bn", _LOOPS, "it has Keras' batch normalisation", instead=_NO_LOOP),
-    Excludes(
-        _NOT_IN_LOOPS,
-        _LOOPS,
-        "it trains at a constant rate, on plain labels, without limits of gradients",
-        instead=_NO_LOOP,
-    ),
-    Excludes(
-        "precision=fp16 xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul",
-        _LOOPS,
-        "it trains once, with Keras' convolutions, without XLA and without scaling the loss",
-        instead=_NO_LOOP,
-    ),
-    Excludes(
-        "data_dir data_name=synthetic_host forward_only print_training_accuracy",
-        _LOOPS,
-        "it trains on synthetic images that are on the devices, and reports the loss only",
-        instead=_NO_LOOP,
-    ),
-    Excludes(
-        "local_parameter_device log_device_placement use_nccl",
-        _LOOPS,
-        "it decides by itself where variables, operations and gradients are, and how they are reduced",
-        instead=_NO_LOOP,
-    ),
+    *(Excludes(flags, _LOOPS, because, instead=_NO_LOOP) for flags, because in _NOT_UNDER_LOOPS.items()),
     Excludes(
         "force_gpu_compatible", _LOOPS, "it decides by itself which memory is pinned", when="@gpu", instead=_NO_LOOP
-    ),
-    Excludes(
-        f"{_CHECKPOINTS} {_EVALUATIONS} {_SUMMARIES} eval",
-        _LOOPS,
-        "it is measured as it is, with nothing between its steps",
-        instead=_NO_LOOP,
     ),
 )
 
@@ -368,13 +355,8 @@ _OF_THE_RATE: tuple[Rule, ...] = (
     ),
 )
 
-REFUSALS: tuple[Rule, ...] = (
-    Excludes(
-        "batch_size=auto",
-        "@no_trials",
-        "it is found by trying, which only the commands `run` and `recommend` do",
-        instead="Give a number.",
-    ),
+RULES: tuple[Rule, ...] = (
+    *_WITHOUT_EFFECT,
     Excludes("num_batches", "num_epochs", "both set the length of the measurement"),
     *_OF_DEVICES,
     *_OF_REFERENCE_LOOPS,

@@ -18,11 +18,42 @@ needs arithmetic on values is refused by the code that decides on them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
+from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.config.run_flags import FLAGS
 from benchmarks.errors import UsageError
-from benchmarks.option import Flag
+from benchmarks.machine.hardware import Inventory
+from benchmarks.process.tensorflow_setup import Devices
+from models.model_spec import ModelSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is decided before the rules that ask for facts are applied.
+
+    Attributes:
+        spec: the model.
+        cluster: the tasks; None for a single process.
+        devices: their kind and number.
+        gpus: those that are used.
+        must_exist: whether these GPUs must exist on this machine.
+        data_name: the data set, which may be synthetic.
+        data_format: the layout of images.
+        shares_devices: see `variable_update.shares_devices`.
+        notices: sentences on how flags were understood.
+    """
+
+    spec: ModelSpec
+    cluster: Cluster | None
+    devices: Devices
+    gpus: Inventory
+    must_exist: bool
+    data_name: str
+    data_format: Literal["NHWC", "NCHW"]
+    shares_devices: bool
+    notices: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +62,11 @@ class Fact:
 
     Attributes:
         text: in a sentence, with `{model}` and `{data_name}` for these.
-        example: words of a command line with which it holds.
+        holds: whether it is true of a run.
     """
 
     text: str
-    example: tuple[str, ...]
+    holds: Callable[[Known], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,42 +75,36 @@ class Situation:
 
     Attributes:
         given: flag values by name; None: not given.
-        flags: all flags of a run by name.
-        facts: names of the facts that hold.
-        texts: of all facts, as sentences name them.
+        facts: those that hold, each as sentences name it.
     """
 
     given: Mapping[str, Any]
-    flags: Mapping[str, Flag]
-    facts: frozenset[str] = frozenset()
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def holds(self, term: str) -> bool:
         """Returns whether a term is true here."""
         name, sign, values = _parts(term)
         if sign == "@":
             return term in self.facts
-        if name not in self.flags:
+        if name not in FLAGS:
             return self.given[name.removeprefix("no")] is False
-        own, usual = self.given[name], self.flags[name].usual
+        value, usual = self.given[name], FLAGS[name].usual
         if values:
-            own = usual if own is None else own
-            return (spelled(own).lower() in values) == (sign == "=")
-        return own not in (None, usual) if sign == "~" else bool(own) == (sign != "!")
+            value = usual if value is None else value
+            return (spelled(value).lower() in values) == (sign == "=")
+        return value not in (None, usual) if sign == "~" else bool(value) == (sign != "!")
 
     def spelled(self, term: str) -> str:
         """Returns a term as a user writes or understands it, such as `--optimizer=adam` or `several processes`."""
         name, sign, _ = _parts(term)
         if sign == "@":
-            return self.texts[term]
-        if name not in self.flags:
+            return self.facts[term]
+        if name not in FLAGS:
             return f"--{name}"
-        own = self.given[name]
-        if self.flags[name].kind is bool:
-            return f"--{'no' if own is False else ''}{name}"
-        return (
-            f"--{name}={spelled(self.flags[name].usual)} (the default)" if own is None else f"--{name}={spelled(own)}"
-        )
+        value = self.given[name]
+        if FLAGS[name].kind is bool:
+            return f"--{'no' if value is False else ''}{name}"
+        return f"--{name}={spelled(FLAGS[name].usual)} (the default)" if value is None else f"--{name}={spelled(value)}"
 
 
 def _parts(term: str) -> tuple[str, str, Sequence[str]]:
@@ -114,6 +139,11 @@ class Rule:
     instead: str = ""
     when: str = ""
 
+    @property
+    def asks_for_facts(self) -> bool:
+        """Whether flags alone do not decide it."""
+        return "@" in f"{self.flags} {self.others} {self.when}"
+
     def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
         """Yields each of `flags` that breaks the rule, and a sentence on it."""
         raise NotImplementedError
@@ -136,14 +166,14 @@ class Needs(Rule):
     def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
         """Yields each flag that is there without any of the others."""
         if not any(map(now.holds, self.others.split())):
-            needed = " or ".join(_wanted(term, now) for term in self.others.split())
+            needed = " or ".join(f"--{term}" for term in self.others.split())
             for flag in filter(now.holds, self.flags.split()):
                 instead = self.instead or "Add that, or leave it out."
                 yield flag, f"{now.spelled(flag)} needs {needed}: {self.because}. {instead}"
 
 
 class NoEffect(Rule):
-    """Any of `flags` does nothing where one of `others` holds. It is passed over with a notice, not refused.
+    """Any of `flags` does nothing where one of `others` holds. It is ignored with a notice, not refused.
 
     Scripts for tf_cnn_benchmarks pass such flags everywhere. A flag is refused instead (`Excludes`) if the result could
     be mistaken for one that it acted on.
@@ -157,16 +187,6 @@ class NoEffect(Rule):
                     yield flag, f"--{flag}={spelled(now.given[flag])} has no effect: {self.because}."
 
 
-def _wanted(term: str, now: Situation) -> str:
-    return now.texts[term] if term.startswith("@") else f"--{term}"
-
-
-def divided(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
-    """Returns the rules that ask for flags alone, and those that ask for facts, too."""
-    of_facts = [rule for rule in rules if "@" in f"{rule.flags} {rule.others} {rule.when}"]
-    return [rule for rule in rules if rule not in of_facts], of_facts
-
-
 def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Returns the flag values without those that have no effect, and a notice for each that was dropped.
 
@@ -178,13 +198,13 @@ def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tu
     Raises:
         UsageError: a rule is broken.
     """
-    kept, notices = dict(now.given), []
+    acting, notices = dict(now.given), []
     for rule in rules:
         if all(map(now.holds, rule.when.split())):
-            for flag, sentence in rule.problems(dataclasses.replace(now, given=dict(kept))):
+            for flag, sentence in rule.problems(dataclasses.replace(now, given=dict(acting))):
                 if not isinstance(rule, NoEffect):
                     raise UsageError(sentence)
-                if kept[flag] != usual[flag]:
+                if acting[flag] != usual[flag]:
                     notices.append(sentence)
-                kept[flag] = None
-    return kept, tuple(notices)
+                acting[flag] = None
+    return acting, tuple(notices)

@@ -11,10 +11,9 @@ from typing import Any
 from benchmarks.callbacks.options import EVALUATION_FLAGS, Summaries
 from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster.options import CLUSTER_FLAGS
-from benchmarks.config.length import LENGTH_FLAGS
 from benchmarks.config.output import OUTPUT_FLAGS
 from benchmarks.config.variable_update import VARIABLE_FLAGS
-from benchmarks.config.workload import WORKLOAD_FLAGS
+from benchmarks.config.workload import Length, Workload
 from benchmarks.data.options import INPUT_FLAGS, Data
 from benchmarks.devices.options import DEVICE_FLAGS
 from benchmarks.option import Flag, Groups, flags_of
@@ -23,7 +22,7 @@ from benchmarks.training.computing import COMPUTING_FLAGS
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
 
 RUN_FLAGS: Groups = {
-    "What is trained": (*WORKLOAD_FLAGS, *COMPUTING_FLAGS),
+    "What is trained": (*flags_of(Workload), *COMPUTING_FLAGS),
     "Devices": DEVICE_FLAGS,
     "Several processes": CLUSTER_FLAGS,
     "Variables and gradients": VARIABLE_FLAGS,
@@ -34,7 +33,7 @@ RUN_FLAGS: Groups = {
     "Checkpoints": flags_of(Checkpoints),
     "Evaluation": EVALUATION_FLAGS,
     "Summaries and profiles": (*flags_of(Summaries), *flags_of(Traces)),
-    "How long": LENGTH_FLAGS,
+    "How long": flags_of(Length),
     "Output": OUTPUT_FLAGS,
 }
 

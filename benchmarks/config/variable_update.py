@@ -123,9 +123,9 @@ def decide(
     """
     manager = named(given["variable_update"])
     supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()
-    asked, notices = _resolve_spec(given, devices, manager)
+    requested, notices = _requested_reduction(given, devices)
     shared_on = given["local_parameter_device"] or devices.device
-    spec = _reduction(asked, manager, given, shared_on, in_cluster=in_cluster, owns_gpus=owns_gpus)
+    spec = _reduction(requested, manager, given, shared_on, in_cluster=in_cluster, owns_gpus=owns_gpus)
     if "nccl" in (spec or "") and not owns_gpus and devices.on_gpu and devices.virtual_gpus == 1:
         raise UsageError(
             "--all_reduce_spec=nccl: NCCL needs a whole GPU for each tower, and here one is divided (MIG), or workers "
@@ -150,20 +150,20 @@ def decide(
 
 
 def _reduction(
-    asked: str | None, manager: str, given: Mapping[str, Any], shared_on: str, *, in_cluster: bool, owns_gpus: bool
+    requested: str | None, manager: str, given: Mapping[str, Any], shared_on: str, *, in_cluster: bool, owns_gpus: bool
 ) -> str | None:
-    """Returns the reduction to use if `asked` is what flags name; None is the manager's own."""
+    """Returns the reduction to use if `requested` is what flags name; None is the manager's own."""
     entry = MANAGERS.get(manager)
     if entry is None or "all_reduce_spec" not in entry.modifiers:
-        return asked
+        return requested
     if not entry.reductions:
-        return asked or ("pscpu" if shared_on == "cpu" else "psgpu")
+        return requested or ("pscpu" if shared_on == "cpu" else "psgpu")
     if entry.copies_by_default(in_cluster=in_cluster):
-        return asked
+        return requested
     reduces = not (given["forward_only"] or given["eval"])
-    if asked is None and owns_gpus and reduces and given["compact_gradient_dtype"] != "bfloat16":
+    if requested is None and owns_gpus and reduces and given["compact_gradient_dtype"] != "bfloat16":
         return "nccl"
-    return None if asked == "collective" else asked
+    return None if requested == "collective" else requested
 
 
 def _largest_grouped(given: Mapping[str, Any], spec: str | None, supported: Sequence[str]) -> int:
@@ -175,19 +175,20 @@ def _largest_grouped(given: Mapping[str, Any], spec: str | None, supported: Sequ
     return given["agg_small_grads_max_bytes"] or 0
 
 
-def _resolve_spec(given: Mapping[str, Any], devices: Devices, manager: str) -> tuple[str | None, tuple[str, ...]]:
+def _requested_reduction(given: Mapping[str, Any], devices: Devices) -> tuple[str | None, tuple[str, ...]]:
     """Returns the requested reduction, whichever flag names it, and notices about it."""
-    asked = {
+    manager = named(given["variable_update"])
+    by_flag = {
         "--all_reduce_spec": given["all_reduce_spec"],
         "--variable_update=nccl": "nccl" if given["variable_update"] == "nccl" else None,
     }
-    if given["use_nccl"] and any(spec not in (None, "nccl") for spec in asked.values()):
-        asked["--use_nccl=true"] = "nccl"
-    named = {flag: spec for flag, spec in asked.items() if spec}
-    if len(set(named.values())) > 1:
-        raise UsageError(f"{' and '.join(named)} each choose a reduction: use one of them.")
-    if named or not given["use_nccl"]:
-        return next(iter(named.values()), None), ()
+    if given["use_nccl"] and any(spec not in (None, "nccl") for spec in by_flag.values()):
+        by_flag["--use_nccl=true"] = "nccl"
+    by_flag = {flag: spec for flag, spec in by_flag.items() if spec}
+    if len(set(by_flag.values())) > 1:
+        raise UsageError(f"{' and '.join(by_flag)} each choose a reduction: use one of them.")
+    if by_flag or not given["use_nccl"]:
+        return next(iter(by_flag.values()), None), ()
     if manager != "replicated":
         return None, (f"--use_nccl=true has no effect under {manager}, only under replicated.",)
     if devices.on_gpu and devices.virtual_gpus == 1:
@@ -223,22 +224,18 @@ def _pipeline(given: Mapping[str, Any], num_devices: int, batch_per_device: int)
     return Pipelining(stages=stages, micro_batches=count)
 
 
-def shares_devices(given: Mapping[str, Any], *, on_gpu: bool, in_cluster: bool) -> bool:
+def shares_devices(given: Mapping[str, Any], devices: Devices, *, in_cluster: bool) -> bool:
     """Returns whether weights are shared, or gradients or weights are averaged, on devices that a flag chooses.
 
     Args:
         given: flag values by name; None: not given.
-        on_gpu: GPUs compute.
+        devices: of this process.
         in_cluster: there are several processes.
     """
-    manager = named(given["variable_update"])
-    if manager not in MANAGERS:  # reference loops refuse the flag
+    entry = MANAGERS.get(named(given["variable_update"]))
+    if entry is None:  # reference loops refuse the flag
         return True
-    entry = MANAGERS[manager]
     if entry.one_copy:
         return not in_cluster
-    if given["forward_only"]:
-        return False
-    by_nccl = given["use_nccl"] and on_gpu and manager == "replicated"
-    is_chosen = given["variable_update"] == "nccl" or given["all_reduce_spec"] or by_nccl
-    return entry.copies_by_default(in_cluster=in_cluster) and not is_chosen
+    copies = not given["forward_only"] and entry.copies_by_default(in_cluster=in_cluster)
+    return copies and _requested_reduction(given, devices)[0] is None

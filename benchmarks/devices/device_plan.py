@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
 from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.cluster_spec import HOST, Cluster
-from benchmarks.devices import missing_gpus
 from benchmarks.errors import UsageError
-from benchmarks.machine.hardware import gpu_inventory, usable_cores
+from benchmarks.machine import gpu_support
+from benchmarks.machine.hardware import Gpu, gpu_inventory, usable_cores
+from benchmarks.process import subprocesses
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
 from results.text import counted
 from variable_mgr.place import Place
+
+_LOOK_SECONDS = 120.0
+# TensorFlow reports why it cannot use a GPU when it looks for GPUs, below the level that a run shows.
+_LOOK = "import os, tensorflow as tf; os.write(2, b'\\0'); tf.config.list_physical_devices('GPU')"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,11 +85,41 @@ def require_gpus(devices: Devices, *, eager: bool = False) -> None:
         # An input pipeline starts the eager runtime, which would take all GPUs' memory before the session.
         tf.config.set_visible_devices([], "GPU")
     if seen < max(needed, len(shown)):
-        causes = missing_gpus.causes(shown, is_cuda_build=tf.test.is_built_with_cuda())
+        causes = " ".join(causes_of_missing_gpus(shown, is_cuda_build=tf.test.is_built_with_cuda()))
         raise UsageError(
             f"{counted(needed, 'GPU')} wanted; TensorFlow {tf.__version__} sees {seen}, and the driver {len(shown)}. "
             f"{causes} Name those that TensorFlow sees with --gpus, or use --device=cpu."
         )
+
+
+def causes_of_missing_gpus(shown: Sequence[Gpu], *, is_cuda_build: bool) -> Iterator[str]:
+    """Yields why TensorFlow may see fewer GPUs than the driver shows, and what TensorFlow itself reports."""
+    if not is_cuda_build:
+        yield "This TensorFlow was built without CUDA: pip install -e '.[cuda]' in an environment without it."
+        return
+    if missing := gpu_support.missing_libraries():
+        yield f"The extra 'cuda' is not installed (pip install -e '.[cuda]'); missing are {', '.join(missing)}."
+    if any(gpu.is_divided for gpu in shown):
+        yield "A GPU is divided (MIG): without an instance (nvidia-smi -L lists them) CUDA does not show it."
+    if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        yield f"CUDA_VISIBLE_DEVICES={names} (--gpus sets it, too) may name a GPU that does not exist."
+    if messages := _reported():
+        yield f"TensorFlow reports: {' | '.join(messages)}."
+
+
+def _reported() -> list[str]:
+    """Returns the messages of TensorFlow while it looks for GPUs, in a process that shows all of them."""
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as output:
+        command = subprocesses.Command(
+            words=(sys.executable, "-P", "-c", _LOOK),
+            stdout=output,
+            stderr=errors,
+            variables={"TF_CPP_MIN_LOG_LEVEL": "0"},
+        )
+        subprocesses.supervise(command, timeout_seconds=_LOOK_SECONDS)
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").rpartition("\0")[2].splitlines()
+    return [line.partition("] ")[2].rstrip(".") for line in lines if "] " in line]
 
 
 def set_threads(devices: Devices) -> None:

@@ -16,9 +16,9 @@ from benchmarks.console import say
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import gpu_support, gpu_topology, hardware
 from benchmarks.machine.gpu_support import Judgement
-from benchmarks.machine.gpu_topology import PATHS, GpuTopology
+from benchmarks.machine.gpu_topology import ACROSS_HOSTS, NOT_MEASURED, PATHS, advice, suggestion_for
+from benchmarks.machine.hardware import Inventory
 from benchmarks.machine.provenance import describe_software
-from benchmarks.machine.suggested_manager import ACROSS_HOSTS, NOT_MEASURED, advice, rule_for
 from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
@@ -43,7 +43,7 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _tensorflow_build(topology: GpuTopology) -> dict[str, Any]:
+def _tensorflow_build(topology: Inventory) -> dict[str, Any]:
     """Returns how TensorFlow was built, and what it finds here."""
     tensorflow_setup.prepare(Runtime(devices=Devices(device="gpu" if topology.gpus else "cpu")))
     tensorflow_setup.import_tensorflow()
@@ -60,27 +60,33 @@ def _tensorflow_build(topology: GpuTopology) -> dict[str, Any]:
 
 
 def as_json(
-    topology: GpuTopology, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
+    topology: Inventory, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the inventory as a JSON object. What is unknown is null; sizes are in bytes."""
-    rule = rule_for(topology)
+    suggested = suggestion_for(topology)
     return {
         "host": dict(host),
         "gpus": [dataclasses.asdict(gpu) for gpu in topology.gpus],
         "connections": [
-            {"between": list(pair), **dataclasses.asdict(found)} for pair, found in topology.connections.items()
+            {"between": list(pair), **dataclasses.asdict(connection)}
+            for pair, connection in topology.connections.items()
         ],
         "driver_version": topology.driver_version,
         "driver_cuda_version": topology.cuda_version,
-        "limits": [dataclasses.asdict(found) for found in _limits(topology, software)],
+        "limits": [dataclasses.asdict(limit) for limit in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
-        "suggestion": {"flags": list(rule.flags), "where": rule.where, "source": rule.source, "is": NOT_MEASURED},
+        "suggestion": {
+            "flags": list(suggested.flags),
+            "where": suggested.where,
+            "source": suggested.source,
+            "is": NOT_MEASURED,
+        },
     }
 
 
 def lines(
-    topology: GpuTopology, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
+    topology: Inventory, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
 ) -> list[str]:
     """Returns the inventory as text."""
     described = {
@@ -99,20 +105,20 @@ def lines(
         *(["", *_gpu_table(topology)] if topology.gpus else []),
         *(["", *_matrix(topology)] if topology.connections else []),
         "",
-        *(found.sentence for found in _limits(topology, software)),
+        *(limit.sentence for limit in _limits(topology, software)),
         advice(topology),
         f"Measure it: run_bench.py recommend --model=resnet50{measure}",
         ACROSS_HOSTS,
     ]
 
 
-def _limits(topology: GpuTopology, software: Mapping[str, Any]) -> list[Judgement]:
+def _limits(topology: Inventory, software: Mapping[str, Any]) -> list[Judgement]:
     capabilities = {gpu.name: gpu.compute_capability for gpu in topology.gpus}
     of_each = (
         gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision=precision)
         for precision in ("tf32", "bf16")
     )
-    return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda found: not found.is_fatal)
+    return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda limit: not limit.is_fatal)
 
 
 def _cores(host: Mapping[str, Any]) -> str:
@@ -131,7 +137,7 @@ def _memory(host: Mapping[str, Any]) -> str:
     return f"{host['memory_bytes'] / _GIB:.1f} GiB" + (f"; the container has {limit / _GIB:.1f} GiB" if limit else "")
 
 
-def _driver(topology: GpuTopology) -> str:
+def _driver(topology: Inventory) -> str:
     if topology.driver_version is None:
         return "no NVIDIA driver"
     newest = f", CUDA up to {topology.cuda_version}" if topology.cuda_version else ""
@@ -141,22 +147,22 @@ def _driver(topology: GpuTopology) -> str:
 
 def _libraries(software: Mapping[str, Any]) -> str:
     named = {"CUDA": "cuda_version", "cuDNN": "cudnn_version", "NCCL": "nccl_version"}
-    found = [f"{name} {software[field]}" for name, field in named.items() if software[field]]
-    return ", ".join(found) or f"no Python packages of {', '.join(named)}"
+    versions = [f"{name} {software[field]}" for name, field in named.items() if software[field]]
+    return ", ".join(versions) or f"no Python packages of {', '.join(named)}"
 
 
-def _tensorflow(topology: GpuTopology, software: Mapping[str, Any], build: Mapping[str, Any]) -> str:
+def _tensorflow(topology: Inventory, software: Mapping[str, Any], build: Mapping[str, Any]) -> str:
     version = software["tensorflow_version"]
     if not build:
         return version or "not installed"
     cuda = "without CUDA"
     if build["is_cuda_build"]:
         cuda = f"with CUDA {build['cuda_version'] or '?'} and cuDNN {build['cudnn_version'] or '?'}"
-    found = f", finds {build['gpus_found']} of {counted(len(topology.gpus), 'GPU')}" if topology.gpus else ""
-    return f"{version}, built {cuda}{found}; oneDNN {build['onednn'] or 'as it chooses'}"
+    finds = f", finds {build['gpus_found']} of {counted(len(topology.gpus), 'GPU')}" if topology.gpus else ""
+    return f"{version}, built {cuda}{finds}; oneDNN {build['onednn'] or 'as it chooses'}"
 
 
-def _gpu_table(topology: GpuTopology) -> Iterator[str]:
+def _gpu_table(topology: Inventory) -> Iterator[str]:
     def shown(value: Any) -> str:
         return "?" if value is None else {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
@@ -178,13 +184,13 @@ def _gpu_table(topology: GpuTopology) -> Iterator[str]:
     yield from Table(columns, rows).text(rule=False)
 
 
-def _matrix(topology: GpuTopology) -> Iterator[str]:
+def _matrix(topology: Inventory) -> Iterator[str]:
     names = [f"GPU{gpu.index}" for gpu in topology.gpus]
     rows = [[name, *cells] for name, cells in zip(names, topology.matrix(), strict=True)]
     yield from Table(["", *names], rows).text(rule=False)
-    seen = {cell for row in topology.matrix() for cell in row}
-    meanings = {name: meaning for name, meaning in PATHS.values() if name in seen}
-    if any(cell.startswith("NV") for cell in seen):
+    cells = {cell for row in topology.matrix() for cell in row}
+    meanings = {name: meaning for name, meaning in PATHS.values() if name in cells}
+    if any(cell.startswith("NV") for cell in cells):
         meanings = {"NVn": "n NVLinks", **meanings}
     for name, meaning in meanings.items():
         yield f"{name}: {meaning}"

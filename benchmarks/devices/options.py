@@ -69,7 +69,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     if visible and max(visible) >= existing:
         raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
     usable = len(visible) if visible else existing
-    split = _split(given["virtual_gpus"], wanted, usable)
+    split = max(1, -(-wanted // max(1, usable))) if given["virtual_gpus"] == "auto" else int(given["virtual_gpus"] or 1)
     if wanted > usable * split:
         asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
         limit = f"--gpus={given['gpus']} names {usable}." if visible else there_are
@@ -83,14 +83,9 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
 
 
 def decide(
-    chosen: Devices,
-    given: Mapping[str, Any],
-    cluster: Cluster | None,
-    environ: Mapping[str, str],
-    *,
-    from_host: bool,
+    chosen: Devices, given: Mapping[str, Any], *, workers_per_gpu: int, from_host: bool
 ) -> tuple[Devices, tuple[str, ...]]:
-    """Returns the devices of a run, and a sentence if workers share GPUs.
+    """Returns the devices of a run, and a sentence if workers share GPUs, whose memory they then divide.
 
     An input pipeline keeps TensorFlow's threads busy, so GPUs have their own to launch kernels, unless the user's
     variable decides; and it makes tensors in memory that is not pinned by itself.
@@ -98,8 +93,7 @@ def decide(
     Args:
         chosen: as `choose` returns them.
         given: flag values by name; None is not given.
-        cluster: the tasks; None for a single process.
-        environ: the environment variables.
+        workers_per_gpu: as the function of that name returns it.
         from_host: images come from the host.
 
     Raises:
@@ -119,7 +113,18 @@ def decide(
         )
     pinned = from_host if given["force_gpu_compatible"] is None else devices.force_gpu_compatible
     devices = dataclasses.replace(devices, gpu_thread_mode=mode, force_gpu_compatible=pinned)
-    return _share_of_worker(devices, given, cluster, environ)
+    if workers_per_gpu == 1 or devices.gpu_memory_limit_mib:
+        return devices, ()
+    each, fraction = round(SPLIT_FRACTION / workers_per_gpu, 3), devices.gpu_memory_fraction
+    if fraction is None:
+        notice = f"{workers_per_gpu} workers share GPUs, so each takes at most {each:g} of their memory: "
+        return dataclasses.replace(devices, gpu_memory_fraction=each), (f"{notice}--gpu_memory_frac.",)
+    if workers_per_gpu * fraction > 1:
+        raise UsageError(
+            f"--gpu_memory_frac={fraction:g}: {workers_per_gpu} workers share GPUs, and would take more than their "
+            f"memory. Use at most {each:g}, or leave it out."
+        )
+    return devices, ()
 
 
 def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, ...]:
@@ -142,23 +147,10 @@ def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, .
     if (precision, override) == ("tf32", "0"):
         raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
     capabilities = {gpu.name: gpu.compute_capability for gpu in gpus.gpus}
-    found = gpu_support.judge(capabilities, gpus.cuda_version, describe_software(), precision=precision, xla=xla)
-    if found and found[0].is_fatal:
-        raise UsageError(found[0].sentence)
-    return tuple(one.sentence for one in found)
-
-
-def owns_gpus(
-    devices: Devices,
-    gpus: hardware.Inventory,
-    given: Mapping[str, Any],
-    cluster: Cluster | None,
-    environ: Mapping[str, str],
-) -> bool:
-    """Returns whether every tower has a whole GPU of its own, as NCCL needs it; `gpus` are those that are used."""
-    if not devices.on_gpu or devices.virtual_gpus > 1 or _shares_gpus(devices, given, cluster, environ):
-        return False
-    return not any(gpu.is_divided for gpu in gpus.gpus)
+    limits = gpu_support.judge(capabilities, gpus.cuda_version, describe_software(), precision=precision, xla=xla)
+    if limits and limits[0].is_fatal:
+        raise UsageError(limits[0].sentence)
+    return tuple(limit.sentence for limit in limits)
 
 
 def chosen_gpus(devices: Devices) -> hardware.Inventory:
@@ -174,12 +166,6 @@ def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
     if len(set(given)) < len(numbers):
         raise UsageError(f"--gpus={text}: name different GPUs by their numbers, such as --gpus=0,2.")
     return given
-
-
-def _split(parts: int | str | None, wanted: int, usable: int) -> int:
-    if parts == "auto":
-        return max(1, -(-wanted // max(1, usable)))
-    return int(parts or 1)
 
 
 def of_rank(
@@ -199,43 +185,20 @@ def of_rank(
     return {**given, "gpus": own}, (f"--cluster=mpi: this worker has --gpus={own}, since others are on its host.",)
 
 
-def _share_of_worker(
+def workers_per_gpu(
     devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
-) -> tuple[Devices, tuple[str, ...]]:
-    """Returns decisions on devices in which workers that share GPUs divide their memory, and a notice.
+) -> int:
+    """Returns how many workers of this host use the same GPUs.
 
-    Raises:
-        UsageError: together they would take more than there is.
+    Each has its own if they are whole ones of `--local_cluster`, or those of --gpus or CUDA_VISIBLE_DEVICES.
     """
-    if cluster is None or not _shares_gpus(devices, given, cluster, environ) or devices.gpu_memory_limit_mib:
-        return devices, ()
-    workers, fraction = cluster.workers_on_this_host, devices.gpu_memory_fraction
-    each = round(SPLIT_FRACTION / workers, 3)
-    if fraction is None:
-        notice = f"{workers} workers share GPUs, so each takes at most {each:g} of their memory: --gpu_memory_frac."
-        return dataclasses.replace(devices, gpu_memory_fraction=each), (notice,)
-    if workers * fraction > 1:
-        raise UsageError(
-            f"--gpu_memory_frac={fraction:g}: {workers} workers share GPUs, and would take more than their memory. Use "
-            f"at most {each:g}, or leave it out."
-        )
-    return devices, ()
-
-
-def _shares_gpus(
-    devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
-) -> bool:
-    """Returns whether several workers of this host use the same GPUs.
-
-    They do unless each has its own: whole ones of `--local_cluster`, or those of --gpus or CUDA_VISIBLE_DEVICES.
-    """
-    if cluster is None or not devices.on_gpu or cluster.workers_on_this_host == 1:
-        return False
-    if not cluster.own.has_towers:
-        return False
+    if cluster is None or not devices.on_gpu or not cluster.own.has_towers:
+        return 1
     if cluster.local:
-        return bool(devices.virtual_gpus > 1)
-    return given["gpus"] is None and "CUDA_VISIBLE_DEVICES" not in environ
+        are_shared = devices.virtual_gpus > 1
+    else:
+        are_shared = given["gpus"] is None and "CUDA_VISIBLE_DEVICES" not in environ
+    return cluster.workers_on_this_host if are_shared else 1
 
 
 def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def _counts_of(configs: Sequence[Config]) -> list[_Counts]:
     code = outside_models.code()
     parts = [(config.workload, config.devices, config.variables) for config in configs]
     keys = [_key(*part, code) for part in parts]
-    of_configs = [_FILE.find(key, _Counts) for key in keys]
+    of_configs = [_FILE.saved(key, _Counts) for key in keys]
     missing = [index for index, counts in enumerate(of_configs) if counts is None]
     if missing:
         start(Runtime())

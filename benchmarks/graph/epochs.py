@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from benchmarks.config.length import Length
+from benchmarks.config.workload import Length
 from benchmarks.data.pipeline.host_pipeline import Source
 from benchmarks.data.sources.data_sets import data_set_of
 from benchmarks.errors import UsageError

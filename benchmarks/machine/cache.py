@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -27,7 +27,7 @@ Entry = Mapping[str, Any]
 _warn_once = functools.cache(warn)  # a damaged file is read several times
 
 
-class _Held(msgspec.Struct):
+class _Content(msgspec.Struct):
     """The content of a file."""
 
     format_version: Literal[1]
@@ -46,16 +46,15 @@ class CacheFile:
     name: str
     holds: str
 
-    def path(self, environ: Mapping[str, str] | None = None) -> Path:
+    def path(self) -> Path:
         """Returns where the file is."""
-        directory = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
-        return Path(directory or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
+        return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
 
-    def find(self, key: str, of: type[T]) -> T | None:
+    def saved(self, key: str, of: type[T]) -> T | None:
         """Returns an entry, whose fields and `time_utc` are those of a type; None if it is missing or damaged."""
-        return self.read(self._read().get(key), of)
+        return self.converted(self._entries().get(key), of)
 
-    def read(self, entry: Entry | None, of: type[T]) -> T | None:
+    def converted(self, entry: Entry | None, of: type[T]) -> T | None:
         """Returns an entry as a type; None without one. A damaged entry is ignored with a warning."""
         try:
             return None if entry is None else msgspec.convert(entry, of)
@@ -65,14 +64,14 @@ class CacheFile:
 
     def put(self, key: str, entry: Entry) -> None:
         """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
-        self.update(key, lambda held: entry)
+        self.update(key, lambda saved: entry)
 
     def update(self, key: str, change: Callable[[Entry | None], Entry]) -> None:
         """Replaces an entry, or warns that it cannot be saved; what other processes add at the same time is kept.
 
         Args:
             key: of the entry.
-            change: returns the entry, given the one that is held (None without one).
+            change: returns the entry, given the one that is saved (None without one).
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         target = self.path()
@@ -80,11 +79,17 @@ class CacheFile:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with locked.open("wb") as lock:  # another process may read, add and write at the same time
-                _lock(lock, locked)
-                entries = self._read()
+                notice = f"Another process has locked {locked}: waiting for it."
+                waiting = threading.Timer(_NOTICE_SECONDS, warn, [notice])
+                waiting.start()
+                try:
+                    store.lock(lock, locked)
+                finally:
+                    waiting.cancel()
+                entries = self._entries()
                 entries[key] = {**change(entries.get(key)), "time_utc": now}
-                held = {"format_version": 1, "entries": entries}
-                store.replace(target, json.dumps(strict(held), indent=1, allow_nan=False) + "\n")
+                content = {"format_version": 1, "entries": entries}
+                store.replace(target, json.dumps(strict(content), indent=1, allow_nan=False) + "\n")
         except OSError as error:
             warn(f"{self.holds.capitalize()} cannot be saved in {target} ({error}): they will be made again.")
 
@@ -94,24 +99,14 @@ class CacheFile:
             f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; they will be replaced."
         )
 
-    def _read(self) -> dict[str, dict[str, Any]]:
+    def _entries(self) -> dict[str, dict[str, Any]]:
         try:
-            return msgspec.json.decode(self.path().read_bytes(), type=_Held).entries
+            return msgspec.json.decode(self.path().read_bytes(), type=_Content).entries
         except FileNotFoundError:
             return {}
         except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
             self._ignore(error)
             return {}
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Locks a file as `store.lock` does; warns if that takes long."""
-    waiting = threading.Timer(_NOTICE_SECONDS, warn, [f"Another process has locked {path}: waiting for it."])
-    waiting.start()
-    try:
-        store.lock(file, path)
-    finally:
-        waiting.cancel()
 
 
 FILE = CacheFile("recommendations.json", "recommendations")

@@ -124,7 +124,7 @@ def judge(
         software: as `provenance.describe_software` returns it.
         asked: values of flags, such as `xla`.
     """
-    found = []
+    judgements = []
     for name, capability in gpus.items():
         versions = {
             "capability": capability,
@@ -132,13 +132,13 @@ def judge(
             "cudnn": software["cudnn_version"],
             "tensorflow": software["tensorflow_version"],
         }
-        found += [
+        judgements += [
             Judgement(f"{name}: {limit.problem.format(**versions)}", limit.is_fatal)
             for limit in LIMITS
             if limit.asks in (None, *asked.items())
             and all(_within(version, getattr(limit, key)) for key, version in versions.items())
         ]
-    return sorted(found, key=lambda one: not one.is_fatal)
+    return sorted(judgements, key=lambda judgement: not judgement.is_fatal)
 
 
 def _within(version: str | None, bounds: Range) -> bool:

@@ -1,15 +1,16 @@
-"""The GPUs of this machine and what connects them, as NVIDIA's driver reports it. Imports no TensorFlow."""
+"""What connects the GPUs of this machine, and which variable manager that suggests before anything is measured."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import hardware, linux, nvml
+from benchmarks.machine.hardware import Connection, Gpu, Inventory
 from benchmarks.machine.nvml import DriverGpu
 
 # The longest path between two GPUs by the driver's number, under the names of `nvidia-smi topo -m`.
@@ -21,109 +22,12 @@ PATHS = {
     40: ("NODE", "several host bridges of one NUMA node"),
     50: ("SYS", "the connection between NUMA nodes"),
 }
-_ONE_ROOT_COMPLEX = ("PIX", "PXB", "PHB")
 _SWITCH = "NVSwitch"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GpuFacts:
-    """One GPU. What the driver does not report is None.
-
-    Attributes:
-        index: in the driver, as in nvidia-smi.
-        compute_capability: such as `9.0`.
-        has_ecc: whether its memory has error correction.
-        is_divided: whether it is divided into MIG instances.
-        pcie_generation: the largest that GPU and slot have in common; an idle GPU runs at a smaller one.
-        pcie_width: lanes, likewise.
-        numa_node: the NUMA node of its slot.
-    """
-
-    index: int
-    uuid: str | None
-    name: str
-    memory_bytes: int
-    compute_capability: str | None
-    has_ecc: bool | None
-    is_divided: bool
-    pcie_generation: int | None
-    pcie_width: int | None
-    numa_node: int | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Connection:
-    """What connects two GPUs.
-
-    Attributes:
-        nvlinks: NVLinks from one to the other, directly or through a switch; 0 without any.
-        path: over PCIe, as `nvidia-smi topo -m` names it; None if unknown.
-        has_peer_access: whether each reads the memory of the other; None if unknown.
-    """
-
-    nvlinks: int
-    path: str | None
-    has_peer_access: bool | None
-
-    @property
-    def name(self) -> str:
-        """Its cell in the matrix of `nvidia-smi topo -m`."""
-        return f"NV{self.nvlinks}" if self.nvlinks else self.path or "?"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GpuTopology:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in that order, and what connects each two of them.
-
-    Attributes:
-        connections: by the positions of two GPUs, the smaller one first.
-        driver_version: None without a driver.
-        cuda_version: the newest that the driver supports.
-    """
-
-    gpus: tuple[GpuFacts, ...] = ()
-    connections: Mapping[tuple[int, int], Connection] = dataclasses.field(default_factory=dict)
-    driver_version: str | None = None
-    cuda_version: str | None = None
-
-    def only(self, positions: Sequence[int]) -> GpuTopology:
-        """Returns the topology of some of the GPUs, in this order."""
-        kept = [position for position in positions if position < len(self.gpus)]
-        pairs = itertools.combinations(enumerate(kept), 2)
-        connections = {(one, other): self.connections[min(a, b), max(a, b)] for (one, a), (other, b) in pairs}
-        return dataclasses.replace(self, gpus=tuple(self.gpus[position] for position in kept), connections=connections)
-
-    @property
-    def has_nvlink(self) -> bool:
-        """Whether NVLinks lead from each of several GPUs to each other, perhaps through a third one."""
-        reached = {0}
-        for _ in self.gpus:
-            ends = (pair for pair, found in self.connections.items() if found.nvlinks and reached & set(pair))
-            reached.update(*ends)
-        return 1 < len(self.gpus) == len(reached)
-
-    @property
-    def has_peer_access(self) -> bool:
-        """Whether each GPU reads the memory of each other."""
-        return all(one.has_peer_access for one in self.connections.values())
-
-    @property
-    def is_one_root_complex(self) -> bool:
-        """Whether no path between two GPUs leaves a PCIe root complex."""
-        return all(one.path in _ONE_ROOT_COMPLEX for one in self.connections.values())
-
-    def matrix(self) -> list[list[str]]:
-        """Returns the matrix of `nvidia-smi topo -m`: a row per GPU, `X` on the diagonal."""
-        places = range(len(self.gpus))
-        return [
-            ["X" if row == column else self.connections[min(row, column), max(row, column)].name for column in places]
-            for row in places
-        ]
 
 
 def read_gpu_links(
     environment: Mapping[str, str] = os.environ, driver: Any = None, root: Path = Path("/")
-) -> GpuTopology:
+) -> Inventory:
     """Asks NVIDIA's driver; without one there are no GPUs.
 
     Args:
@@ -137,7 +41,7 @@ def read_gpu_links(
     with nvml.opened(environment, driver) as opened:
         gpus = list({gpu.index: gpu for gpu in opened.gpus}.values())
         ends = [list(_nvlink_ends(gpu)) for gpu in gpus]
-        return GpuTopology(
+        return Inventory(
             gpus=tuple(_describe(gpu, root) for gpu in gpus),
             connections={
                 (one, other): _connection(gpus[one], gpus[other], ends[one], ends[other])
@@ -148,18 +52,14 @@ def read_gpu_links(
         )
 
 
-def _describe(gpu: DriverGpu, root: Path) -> GpuFacts:
-    named = hardware.describe_gpu(gpu)
+def _describe(gpu: DriverGpu, root: Path) -> Gpu:
     ecc = gpu.ask("nvmlDeviceGetEccMode")
     uuid, bus = gpu.ask("nvmlDeviceGetUUID"), _bus_id(gpu.ask("nvmlDeviceGetPciInfo"))
-    return GpuFacts(
+    return dataclasses.replace(
+        hardware.describe_gpu(gpu),
         index=gpu.index,
         uuid=uuid and nvml.text(uuid),
-        name=named.name,
-        memory_bytes=named.memory_bytes,
-        compute_capability=named.compute_capability,
         has_ecc=ecc and bool(ecc[0]),
-        is_divided=named.is_divided,
         pcie_generation=gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width=gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
         # Linux writes the domain with four digits, the driver with eight.
@@ -168,7 +68,6 @@ def _describe(gpu: DriverGpu, root: Path) -> GpuFacts:
 
 
 def _bus_id(info: Any) -> str:
-    """Returns a PCI address in lower case, such as `00000000:17:00.0`; empty if it is unknown."""
     return nvml.text(info.busId).lower() if info else ""
 
 
@@ -195,3 +94,89 @@ def _connection(one: DriverGpu, other: DriverGpu, ends: list[str], other_ends: l
         path=PATHS[path][0] if path in PATHS else None,
         has_peer_access=None if None in access else access == [one.driver.NVML_P2P_STATUS_OK] * 2,
     )
+
+
+_GUIDE = "TensorFlow's performance guide, 2017"
+NOT_MEASURED = "a rule of thumb, not measured"
+ACROSS_HOSTS = (
+    "Across hosts: --variable_update=collective_all_reduce for equal hosts and a fast network, or "
+    "distributed_replicated with parameter servers (TensorFlow's benchmarks, 2017: EC2)."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggestion:
+    """Flags for machines of one topology.
+
+    Attributes:
+        holds: whether the topology is such.
+        where: the topology in words.
+        flags: of a run.
+        because: why, as a clause.
+        source: who recommended it, and for which GPUs.
+    """
+
+    holds: Callable[[Inventory], bool]
+    where: str
+    flags: tuple[str, ...]
+    because: str
+    source: str = ""
+
+
+# The first one that holds.
+SUGGESTIONS = (
+    Suggestion(
+        lambda inventory: not inventory.gpus,
+        "this machine has no GPU",
+        ("--device=cpu",),
+        "one CPU device uses all cores",
+    ),
+    Suggestion(
+        lambda inventory: len(inventory.gpus) == 1,
+        "there is one GPU",
+        ("--variable_update=parameter_server",),
+        "nothing is exchanged, so any manager will do",
+    ),
+    Suggestion(
+        lambda inventory: inventory.has_nvlink,
+        "NVLinks connect all GPUs",
+        ("--variable_update=replicated", "--all_reduce_spec=nccl"),
+        "gradients travel between GPUs past PCIe and the host",
+        f"{_GUIDE}: P100, for models with many weights",
+    ),
+    Suggestion(
+        lambda inventory: inventory.has_peer_access and inventory.is_one_root_complex,
+        "all GPUs are below one PCIe root complex, with peer access and without NVLink",
+        ("--variable_update=parameter_server", "--local_parameter_device=gpu"),
+        "GPUs read variables of each other without the host",
+        f"{_GUIDE}: K80",
+    ),
+    Suggestion(
+        lambda inventory: inventory.has_peer_access,
+        "GPUs have peer access, but are below several PCIe root complexes and without NVLink",
+        ("--variable_update=parameter_server", "--local_parameter_device=cpu"),
+        "what they exchange crosses the host anyway; for alexnet and vgg16 try --variable_update=replicated "
+        "--all_reduce_spec=nccl",
+        f"{_GUIDE}: Titan X, M40, P100",
+    ),
+    Suggestion(
+        lambda inventory: True,
+        "not all GPUs have access to each other's memory",
+        ("--variable_update=parameter_server", "--local_parameter_device=cpu"),
+        "what they exchange is copied through the host anyway",
+        f"{_GUIDE}: K80",
+    ),
+)
+
+
+def suggestion_for(inventory: Inventory) -> Suggestion:
+    """Returns what these GPUs, whose connections are known, suggest."""
+    return next(suggestion for suggestion in SUGGESTIONS if suggestion.holds(inventory))
+
+
+def advice(inventory: Inventory) -> str:
+    """Returns what these GPUs suggest, as a line for people."""
+    suggested, count = suggestion_for(inventory), len(inventory.gpus)
+    flags = " ".join([*([f"--num_gpus={count}"] if count else []), *suggested.flags])
+    source = f" ({suggested.source})" if suggested.source else ""
+    return f"By topology ({NOT_MEASURED}): {flags}, since {suggested.where}: {suggested.because}{source}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import platform
 import re
@@ -15,33 +16,104 @@ import psutil
 from benchmarks.machine import linux, nvml
 
 CPUINFO = Path("/proc/cpuinfo")
+_ONE_ROOT_COMPLEX = ("PIX", "PXB", "PHB")
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One NVIDIA GPU as the driver names it, or the MIG instance that CUDA shows of it.
+    """One NVIDIA GPU as the driver names it, or the MIG instance that CUDA shows of it. None: unknown.
 
-    `compute_capability` is such as `9.0`; None: unknown.
+    Attributes:
+        index: in the driver, as in nvidia-smi; this and all that is by keyword only is read by `gpu_topology`.
+        compute_capability: such as `9.0`.
+        has_ecc: whether its memory has error correction.
+        is_divided: whether it is divided into MIG instances.
+        pcie_generation: the largest that GPU and slot have in common; an idle GPU runs at a smaller one.
+        pcie_width: lanes, likewise.
+        numa_node: the NUMA node of its slot.
     """
 
+    index: int | None = dataclasses.field(default=None, kw_only=True)
+    uuid: str | None = dataclasses.field(default=None, kw_only=True)
     name: str
     memory_bytes: int
     compute_capability: str | None = None
+    has_ecc: bool | None = dataclasses.field(default=None, kw_only=True)
     is_divided: bool = False
+    pcie_generation: int | None = dataclasses.field(default=None, kw_only=True)
+    pcie_width: int | None = dataclasses.field(default=None, kw_only=True)
+    numa_node: int | None = dataclasses.field(default=None, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What connects two GPUs.
+
+    Attributes:
+        nvlinks: NVLinks from one to the other, directly or through a switch; 0 without any.
+        path: over PCIe, as `nvidia-smi topo -m` names it; None if unknown.
+        has_peer_access: whether each reads the memory of the other; None if unknown.
+    """
+
+    nvlinks: int
+    path: str | None
+    has_peer_access: bool | None
+
+    @property
+    def name(self) -> str:
+        """Its cell in the matrix of `nvidia-smi topo -m`."""
+        return f"NV{self.nvlinks}" if self.nvlinks else self.path or "?"
 
 
 @dataclasses.dataclass(frozen=True)
 class Inventory:
-    """The GPUs that CUDA shows, in the order of CUDA_VISIBLE_DEVICES, the driver's version and its newest CUDA's."""
+    """The GPUs that CUDA shows, in the order of CUDA_VISIBLE_DEVICES.
+
+    Attributes:
+        driver_version: None without a driver.
+        cuda_version: the newest CUDA that the driver supports, such as `12.8`.
+        connections: by the positions of two GPUs, the smaller one first; empty unless `gpu_topology` has read them.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     driver_version: str | None = None
     cuda_version: str | None = None
+    connections: Mapping[tuple[int, int], Connection] = dataclasses.field(default_factory=dict)
 
     def only(self, positions: Iterable[int]) -> Inventory:
         """Returns the inventory of some of the GPUs, in this order."""
-        kept = (position for position in positions if position < len(self.gpus))
-        return dataclasses.replace(self, gpus=tuple(self.gpus[position] for position in kept))
+        positions = [position for position in positions if position < len(self.gpus)]
+        pairs = itertools.combinations(enumerate(positions), 2) if self.connections else ()
+        connections = {(one, other): self.connections[min(a, b), max(a, b)] for (one, a), (other, b) in pairs}
+        gpus = tuple(self.gpus[position] for position in positions)
+        return dataclasses.replace(self, gpus=gpus, connections=connections)
+
+    @property
+    def has_nvlink(self) -> bool:
+        """Whether NVLinks lead from each of several GPUs to each other, perhaps through a third one."""
+        reached = {0}
+        for _ in self.gpus:
+            ends = (pair for pair, link in self.connections.items() if link.nvlinks and reached & set(pair))
+            reached.update(*ends)
+        return 1 < len(self.gpus) == len(reached)
+
+    @property
+    def has_peer_access(self) -> bool:
+        """Whether each GPU reads the memory of each other."""
+        return all(link.has_peer_access for link in self.connections.values())
+
+    @property
+    def is_one_root_complex(self) -> bool:
+        """Whether no path between two GPUs leaves a PCIe root complex."""
+        return all(link.path in _ONE_ROOT_COMPLEX for link in self.connections.values())
+
+    def matrix(self) -> list[list[str]]:
+        """Returns the matrix of `nvidia-smi topo -m`: a row per GPU, `X` on the diagonal."""
+        places = range(len(self.gpus))
+        return [
+            ["X" if row == column else self.connections[min(row, column), max(row, column)].name for column in places]
+            for row in places
+        ]
 
 
 def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
@@ -77,7 +149,6 @@ def usable_cores() -> int:
 
 
 def _cpu_fields(cpuinfo: Path) -> dict[str, str]:
-    """Returns what the kernel reports of the first processor, by lower-case name."""
     first = (linux.text(cpuinfo) or "").partition("\n\n")[0]
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip().lower(): value.strip() for name, _, value in fields}

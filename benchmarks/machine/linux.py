@@ -67,7 +67,7 @@ class PackageCounters:
         self._counters = [zone / "energy_uj" for zone in packages]
         self._ranges = [number(zone / "max_energy_range_uj") for zone in packages]
 
-    def read(self) -> list[int] | None:
+    def microjoules(self) -> list[int] | None:
         """Returns each package's microjoules; None where one cannot be read, or there is none."""
         counts = [number(counter) for counter in self._counters]
         known = [count for count in counts if count is not None]
@@ -96,16 +96,13 @@ def available_bytes(root: Path = Path("/")) -> int:
     Args:
         root: of the file system.
     """
-    return min([psutil.virtual_memory().available, *_left_by_groups(root)])
-
-
-def _left_by_groups(root: Path) -> Iterator[int]:
-    """Yields what each limit of memory leaves."""
+    left = [psutil.virtual_memory().available]
     for limit, group, used_name in _memory_groups(root):
         used = number(group / used_name)
         if used is not None:
             # Cached files count as used, and are dropped when memory is needed.
-            yield max(0, limit - used + table(group / "memory.stat").get("inactive_file", 0))
+            left.append(max(0, limit - used + table(group / "memory.stat").get("inactive_file", 0)))
+    return min(left)
 
 
 def memory_limits(root: Path = Path("/")) -> list[int]:

@@ -79,12 +79,12 @@ def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> I
     import pynvml
 
     driver = driver or pynvml
-    found = _within_limit(lambda: _open(driver, environment))
-    if found is None:
+    opened_driver = _within_limit(lambda: _open(driver, environment))
+    if opened_driver is None:
         yield Driver()
         return
     try:
-        yield found
+        yield opened_driver
     finally:
         with contextlib.suppress(driver.NVMLError):
             driver.nvmlShutdown()
@@ -94,13 +94,13 @@ def _within_limit(ask: Callable[[], Driver | None]) -> Driver | None:
     """Asks the driver in a thread, since a call into a driver that hangs never returns, and no signal ends it."""
     answer: concurrent.futures.Future[Driver | None] = concurrent.futures.Future()
 
-    def run() -> None:
+    def fulfil() -> None:
         try:
             answer.set_result(ask())
         except Exception as error:
             answer.set_exception(error)
 
-    thread = threading.Thread(target=run, name="NVML", daemon=True)
+    thread = threading.Thread(target=fulfil, name="NVML", daemon=True)
     thread.start()
     thread.join(_ANSWER_SECONDS)  # some of what follows needs a process with a single thread
     if thread.is_alive():
@@ -116,10 +116,6 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
         driver.nvmlInit()
     except driver.NVMLError:
         return None
-    return _look(driver, environment)
-
-
-def _look(driver: Any, environment: Mapping[str, str]) -> Driver:
     try:
         every = [
             DriverGpu(index, driver, driver.nvmlDeviceGetHandleByIndex(index))

@@ -97,7 +97,7 @@ class Sources:
             cpu_seconds=self._cpu_seconds(),
             busy_seconds=linux.core_seconds(linux.text(self._root / "proc/stat") or "", self._cpus)[0],
             resident_bytes=int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None,
-            package_microjoules=self.packages.read(),
+            package_microjoules=self.packages.microjoules(),
             gpus=[_look(gpu, divided) for gpu, divided in zip(self.gpus, self._divided, strict=True)],
         )
 

@@ -69,7 +69,7 @@ def peak_key_here(inventory: hardware.Inventory, precision: str) -> str:
 
 def stored_peak(key: str) -> Peak | None:
     """Returns the peak in the cache; None without one. A damaged entry is ignored with a warning."""
-    return FILE.find(key, Peak)
+    return FILE.saved(key, Peak)
 
 
 def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
@@ -89,11 +89,11 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     measured = measure_peak(device, precision)
 
     def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
-        known = FILE.read(entry, Peak) or measured
+        known = FILE.converted(entry, Peak) or measured
         return {name: max(value, getattr(known, name)) for name, value in dataclasses.asdict(measured).items()}
 
     FILE.update(key, best)  # under its lock, as another process may have measured meanwhile
-    return Peak(**best(FILE.find(key, dict)))
+    return Peak(**best(FILE.saved(key, dict)))
 
 
 def beside_peak(

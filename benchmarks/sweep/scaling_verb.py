@@ -12,7 +12,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
-from benchmarks.option import Flag, Groups, without
+from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import whole_number
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
@@ -126,7 +126,7 @@ def _draw(found: Sequence[scalability.Curve], output: Path) -> None:
 SCALING_FLAGS: Groups = {
     "The measurement": (
         Flag("repeats", int, "rounds, each run in a fresh process", default=_REPEATS, at_least=1),
-        *without(sweep_verb.SWEEP_FLAGS["The sweep"], "repeats", "suite"),
+        *(flag for flag in sweep_verb.SWEEP_FLAGS["The sweep"] if flag.name not in ("repeats", "suite")),
     )
 }
 VERB = Verb(

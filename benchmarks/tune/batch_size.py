@@ -179,7 +179,7 @@ def resolve_batch_size(
 
 def _cached(key: str, *, on_gpu: bool) -> Found | None:
     """Returns the cached answer; None if there is none, or if it takes more memory than is free now."""
-    held = cache.FILE.find(key, cache.Answered[Found])
+    held = cache.FILE.saved(key, cache.Answered[Found])
     if held is None:
         return None
     time_utc, images, peak, free = held.time_utc, held.answer.largest, held.answer.peak_bytes, linux.available_bytes()

@@ -18,7 +18,6 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import cache, gpu_topology
 from benchmarks.machine.hardware import count_gpus
 from benchmarks.machine.provenance import of_this_run
-from benchmarks.machine.suggested_manager import advice
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.tensorflow_setup import Devices
@@ -105,7 +104,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
 
 def _cached(key: str) -> tuple[Answer, str] | None:
     """Returns the cached answer and the time at which it was found."""
-    found = cache.FILE.find(key, cache.Answered[Answer])
+    found = cache.FILE.saved(key, cache.Answered[Answer])
     return (found.answer, found.time_utc) if found else None
 
 
@@ -142,7 +141,7 @@ def _by_topology(devices: Devices) -> str | None:
     """Returns what the connections between the GPUs suggest; None where there are no whole GPUs."""
     if not devices.on_gpu or devices.virtual_gpus > 1:
         return None
-    return advice(gpu_topology.read_gpu_links().only(devices.gpu_numbers))
+    return gpu_topology.advice(gpu_topology.read_gpu_links().only(devices.gpu_numbers))
 
 
 RECOMMEND_FLAGS: Groups = {

@@ -19,7 +19,6 @@ from benchmarks.console import Progress, in_words
 
 @contextlib.contextmanager
 def piped_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Makes stdout a pipe, and yields the number of its reading end."""
     reader, writer = os.pipe()
     with os.fdopen(writer, "w", encoding="utf-8") as stdout, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stdout)
@@ -71,13 +70,19 @@ def test_a_reader_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch, na
 
 
 @pytest.mark.parametrize("stream", [None, io.StringIO()])
-def test_a_closed_stream_ends_nothing(monkeypatch: pytest.MonkeyPatch, stream: TextIO | None) -> None:
+def test_a_closed_stream_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, shown: Progress, stream: TextIO | None
+) -> None:
     if stream is not None:
         stream.close()
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(sys, "stderr", stream)
     console.say("a line")
     console.warn("a sentence")
+    with shown.counted("what takes long", 2):
+        clock.now += 100
+        shown.look()
+        shown.advance()
 
 
 def test_what_the_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +121,6 @@ class Terminal(io.StringIO):
         return super().write(text)
 
     def shown(self) -> str:
-        """Returns what a person sees on the last line."""
         line = self.getvalue().rpartition("\r\x1b[2K")[2]
         return line.replace("\x1b[2m", "").replace("\x1b[0m", "")
 
@@ -137,7 +141,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def shown(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Progress:
-    """The progress of this process, with a clock of the test."""
     made = Progress(clock)
     monkeypatch.setattr(console, "progress", made)
     return made
@@ -267,19 +270,6 @@ def test_without_a_terminal_nothing_is_printed_while_steps_are_measured(
     assert capsys.readouterr() == ("", "")
     shown.begin("the next round", measured=True)
     assert capsys.readouterr().err == "run_bench: The next round.\n", "the measurement has not begun"
-
-
-@pytest.mark.parametrize("stream", [None, io.StringIO()])
-def test_progress_without_stderr_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, shown: Progress, stream: TextIO | None
-) -> None:
-    if stream is not None:
-        stream.close()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with shown.counted("what takes long", 2):
-        clock.now += 100
-        shown.look()
-        shown.advance()
 
 
 def test_a_terminal_that_is_closed_ends_nothing(terminal: Terminal, clock: Clock, shown: Progress) -> None:

@@ -31,7 +31,6 @@ CLUSTER_FLAGS = (
     "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
     "server_port", "local_cluster",
 )  # fmt: skip
-RUN_FLAGS = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group}
 BASE = ("--name=rn50", "--image=registry.example/bench:1")
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 KINDS = pytest.mark.parametrize("kind", ["jobset", "tfjob"])
@@ -48,7 +47,6 @@ SETTINGS = pytest.mark.parametrize(
 
 
 def given(args: list[str]) -> dict[str, str]:
-    """The flags of run_bench by name; the last of a flag wins."""
     assert all(arg.startswith("--") for arg in args)
     return dict(arg.removeprefix("--").split("=", 1) for arg in args)
 
@@ -96,10 +94,6 @@ def sbatch(tmp_path: Path) -> Callable[..., tuple[int, list[str], dict[str, str]
     return run
 
 
-def test_the_batch_file_has_no_syntax_error() -> None:
-    subprocess.run(["bash", "-n", SBATCH], check=True)
-
-
 def test_the_header_asks_for_one_worker_per_node() -> None:
     lines = SBATCH.read_text().splitlines()
     options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
@@ -123,7 +117,7 @@ def test_the_batch_file_starts_run_bench_with_srun(sbatch: Any, tmp_path: Path) 
         "session_id": "two words",
     }
     assert (tmp_path / "a suite" / "out").is_dir()
-    assert set(given(words[start + 1 :])) <= RUN_FLAGS
+    assert set(given(words[start + 1 :])) <= run_flags.FLAGS.keys()
 
 
 def test_proxies_and_other_clusters_are_left_behind(sbatch: Any) -> None:
@@ -132,19 +126,13 @@ def test_proxies_and_other_clusters_are_left_behind(sbatch: Any) -> None:
     assert environ["OMP_NUM_THREADS"] == "3"
 
 
-def test_the_batch_file_hands_on_cores_and_gpus_per_task(sbatch: Any) -> None:
-    _, words, _, _ = sbatch(SLURM_CPUS_PER_TASK="8", SLURM_GPUS_PER_TASK="4", PYTHON="/opt/python")
+def test_flags_of_the_command_line_win_and_tasks_have_cores_and_gpus(sbatch: Any) -> None:
+    job = {"NUM_PS": "1", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_PER_TASK": "4", "PYTHON": "/opt/python"}
+    status, words, _, _ = sbatch("--variable_update=distributed_replicated", "--output_dir=/x", **job, SRUN_STATUS="6")
+    assert status == 6, "as srun ends"
     assert {"--cpus-per-task=8", "--gpus-per-task=4"} <= set(words[: words.index("/opt/python")])
-
-
-def test_flags_of_the_command_line_win(sbatch: Any) -> None:
-    _, words, _, _ = sbatch("--variable_update=distributed_replicated", "--output_dir=/elsewhere", NUM_PS="1")
     found = given(words[words.index("run_bench.py") + 1 :])
-    assert (found["variable_update"], found["output_dir"]) == ("distributed_replicated", "/elsewhere")
-
-
-def test_the_batch_file_ends_as_srun_does(sbatch: Any) -> None:
-    assert sbatch(SRUN_STATUS="6")[0] == 6
+    assert (found["variable_update"], found["output_dir"]) == ("distributed_replicated", "/x")
 
 
 def test_the_batch_file_says_where_it_should_be_submitted(sbatch: Any) -> None:
@@ -177,7 +165,6 @@ def test_every_rank_knows_its_task(sbatch: Any, num_ps: str, tasks: str, roles: 
 
 
 def instructions(name: str) -> list[str]:
-    """The arguments of an instruction of the Dockerfile, in order."""
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
     return [line.removeprefix(f"{name} ") for line in text.splitlines() if line.startswith(f"{name} ")]
 
@@ -208,7 +195,6 @@ def manifests(kind: str, *options: str, bench: tuple[str, ...] = ("--model=resne
 
 
 def pods(manifest: dict[str, Any]) -> dict[str, tuple[int, dict[str, Any]]]:
-    """How many pods a job has, and their template, by the name that TensorFlow has for the job."""
     if manifest["kind"] == "TFJob":
         replicas = manifest["spec"]["tfReplicaSpecs"]
         return {name.lower(): (spec["replicas"], spec["template"]) for name, spec in replicas.items()}
@@ -308,6 +294,7 @@ def test_every_pod_of_a_jobset_finds_itself_at_its_own_name(options: tuple[str, 
 
 
 def test_the_operator_of_a_tfjob_says_where_the_others_are() -> None:
+    assert render.render(*render.parse(["tfjob", *BASE])).startswith("# Legacy: ")
     _, run = manifests("tfjob", "--ps=1", "--port=3333")
     for _, template in pods(run).values():
         # What the operator looks for: a container and a port with these names.
@@ -316,11 +303,6 @@ def test_the_operator_of_a_tfjob_says_where_the_others_are() -> None:
             ("tfjob-port", 3333)
         ]
         assert not set(given(container(template)["args"])) & set(CLUSTER_FLAGS)
-
-
-def test_a_tfjob_is_marked_as_legacy() -> None:
-    text = render.render(*render.parse(["tfjob", *BASE]))
-    assert text.startswith("# Legacy: ")
 
 
 @KINDS
@@ -455,7 +437,7 @@ def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
 def test_the_flags_of_the_manifests_exist() -> None:
     for kind in ("jobset", "tfjob"):
         for _, template in pods(manifests(kind, "--ps=1", "--gpus_per_worker=1")[1]).values():
-            assert set(given(container(template)["args"])) <= RUN_FLAGS
+            assert set(given(container(template)["args"])) <= run_flags.FLAGS.keys()
     assert set(render.RESERVED) == {*CLUSTER_FLAGS, "task_id", "hosts", "ssh", "nossh", "output_dir", "flagfile"}
 
 
@@ -476,30 +458,25 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
     ("arguments", "said"),
     [
         ((), "required"),
-        (("cronjob", *BASE), "cronjob"),
         (("jobset", "--image=x"), "--name"),
         (("jobset", "--image=x", "--name=Upper"), "'Upper'"),
-        (("jobset", "--image=x", "--name=1st"), "'1st'"),
         (("jobset", "--image=x", f"--name={'a' * (LONGEST + 1)}"), f"at most {LONGEST} letters"),
         (("jobset", *BASE, "--image=a b"), "'a b'"),
         (("jobset", *BASE, "--workers=0"), "from 1"),
         (("jobset", *BASE, "--ps=-1"), "'-1'"),
         (("jobset", *BASE, "--port=80"), "from 1024 to 65535"),
-        (("jobset", *BASE, "--port=65536"), "from 1024 to 65535"),
         (("jobset", *BASE, "--memory=8"), "such as 8Gi"),
         (("jobset", *BASE, "--cpu=0"), "such as 8 or 500m"),
         (("jobset", *BASE, "--command="), "python run_bench.py"),
         (("jobset", *BASE, "--command='"), "quotation"),
-        (("tfjob", *BASE, "--wrkers=2"), "--wrkers=2"),
         (("tfjob", *BASE, "--worker=2"), "--worker=2"),
         (("tfjob", *BASE, "--", "resnet50"), "'resnet50'"),
         (("tfjob", *BASE, "--", "--num_ps=2"), "--num_ps=2"),
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
-        *((("tfjob", *BASE, "--", f"--{flag}"), "leave it out") for flag in ("task_id=1", "hosts=a,b", "ssh", "nossh")),
+        (("tfjob", *BASE, "--", "--nossh"), "leave it out"),
         (("tfjob", *BASE, "--", "--flagfile=a.flags"), "leave it out"),
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
         (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
-        (("jobset", *BASE, "--gpus_per_worker=8", "--", "--variable_update=local_sgd"), "add --nccl"),
         (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/nccl"), "add --nccl"),
     ],
 )

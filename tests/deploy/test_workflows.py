@@ -21,7 +21,6 @@ from benchmarks.config import flag
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
 from results.gate.baselines import BASELINES_DIR
-from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
@@ -59,6 +58,12 @@ def make(*words: str, home: Path = ROOT, **environ: str) -> subprocess.Completed
     return subprocess.run(
         command, cwd=home, env={"PATH": os.environ["PATH"], **environ}, capture_output=True, text=True
     )
+
+
+def hostile(directory: Path) -> str:
+    """Returns a name of a tag or branch that make and shells would execute, each leaving a file."""
+    touch = f"touch${{IFS}}{directory}"
+    return f'$(shell touch {directory}/a)";{touch}/b;"$$({touch}/c)`id`'
 
 
 # The workflow files.
@@ -108,21 +113,21 @@ def test_what_a_workflow_sets_is_read_by_make_and_names_what_exists(name: str) -
 
 
 @EACH
-def test_nothing_that_a_stranger_may_name_reaches_a_shell(name: str) -> None:
-    assert not any("${{" in step["run"] for step in runs(name))
-    assert not re.search(r"github\.(event|head_ref|actor)", WORKFLOWS[name].read_text())
-
-
-@EACH
-def test_a_workflow_ends_and_may_only_read_unless_it_publishes(name: str) -> None:
-    found = workflow(name)
+def test_a_workflow_gives_nothing_to_strangers(name: str) -> None:
+    found, text = workflow(name), WORKFLOWS[name].read_text()
+    assert not any("${{" in step["run"] for step in runs(name)), "what a stranger names would reach a shell"
+    assert not re.search(r"github\.(event|head_ref|actor)", text) and "pull_request_target" not in found[ON]
     assert found["permissions"] == {"contents": "read"}
-    assert "pull_request_target" not in found[ON]
     for key, job in found["jobs"].items():
         assert job.get("permissions") == PUBLISHING.get((name, key))
         assert job["timeout-minutes"] <= 180
+        assert "self-hosted" not in job["runs-on"] or set(found[ON]) <= {"schedule", "workflow_dispatch"}
     for checkout in uses(name, "checkout"):
         assert checkout["with"]["persist-credentials"] is False
+    lines = [line.strip() for line in text.splitlines() if "uses:" in line]
+    assert len(lines) == len([step for step in steps(name) if "uses" in step])
+    for line in lines:  # a tag can be moved to other code; the comment has the version
+        assert re.fullmatch(rf"- uses: (actions/[a-z-]+|{'|'.join(OF_OTHERS)})@[0-9a-f]{{40}} # v\d+\.\d+\.\d+", line)
 
 
 def test_only_a_tag_is_published_and_nothing_of_the_tag_runs_where_it_could_write() -> None:
@@ -135,13 +140,12 @@ def test_only_a_tag_is_published_and_nothing_of_the_tag_runs_where_it_could_writ
 
 @pytest.mark.parametrize("is_flag", [True, False])
 def test_the_name_of_a_tag_is_not_executed(tmp_path: Path, is_flag: bool) -> None:
-    hostile = f'$(shell touch {tmp_path}/a)";touch${{IFS}}{tmp_path}/b;"`id`'
-    words, variables = ([f"TAG={hostile}"], {}) if is_flag else ([], {"TAG": hostile})
+    words, variables = ([f"TAG={hostile(tmp_path)}"], {}) if is_flag else ([], {"TAG": hostile(tmp_path)})
     done = make(
         "--old-file=.venv/.installed-test", f"BIN={Path(sys.executable).parent}", "release", *words, **variables
     )
-    assert done.returncode == 2 and done.stderr.startswith(f"release.py: the tag is '{hostile}'")
-    assert not any((tmp_path / name).exists() for name in "ab")
+    assert done.returncode == 2 and done.stderr.startswith(f"release.py: the tag is '{hostile(tmp_path)}'")
+    assert not any((tmp_path / name).exists() for name in "abc")
 
 
 def test_a_matrix_names_the_versions_that_the_package_declares() -> None:
@@ -163,14 +167,6 @@ def _number(version: str) -> int:
     return int(version.partition(".")[2])
 
 
-@EACH
-def test_only_actions_of_github_and_pypi_at_a_commit_are_used(name: str) -> None:
-    lines = [line.strip() for line in WORKFLOWS[name].read_text().splitlines() if "uses:" in line]
-    assert len(lines) == len([step for step in steps(name) if "uses" in step])
-    for line in lines:  # a tag can be moved to other code; the comment has the version
-        assert re.fullmatch(rf"- uses: (actions/[a-z-]+|{'|'.join(OF_OTHERS)})@[0-9a-f]{{40}} # v\d+\.\d+\.\d+", line)
-
-
 def test_all_workflows_use_the_same_commit_of_an_action() -> None:
     used = {step["uses"] for name in WORKFLOWS for step in steps(name) if "uses" in step}
     assert len(used) == len({each.partition("@")[0] for each in used})
@@ -183,13 +179,6 @@ def test_a_push_stops_only_what_runs_for_its_own_branch(name: str) -> None:
     if concurrency.get("cancel-in-progress"):
         assert "${{ github.ref }}" in concurrency["group"]
         assert "schedule" not in workflow(name)[ON], "a night ends before the next begins"
-
-
-@EACH
-def test_strangers_code_never_runs_on_our_machine(name: str) -> None:
-    for job in workflow(name)["jobs"].values():
-        if "self-hosted" in job["runs-on"]:
-            assert set(workflow(name)[ON]) <= {"schedule", "workflow_dispatch"}
 
 
 def test_the_gate_has_the_revision_that_it_compares_with() -> None:
@@ -211,22 +200,13 @@ def test_every_configuration_of_a_suite_can_be_run(name: str, devices: set[str])
     found = cells(name)
     assert [cell.why_not for cell in found if not cell.runs] == []
     assert {cell.config.devices.device for cell in found if cell.config} == devices
-
-
-def test_a_night_without_its_gpu_is_not_measured_on_the_cpu() -> None:
-    assert not any(cell.runs for cell in cells("nightly.toml", gpus=0))
+    assert "cpu" in devices or not any(cell.runs for cell in cells(name, gpus=0)), "a night is not measured on the CPU"
 
 
 def test_the_flags_of_nightly_reach_every_configuration() -> None:
     asked = grid.wanted({"suite": str(GATE / "nightly.toml"), "num_gpus": "1,4"}, lambda: 4)
     assert len(asked) == 2 * len(cells("nightly.toml"))
     assert all(cell.runs for cell in asked)
-
-
-def test_the_suite_of_the_gate_resolves_in_a_process_of_its_own(run_bench: Callable[..., Finished]) -> None:
-    done = run_bench("sweep", f"--suite={GATE / 'gate.toml'}", "--dry_run")
-    assert (done.status, done.stderr) == (0, "")
-    assert "3 of 3 combinations" in done.stdout
 
 
 # The script that make calls.
@@ -246,10 +226,6 @@ class Ran:
     stdout: str
     stderr: str
     commands: Sequence[Sequence[str]]
-
-    @property
-    def verbs(self) -> list[str]:
-        return [words[0] for words in self.commands]
 
 
 @pytest.fixture
@@ -275,8 +251,11 @@ def script(tmp_path: Path) -> Callable[..., Ran]:
     return run
 
 
-def test_the_gate_compares_with_the_base_and_says_it_in_every_format(script: Callable[..., Ran]) -> None:
+def test_the_gate_compares_with_the_base_and_says_it_in_every_format(
+    script: Callable[..., Ran], tmp_path: Path
+) -> None:
     ((verb, *given),) = script("gate", "--base=v1", "--threshold=7").commands
+    assert not (tmp_path / "a suite" / "out" / "gate").exists(), "results of another day are not mixed in"
     assert verb == "ab"
     values = flag.parse(given, grid.sweep_groups(ab_verb.AB_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
@@ -291,29 +270,55 @@ def test_the_gate_compares_with_the_base_and_says_it_in_every_format(script: Cal
     }
 
 
-@pytest.mark.parametrize("status", [0, 1, 2, 4, 5, 130, 143])
-def test_the_gate_ends_as_ab_does(script: Callable[..., Ran], status: int) -> None:
-    ran = script("gate", "--base=v1", GITHUB_ACTIONS="true", STATUS_ab=status)
-    assert (ran.status, ran.stdout, ran.stderr) == (status, "", "")
+NIGHT = ["doctor", "sweep", "check", "baseline"]
 
 
-def test_what_cannot_be_decided_is_a_warning_and_no_failure(script: Callable[..., Ran]) -> None:
-    ran = script("gate", "--base=v1", GITHUB_ACTIONS="true", STATUS_ab=3)
-    assert ran.status == 0
-    assert ran.stdout.startswith("::warning::The gate cannot decide")
-    assert ran.stdout.count("\n") == 1
+@pytest.mark.parametrize(
+    ("words", "statuses", "status", "verbs", "is_undecided"),
+    [
+        (["gate", "--base=v1"], {}, 0, ["ab"], False),
+        (["gate", "--base=v1"], {"ab": 1}, 1, ["ab"], False),
+        (["gate", "--base=v1"], {"ab": 130}, 130, ["ab"], False),
+        (["gate", "--base=v1"], {"ab": 3}, 0, ["ab"], True),
+        (["nightly"], {"doctor": 3}, 0, NIGHT, True),
+        (["nightly"], {"check": 3}, 0, NIGHT, True),
+        (["nightly"], {"check": 1}, 1, NIGHT[:3], False),
+        (["nightly"], {"sweep": 2}, 2, NIGHT[:2], False),
+        (["nightly"], {"sweep": 130}, 130, NIGHT[:2], False),
+        (["nightly"], {"sweep": 4}, 4, NIGHT[:3], False),
+        (["nightly"], {"sweep": 4, "check": 1}, 1, NIGHT[:3], False),
+        (["nightly"], {"sweep": 4, "check": 3}, 4, NIGHT[:3], None),
+        (["nightly"], {"doctor": 2}, 2, NIGHT[:1], False),
+        (["nightly"], {"baseline": 2}, 2, NIGHT, False),
+        ([], {}, 2, [], False),
+        (["night"], {}, 2, [], False),
+    ],
+)
+def test_a_script_ends_as_its_verbs_do_and_a_bad_night_becomes_no_baseline(
+    script: Callable[..., Ran], words: list[str], statuses: dict[str, int], status: int, verbs: list[str],
+    is_undecided: bool | None,
+) -> None:  # fmt: skip
+    ran = script(*words, GITHUB_ACTIONS="true", **{f"STATUS_{verb}": value for verb, value in statuses.items()})
+    assert (ran.status, [command[0] for command in ran.commands]) == (status, verbs)
+    if is_undecided is not None:  # a warning, and no failure
+        assert (ran.stdout.startswith("::warning::"), ran.stdout.count("\n")) == (is_undecided, is_undecided)
+    if not verbs:
+        assert "gate --base=REVISION, or nightly" in ran.stderr
+
+
+def test_outside_of_github_a_warning_is_a_sentence(script: Callable[..., Ran]) -> None:
     assert script("gate", "--base=v1", STATUS_ab=3).stdout.startswith("The gate cannot decide")
 
 
 @pytest.fixture
 def made(script: Callable[..., Ran], tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
-    """Runs make in a copy of the suite; returns its status and the words with which run_bench.py was called first."""
+    """Runs make in a copy of the suite; returns its status and the words with which run_bench.py was called last."""
     shutil.copy(ROOT / "Makefile", tmp_path / "a suite")
     fake = {"BENCH_PYTHON": str(tmp_path / "a python"), "RECORDED": str(tmp_path / "recorded")}
 
     def run(*words: str, **environ: str) -> tuple[int, list[str]]:
         done = make(*words, home=tmp_path / "a suite", **fake, **environ)
-        return done.returncode, (tmp_path / "recorded").read_text().splitlines()[0].split()[1:]
+        return done.returncode, (tmp_path / "recorded").read_text().splitlines()[-1].split()[1:]
 
     return run
 
@@ -326,20 +331,17 @@ def test_make_fails_for_a_regression_and_not_for_what_cannot_be_decided(
 
 
 def test_make_hands_on_base_and_flags(made: Callable[..., tuple[int, list[str]]]) -> None:
+    assert "--base=origin/main" in made("gate")[1], "unless another is given"
     _, (verb, *words) = made("gate", "BASE=v1", "GATE_FLAGS=--threshold=7 --max_rounds=9")
     assert verb == "ab" and words[-3:] == ["--base=v1", "--threshold=7", "--max_rounds=9"]
 
 
 @pytest.mark.parametrize("is_flag", [True, False])
 def test_the_name_of_a_base_is_not_executed(made: Callable[..., Any], tmp_path: Path, is_flag: bool) -> None:
-    hostile = f'$(shell touch {tmp_path}/a)";touch${{IFS}}{tmp_path}/b;"$$(touch${{IFS}}{tmp_path}/c)`id`'
-    _, words = made("gate", f"BASE={hostile}") if is_flag else made("gate", BASE=hostile)
-    assert f"--base={hostile}" in " ".join(words)
+    base = hostile(tmp_path)
+    _, words = made("gate", f"BASE={base}") if is_flag else made("gate", BASE=base)
+    assert f"--base={base}" in " ".join(words)
     assert not any((tmp_path / name).exists() for name in "abc")
-
-
-def test_the_base_is_the_main_branch_unless_another_is_given(made: Callable[..., tuple[int, list[str]]]) -> None:
-    assert "--base=origin/main" in made("gate")[1]
 
 
 def test_make_hands_on_the_flags_of_a_night(script: Callable[..., Ran], made: Callable[..., Any]) -> None:
@@ -367,7 +369,8 @@ def test_what_was_found_is_uploaded_from_where_it_is_written(script: Callable[..
 def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path: Path) -> None:
     ran = script("nightly", "--num_gpus=8")
     assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
-    assert ran.verbs == ["doctor", "sweep", "check", "baseline"]
+    assert not (tmp_path / "a suite" / "out" / "nightly").exists(), "results of another day are not mixed in"
+    assert [command[0] for command in ran.commands] == NIGHT
     look, sweep, check, promote = ran.commands
     assert look == ["doctor", "--noladder"]
     values = flag.parse(sweep[1:], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
@@ -380,47 +383,3 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     assert check[1] == "out/nightly"
     assert flag.parse(check[2:], baseline_verb.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
     assert promote == ["baseline", "promote", "out/nightly"]
-
-
-@pytest.mark.parametrize("name", ["gate", "nightly"])
-def test_results_of_another_day_are_not_mixed_in(script: Callable[..., Ran], tmp_path: Path, name: str) -> None:
-    script(name)
-    assert not (tmp_path / "a suite" / "out" / name).exists()
-
-
-@pytest.mark.parametrize("verb", ["doctor", "check"])
-def test_a_night_that_decides_nothing_is_kept_with_a_warning(script: Callable[..., Ran], verb: str) -> None:
-    ran = script("nightly", GITHUB_ACTIONS="true", **{f"STATUS_{verb}": 3})
-    assert (ran.status, ran.verbs) == (0, ["doctor", "sweep", "check", "baseline"])
-    assert ran.stdout.startswith("::warning::")
-    assert ran.stdout.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("statuses", "status", "verbs"),
-    [
-        ({"check": 1}, 1, ["doctor", "sweep", "check"]),
-        ({"check": 2}, 2, ["doctor", "sweep", "check"]),
-        ({"check": 5}, 5, ["doctor", "sweep", "check"]),
-        ({"sweep": 2}, 2, ["doctor", "sweep"]),
-        ({"sweep": 130}, 130, ["doctor", "sweep"]),
-        ({"sweep": 143}, 143, ["doctor", "sweep"]),
-        ({"sweep": 4}, 4, ["doctor", "sweep", "check"]),
-        ({"sweep": 4, "check": 1}, 1, ["doctor", "sweep", "check"]),
-        ({"sweep": 4, "check": 3}, 4, ["doctor", "sweep", "check"]),
-        ({"doctor": 2}, 2, ["doctor"]),
-        ({"baseline": 2}, 2, ["doctor", "sweep", "check", "baseline"]),
-    ],
-)
-def test_a_bad_night_becomes_no_baseline(
-    script: Callable[..., Ran], statuses: dict[str, int], status: int, verbs: list[str]
-) -> None:
-    ran = script("nightly", **{f"STATUS_{verb}": value for verb, value in statuses.items()})
-    assert (ran.status, ran.verbs) == (status, verbs)
-
-
-@pytest.mark.parametrize("words", [(), ("night",)])
-def test_the_script_says_what_it_can_run(script: Callable[..., Ran], words: tuple[str, ...]) -> None:
-    ran = script(*words)
-    assert (ran.status, ran.commands) == (2, [])
-    assert "gate --base=REVISION, or nightly" in ran.stderr

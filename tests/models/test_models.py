@@ -38,6 +38,7 @@ def test_parameters_are_those_of_the_literature(spec: ModelSpec) -> None:
     assert _parameters(with_background) == spec.parameters + kernel.shape[0] + 1
 
 
+@pytest.mark.row("G2.1")
 @every_model_in_parts
 def test_variables_have_unique_names_that_do_not_depend_on_layout_or_history(spec: ModelSpec) -> None:
     other = "NCHW" if spec.nchw else "NHWC"
@@ -133,6 +134,7 @@ def _logits(spec: ModelSpec, data_format: str) -> np.ndarray:
         return session.run(model.call(values, fed, training=False)[0])
 
 
+@pytest.mark.row("G2.1")
 @small_and_whole_models
 def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
     if not spec.nchw:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import linked_workers
+from tests.processes import linked_workers
 from tests.support.clusters import StartCluster, local
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 
@@ -24,7 +24,7 @@ SECONDS = 300.0
 @pytest.fixture(scope="module")
 def measured() -> Any:
     """What two workers have measured under a clock that counts bytes."""
-    command = [sys.executable, "-m", "tests.support.linked_workers"]
+    command = [sys.executable, "-m", "tests.processes.linked_workers"]
     done = subprocess.run(command, cwd=ROOT, env=USER_ENVIRONMENT, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
@@ -48,6 +48,7 @@ def test_every_hop_of_a_round_trip_is_taken(measured: Any) -> None:
     assert measured["additions"] == measured["received"] == 2 * linked_workers.ROUND_TRIPS
 
 
+@pytest.mark.row("S2.6")
 @pytest.mark.slow
 def test_every_pair_of_a_local_cluster_is_measured(run_process: RunBench) -> None:
     done = run_process("doctor", *local("ps:1,worker:2"), *CPU, "--output_format=json")

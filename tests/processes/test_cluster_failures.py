@@ -35,6 +35,12 @@ OTHERS = [
 ]
 
 
+@pytest.mark.row("S1.4")
+@pytest.mark.fault(
+    "R7",
+    "kill -9 or SIGSTOP of a parameter server, a worker or the chief while the tasks start, warm up or measure",
+    survives="all others end with status 6 within 60 s and name it; so does the record",
+)
 @pytest.mark.slow
 @rotating(("phase", "victim", "how"), [*FIRST, *OTHERS], first=len(FIRST))
 def test_all_others_end_and_name_it(
@@ -60,6 +66,11 @@ def test_all_others_end_and_name_it(
     assert not tasks.listening()
 
 
+@pytest.mark.fault(
+    "R7",
+    "SIGSTOP of a task of a local cluster",
+    survives="status 6 within 60 s; the output and one record name it, and no task is left",
+)
 @pytest.mark.rotates
 @pytest.mark.parametrize("victim", ["ps 0", "worker 0", "worker 1"])
 def test_who_has_started_all_tasks_names_a_stopped_one(tmp_path: Path, victim: str) -> None:

@@ -29,6 +29,7 @@ Records = Callable[[], list[dict[str, Any]]]
 MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 
 
+@pytest.mark.row("G3.9")
 @pytest.mark.slow
 def test_the_guides_four_commands(start_cluster: StartCluster, records: Records) -> None:
     """Notes of 2017 on two hosts; here both are 127.0.0.1, and the model is small."""
@@ -91,6 +92,7 @@ def _both_ways(first: str, second: str) -> list[tuple[str, str]]:
     return [(first, second), (second, first)]
 
 
+@pytest.mark.row("S2.5")
 @pytest.mark.slow
 def test_mnist_on_two_servers_and_two_workers_in_any_order(
     start_cluster: StartCluster, run_process: RunBench, records: Records
@@ -110,6 +112,7 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.row("S0.2", "S0.5", "S2.4")
 @pytest.mark.slow
 def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBench, records: Records) -> None:
     done = run_process(*SMALL, *local("ps:1,worker:2"), "--nocross_replica_sync", "--num_batches=20")
@@ -152,6 +155,7 @@ def losses_under_parameter_server(tmp_path_factory: pytest.TempPathFactory) -> l
     return losses
 
 
+@pytest.mark.row("S0.4")
 @pytest.mark.slow
 @rotating("manager", [name for name in MANAGERS if name not in ALONE_OR_ABOVE], first=2)
 def test_losses_do_not_depend_on_who_the_client_is(
@@ -174,6 +178,7 @@ def test_losses_do_not_depend_on_who_the_client_is(
         assert record["measurement"]["losses"] == pytest.approx(losses_under_parameter_server, rel=1e-5)
 
 
+@pytest.mark.row("S1.1", "S2.4", "G3.1", "G3.4")
 @pytest.mark.slow
 @rotating(("cluster", "towers", "not_here"), [("ps:1,worker:2", 2, 1), ("ps:2,worker:3", 1, 2)], first=1)
 def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: int, run_process: RunBench) -> None:
@@ -183,6 +188,11 @@ def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: in
     assert f"\n{58 - not_here} ok, 0 failed, {not_here} cannot run here." in done.stdout
 
 
+@pytest.mark.fault(
+    "R9",
+    "a damaged record in the part of the data that one of two workers reads",
+    survives="status 5, and a record of the leader that names worker, file and record",
+)
 @pytest.mark.rotates
 @pytest.mark.parametrize(("manager", "cluster"), [("local_sgd", "worker:2"), ("parameter_server", "ps:1,worker:2")])
 def test_the_leader_is_told_why_another_goes(
@@ -244,6 +254,7 @@ def test_the_placement_of_a_cluster_is_that_of_all_tasks(
     assert len(found["tower_devices"]) == 4
 
 
+@pytest.mark.fault("R8", "one tower of a cluster is late in every step", survives="the tower and its worker are named")
 @pytest.mark.rotates
 def test_the_late_tower_of_a_cluster_is_named_and_its_worker(run_process: RunBench, records: Records) -> None:
     flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--num_batches=20")
@@ -264,6 +275,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.row("S1.3")
 @pytest.mark.rotates
 def test_the_bytes_on_the_wire_are_those_of_the_formula(tmp_path: Path, records: Records) -> None:
     """Each run in a network of its own, whose loopback counts; what is not a step is taken away by a longer run.
@@ -284,6 +296,7 @@ def test_the_bytes_on_the_wire_are_those_of_the_formula(tmp_path: Path, records:
     assert (sent[1] - sent[0]) / 30 == pytest.approx(by_formula, rel=0.1)
 
 
+@pytest.mark.row("S2.1")
 @pytest.mark.rotates
 def test_a_server_for_any_client(tmp_path: Path) -> None:
     with socket.socket() as trial:
@@ -345,6 +358,7 @@ with tf.Graph().as_default() as graph:
 """
 
 
+@pytest.mark.row("S2.1")
 @pytest.mark.rotates
 def test_four_servers_with_jobs_of_any_name_compute_one_sum(tmp_path: Path) -> None:
     addresses = free_addresses(4)
@@ -393,6 +407,7 @@ def test_step_lines_have_the_losses_of_the_record_whatever_the_manager(
     assert len(shown) == 3
 
 
+@pytest.mark.fault("R12", "two workers at addresses of IPv6", survives="they train")
 @pytest.mark.rotates
 def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
     """Servers listen on all addresses of both kinds."""
@@ -424,6 +439,7 @@ def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
     assert record["status"] == "ok" and record["config"]["cluster"]["workers"] == hosts.split(",")
 
 
+@pytest.mark.fault("R7", "worker 1 is never started", survives="the others end with status 6 and name it")
 @pytest.mark.slow
 def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
     tasks = start_cluster(*SMALL, "--start_timeout_seconds=2", order=("worker 0", "ps 0"))
@@ -454,6 +470,7 @@ UNLIKE = {
 }
 
 
+@pytest.mark.row("S0.1")
 @pytest.mark.slow
 @rotating("how", UNLIKE, first=1)
 def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: str) -> None:
@@ -482,6 +499,9 @@ def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: st
         assert "Traceback" not in tasks.text(task)
 
 
+@pytest.mark.fault(
+    "R5", "Ctrl-C of a local cluster that measures", survives="status 130, one record, no process is left"
+)
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", *local("ps:1,worker:2"))

@@ -75,6 +75,11 @@ def records(directory: Path) -> list[Record]:
     return load(directory / "out" / "results.jsonl").records
 
 
+@pytest.mark.fault(
+    "R4",
+    "an operation that waits for ever in allreduce, input, a storage or verify",
+    survives="status 124, the stacks of all threads, and a row timeout",
+)
 def test_a_reduction_that_hangs_is_a_record(tmp_path: Path) -> None:
     with start(tmp_path, ALL_REDUCE, "All-reduce of", *SMALL) as process:
         stdout, stderr = process.communicate(timeout=SECONDS)

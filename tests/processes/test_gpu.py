@@ -50,6 +50,7 @@ def test_every_manager_is_right_on_gpus(run_process: Callable[..., Finished]) ->
     assert "FAIL" not in done.stdout
 
 
+@pytest.mark.row("G3.3")
 def test_reductions_of_gpus_are_right(run_process: Callable[..., Finished], records: Records) -> None:
     done = run_process("allreduce", *VIRTUAL, "--max_bytes=1M")
     assert done.status == 0, done.stdout + done.stderr
@@ -98,6 +99,7 @@ def test_nccl_trains_in_one_process_and_between_processes(
     assert record["status"] == "ok" and not record["measurement"]["replica_drift"]
 
 
+@pytest.mark.row("S0.11")
 def test_a_limit_of_memory_is_kept(run_process: Callable[..., Finished], records: Records) -> None:
     done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=3000", "--num_batches=5")
     assert done.status == 0, done.stderr

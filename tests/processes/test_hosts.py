@@ -83,6 +83,7 @@ def _start(tmp_path: Path, hosts: Hosts, *flags: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.row("S2.3")
 @pytest.mark.slow
 def test_one_command_for_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
     process = _start(tmp_path, hosts, *SMALL, "--variable_update=collective_all_reduce")

@@ -38,6 +38,7 @@ def python(tmp_path: Path) -> Callable[[str], Finished]:
     return lambda script: finished([sys.executable, "-c", script], tmp_path, ENVIRONMENT)
 
 
+@pytest.mark.row("U1.4")
 @pytest.mark.slow
 def test_the_cells_of_the_page_run_in_order(python: Callable[[str], Finished], tmp_path: Path) -> None:
     cells = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

@@ -241,6 +241,9 @@ signal.signal(signal.SIGINT, keep)
 """
 
 
+@pytest.mark.fault(
+    "R5", "SIGTERM, SIGINT or kill -9 of the process that started a local cluster", survives="no task is left"
+)
 @pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
 def test_all_tasks_end_with_the_launcher(tasks: Tasks, how: str, status: int) -> None:
     command = tasks.command({"ps 0": WITH_CHILD, "worker 0": STAY, "worker 1": STAY})

@@ -74,6 +74,7 @@ def way(request: pytest.FixtureRequest, permitted: None) -> str:
     return str(request.param)
 
 
+@pytest.mark.fault("R16", "a connection from outside to a server of a local cluster", survives="it is refused")
 def test_what_listens_inside_is_reached_by_children_only(way: str) -> None:
     inside = f"{LISTEN}; subprocess.run([sys.executable, '-c', {CONNECT!r}, str(port)], check=True, timeout=10)"
     with subprocess.Popen(
@@ -148,6 +149,11 @@ def test_a_process_that_was_moved_gets_its_own_words_and_knows_it(way: str, tmp_
     assert (done.returncode, done.stdout, done.stderr) == (0, "['--model=trivial'] True\n", "")
 
 
+@pytest.mark.fault(
+    "R16",
+    "a local cluster where the kernel refuses network namespaces",
+    survives="status 2 naming --noprivate_network, and no server is started",
+)
 def test_nothing_runs_without_a_private_network(tmp_path: Path) -> None:
     done = main(tmp_path, REFUSE_ALL, "--model=trivial")
     assert (done.returncode, done.stdout) == (2, "")

@@ -51,6 +51,11 @@ def run_in_group(memory_group: Path, tmp_path: Path) -> Callable[..., Finished]:
 SHORT = ("--device=cpu", "--model=trivial", "--num_batches=3")
 
 
+@pytest.mark.fault(
+    "R3",
+    "a single run in a control group of 1.5 GiB, which the kernel enforces with SIGKILL",
+    survives="a row oom that names the request and the limit",
+)
 @pytest.mark.slow
 def test_a_run_that_the_kernel_kills_leaves_a_record(
     run_in_group: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
@@ -62,6 +67,11 @@ def test_a_run_that_the_kernel_kills_leaves_a_record(
     assert "1.5 GiB is the limit" in record["reason"] and f"run_bench: {record['reason']}\n" in done.stderr
 
 
+@pytest.mark.fault(
+    "R3",
+    "a sweep over batch sizes in a control group of 1.5 GiB, which the kernel enforces with SIGKILL",
+    survives="status 4; the large batch is a row oom that names the request; the sweep goes on",
+)
 @pytest.mark.rotates
 def test_a_cell_that_the_kernel_kills_is_a_row(
     run_in_group: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
@@ -73,6 +83,11 @@ def test_a_cell_that_the_kernel_kills_is_a_row(
     assert small["status"] == "ok"
 
 
+@pytest.mark.fault(
+    "R3",
+    "a run of a sweep with 8 GiB of address space, which TensorFlow's allocator exceeds",
+    survives="a row oom that names the shape and the device; the next run is ok",
+)
 @pytest.mark.rotates
 def test_a_cell_that_does_not_fit_is_a_row(tmp_path: Path, records: Callable[[], list[dict[str, Any]]]) -> None:
     words = ["--device=cpu", "--model=trivial", "--batch_size=100000,2", "--num_batches=3"]

@@ -51,6 +51,7 @@ def run(tasks: Tasks, scripts: dict[str, str]) -> launcher.Outcome:
     return launcher.launch(TWO_HOSTS, command, tasks.logs)
 
 
+@pytest.mark.row("S2.3")
 def test_tasks_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
     speak = "print(os.getcwd(), flush=True)"
     assert run(tasks, {"worker 0": speak, "worker 1": speak}) == launcher.Outcome(ExitStatus.OK, True, [])
@@ -58,6 +59,9 @@ def test_tasks_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFi
     assert tasks.alive() == []
 
 
+@pytest.mark.fault(
+    "R16", "hosts and commands that are handed to ssh", survives="no word but the suite's own can be an option"
+)
 def test_no_word_for_ssh_is_an_option_but_ours() -> None:
     words = launch_plan.over_ssh(Task("worker", 1), TWO_HOSTS, ["true"])
     end = words.index("--")

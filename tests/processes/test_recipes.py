@@ -27,6 +27,7 @@ def _accuracy(records: Records) -> float:
     return float(record["measurement"]["evaluations"][-1]["top_1_accuracy"])
 
 
+@pytest.mark.row("U1.6")
 @rotating("flags", [*([f"--variable_update={name}"] for name in MANAGERS), STAGED], first=1, ids=lambda flags: flags[0])
 def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Records, flags: Sequence[str]) -> None:
     assert run_bench("data", "make-digits", "digits").status == 0

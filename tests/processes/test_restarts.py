@@ -15,6 +15,12 @@ from tests.support.rotation import rotating
 FLAGS = (*SMALL, "--num_batches=40", "--train_dir=train", "--save_model_steps=2", "--max_restarts=1")
 
 
+@pytest.mark.row("S1.4")
+@pytest.mark.fault(
+    "R10",
+    "kill -9 of worker 1 of a cluster with --max_restarts=1",
+    survives="the cluster starts again from its checkpoint, and the training has all of its steps",
+)
 @pytest.mark.slow
 @rotating(
     ("tasks", "manager"), [("worker:2", "collective_all_reduce"), ("ps:1,worker:2", "distributed_replicated")], first=1

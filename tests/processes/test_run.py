@@ -22,6 +22,7 @@ Records = Callable[[], list[dict]]
 SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
 
 
+@pytest.mark.row("S3.13")
 def test_tensorflow_is_quiet(run_process: RunBench) -> None:
     quiet = run_process(*SHORT)
     chatter = [line for line in quiet.stderr.splitlines() if not line.startswith("run_bench: ")]
@@ -36,6 +37,7 @@ def test_tensorflow_says_more_on_request(run_process: RunBench) -> None:
     assert "oneDNN" in asked.stderr or "cpu_feature_guard" in asked.stderr
 
 
+@pytest.mark.row("S3.13")
 @pytest.mark.slow
 def test_placement_is_logged_on_request(run_process: RunBench) -> None:
     done = run_process(*SHORT, "--log_device_placement", "--num_gpus=2")
@@ -45,6 +47,7 @@ def test_placement_is_logged_on_request(run_process: RunBench) -> None:
     assert all(line.startswith("run_bench: ") for line in done.stderr.splitlines())
 
 
+@pytest.mark.fault("R10", "KERAS_BACKEND=jax", survives="the run is ok, under TensorFlow")
 @pytest.mark.slow
 def test_other_keras_backends_in_the_environment_do_no_harm(run_process: RunBench) -> None:
     assert run_process(*SHORT, KERAS_BACKEND="jax").status == 0
@@ -69,6 +72,9 @@ def test_an_import_that_fails_shows_what_was_written(run_process: RunBench, unus
     assert "written by the library" in done.stderr and "RuntimeError: no such kernel" in done.stderr
 
 
+@pytest.mark.fault(
+    "R9", "a --data_dir that does not exist", survives="status 5 naming it, before TensorFlow is imported"
+)
 @pytest.mark.parametrize("command", [[], ["input"]])
 def test_a_missing_data_directory_is_reported_before_tensorflow_is_imported(
     run_process: RunBench, unusable: dict[str, str], command: list[str]
@@ -87,6 +93,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: R
     assert len(record["measurement"]["step_seconds"]) == 30
 
 
+@pytest.mark.fault("R1", "stdout and stderr are /dev/full, or closed", survives="status 4 or 0, and one record")
 @rotating(
     ("redirection", "status"), [(">/dev/full 2>/dev/full", 4), (">&- 2>&- <&-", 0)], first=1, ids=["full", "closed"]
 )
@@ -97,6 +104,11 @@ def test_a_run_without_output_leaves_a_record(tmp_path: Path, records: Records, 
     assert record["status"] == "ok"
 
 
+@pytest.mark.fault(
+    "R4",
+    "the reader of stdout pauses for longer than a step may take",
+    survives="status 0 when it reads on, and no step is lost",
+)
 @pytest.mark.seldom
 def test_a_reader_that_pauses_is_no_hanging_step(tmp_path: Path, records: Records) -> None:
     flags = ("--num_batches=1000000", "--time_limit_seconds=45", "--display_every=1", "--step_timeout_seconds=12")
@@ -132,6 +144,11 @@ def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
     return process.returncode, out
 
 
+@pytest.mark.fault(
+    "R5",
+    "SIGINT, SIGTERM or SIGHUP to a run that measures",
+    survives="status 130, 143 or 129, one record interrupted, and its row",
+)
 @rotating(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], first=1)
 def test_an_interrupted_run_leaves_valid_files(
     tmp_path: Path, records: Records, number: signal.Signals, status: int
@@ -153,6 +170,9 @@ def test_a_reader_that_goes_away_is_no_crash(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.fault(
+    "R10", "another package called models comes first on the path", survives="a sentence, before it is used"
+)
 def test_somebody_elses_models_package_is_refused(run_process: RunBench, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     checkout.mkdir()

@@ -142,6 +142,7 @@ def test_a_sentinel_whose_act_never_ends_keeps_no_reader_waiting() -> None:
     assert process.communicate(timeout=60) == ("acts\n", None)
 
 
+@pytest.mark.fault("R1", "kill -9 or SIGSEGV of a single run that measures", survives="a row crash with the reason")
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_leaves_a_record(
     tmp_path: Path, records: Callable[[], list[dict[str, Any]]], number: int

@@ -112,6 +112,7 @@ def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> N
     assert "END" not in os.environ and first.fileno() == second.fileno() == -1
 
 
+@pytest.mark.fault("R2", "a process prints for ever", survives="it is killed before its output fills a disk")
 def test_endless_output_ends_the_process_that_writes_it(log: IO[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocesses, "MOST_OUTPUT_BYTES", 2**20)
     quiet, endless, kept = "import time; time.sleep(1)", "while True: print('y' * 1000)", Path(log.name)
@@ -184,6 +185,9 @@ def test_one_that_was_killed_at_its_limit_has_not_been_out_of_memory(
     assert (ended.returncode, ended.timed_out, ended.out_of_memory) == (-signal.SIGKILL, True, False)
 
 
+@pytest.mark.fault(
+    "R5", "kill -9 or SIGTERM of a process that has started another through a shell", survives="no process is left"
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_wrapper_has_started_dies_with_us(log: IO[bytes], tmp_path: Path, number: int) -> None:
     """If this process is killed, the kernel ends the wrapper alone."""

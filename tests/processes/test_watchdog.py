@@ -24,6 +24,7 @@ stuck.acquire()
 """
 
 
+@pytest.mark.fault("R4", "a main thread that waits in TensorFlow for ever", survives="the process ends by itself")
 def test_a_process_that_is_stuck_ends() -> None:
     command = [sys.executable, "-c", STUCK.format(root=str(ROOT))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)

@@ -42,6 +42,11 @@ def test_append_writes_a_line_and_a_row(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(store.csv_path.parent) if name.startswith(".")], "left-over temporary file"
 
 
+@pytest.mark.fault(
+    "R1",
+    "a JSONL that ends within a line, as a killed writer leaves it",
+    survives="the next record is stored, and the line is named",
+)
 def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     store = Store(tmp_path)
     kept = make_record()
@@ -73,6 +78,9 @@ def test_a_directory_that_cannot_be_is_refused_at_once(tmp_path: Path, below: st
         Store(tmp_path / below)
 
 
+@pytest.mark.fault(
+    "R11", "results.jsonl or results.csv is a directory", survives="a sentence that names it, before the run starts"
+)
 @pytest.mark.parametrize("name", ["results.jsonl", "results.csv"])
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
@@ -90,12 +98,16 @@ def limited() -> Iterator[Callable[[int], None]]:
     signal.signal(signal.SIGXFSZ, ignored)
 
 
+@pytest.mark.fault("R11", "no room for results", survives="a sentence that names the directory, before the run starts")
 def test_a_disk_without_room_is_refused_at_once(tmp_path: Path, limited: Callable[[int], None]) -> None:
     limited(100_000)
     with pytest.raises(StoreError, match="--output_dir.*File too large"):
         Store(tmp_path)
 
 
+@pytest.mark.fault(
+    "R11", "the room for results ends within a record", survives="an error, and every line of results.jsonl is whole"
+)
 def test_a_record_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, limited: Callable[[int], None]) -> None:
     store = Store(tmp_path)
     store.append(make_record())
@@ -106,6 +118,11 @@ def test_a_record_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, limite
     assert store.jsonl_path.read_bytes() == before
 
 
+@pytest.mark.fault(
+    "R11",
+    "results.csv becomes a directory during the run",
+    survives="the record is stored, and a sentence names results.csv",
+)
 def test_a_csv_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.csv_path.mkdir()
@@ -128,6 +145,11 @@ def test_results_that_were_removed_meanwhile_are_made_anew(tmp_path: Path) -> No
     assert store.load().records == [added] and _rows(store) == [added.identity.run_id]
 
 
+@pytest.mark.fault(
+    "R14",
+    "results.jsonl is renamed, as a rotation does, before the next run",
+    survives="the old rows are in another CSV file, which a sentence names",
+)
 def test_rows_of_records_that_were_moved_away_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.append(make_record())
@@ -167,6 +189,9 @@ def test_the_end_of_a_long_file_is_read_in_linear_time(tmp_path: Path) -> None:
     assert sum(reads) < 50_000_000
 
 
+@pytest.mark.fault(
+    "R14", "an output is a link to a file of mode 0600", survives="the link stays, its file has the text and its mode"
+)
 def test_a_replaced_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
@@ -178,6 +203,7 @@ def test_a_replaced_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["link", "target"]
 
 
+@pytest.mark.fault("R14", "umask 077", survives="no new file can be read by others")
 def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
@@ -211,6 +237,7 @@ def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
 
 
+@pytest.mark.fault("R14", "an output is a FIFO or a device", survives="it stays one, and the text is written to it")
 def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -220,6 +247,9 @@ def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
+@pytest.mark.fault(
+    "R4", "another process holds the lock on results.jsonl", survives="an error within the deadline names the lock"
+)
 def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("results.store.LOCK_DEADLINE_SECONDS", 0.2)
     store = Store(tmp_path)
@@ -325,6 +355,11 @@ def _append_many(directory: Path, count: int) -> None:
         store.append(make_record())
 
 
+@pytest.mark.fault(
+    "R13",
+    "two processes store 20 records each into one directory",
+    survives="all 40 are whole, in the JSONL and the CSV",
+)
 @pytest.mark.process
 def test_two_writers_keep_both_records_whole(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
@@ -341,6 +376,11 @@ def test_two_writers_keep_both_records_whole(tmp_path: Path) -> None:
         assert len(list(csv.DictReader(file))) == 40
 
 
+@pytest.mark.fault(
+    "R1",
+    "kill -9 of a process that stores one record after the other",
+    survives="all finished records are there; at most the line that was being written is damaged",
+)
 @pytest.mark.process
 def test_finished_records_survive_a_kill(tmp_path: Path) -> None:
     writer = multiprocessing.get_context("spawn").Process(target=_append_many, args=(tmp_path, 10_000))

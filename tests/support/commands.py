@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,11 +30,3 @@ def finished(command: Sequence[str | Path], directory: Path, environment: Mappin
     """Runs a command as a process in a directory, for ten minutes at most."""
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600)
     return Finished(done.returncode, done.stdout, done.stderr)
-
-
-def heed_signals() -> None:
-    """Makes processes that are started from here heed signals, even if a shell or nohup made this one ignore them."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,7 +18,6 @@ RECIPES = ("cifar10-resnet20", "digits", "imagenet-resnet50")
 
 
 def also_given(preset: str) -> list[str]:
-    """Returns the flags without which a preset cannot be resolved."""
     return ["--data_dir=data"] if preset in RECIPES else []
 
 
@@ -71,14 +70,12 @@ def blocks_of(page: Path, first_line: str) -> Iterator[tuple[int, str]]:
 
 
 def links_of(page: Path) -> Iterator[tuple[int, str]]:
-    """Yields the line and the target of every link of a page."""
     for number, line, in_block in _lines(page):
         if not in_block:
             yield from ((number, target) for target in _LINK.findall(_INLINE.sub("", line)))
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Returns the anchors of a page's headings, as GitHub makes them."""
     headings = (_HEADING.fullmatch(line) for _, line, in_block in _lines(page) if not in_block)
     return {re.sub(r"[^\w\- ]", "", found[1].lower()).replace(" ", "-") for found in headings if found}
 

@@ -17,7 +17,6 @@ ALLOWED_SKIPS = (
     "no memory group can be made",
     "no Chromium",
     "no (zsh|fish) here",
-    "the fault cannot be injected here",
     "is for NHWC only",
     "the facts are those of TensorFlow",
     "no cuDNN is installed",

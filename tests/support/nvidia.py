@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pynvml
@@ -26,7 +26,7 @@ class Card:
     name: str = "NVIDIA H200"
     gib: int = 140
     capability: tuple[int, int] = (9, 0)
-    instances_gib: tuple[int, ...] | None = None
+    instances_gib: tuple[int, ...] = ()
 
 
 class Machine:
@@ -54,108 +54,63 @@ class Machine:
         cuda: int = 12080,
     ) -> None:
         self.cards = [Card()] * cards if isinstance(cards, int) else list(cards)
-        self._nvlinks, self._ancestor = nvlinks or {}, ancestor
-        self._peers, self._refused, self._cuda = peers, refused, cuda
+        self._nvlinks, self._refused = nvlinks or {}, refused
+        # What a GPU answers by its number, or an instance of a divided one by `(GPU, number)`.
+        self._answers: dict[str, Callable[..., Any]] = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlSystemGetDriverVersion": lambda: "570.86",
+            "nvmlSystemGetCudaDriverVersion": lambda: cuda,
+            "nvmlDeviceGetCount": lambda: len(self.cards),
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetIndex": lambda gpu: gpu,
+            "nvmlDeviceGetName": lambda gpu: self.cards[gpu].name,
+            "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}a2b3c4d-1234-5678-9abc-def012345678",
+            "nvmlDeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(total=self._gib(gpu) * 2**30),
+            "nvmlDeviceGetCudaComputeCapability": lambda gpu: self.cards[gpu].capability,
+            "nvmlDeviceGetEccMode": lambda gpu: [1, 1],
+            "nvmlDeviceGetMigMode": lambda gpu: [int(bool(self.cards[gpu].instances_gib))] * 2,
+            "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
+            "nvmlDeviceGetMigDeviceHandleByIndex": self._instance,
+            "nvmlDeviceGetHandleByUUID": lambda name: tuple(map(int, name.removeprefix("MIG-").split("/"))),
+            "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": lambda instance: instance[0],
+            "nvmlDeviceGetMaxPcieLinkGeneration": lambda gpu: 5,
+            "nvmlDeviceGetMaxPcieLinkWidth": lambda gpu: 16,
+            "nvmlDeviceGetPciInfo": self._pci,
+            "nvmlDeviceGetNvLinkState": lambda gpu, link: int(link < len(self._nvlinks.get(gpu, ()))),
+            "nvmlDeviceGetNvLinkRemoteDeviceType": lambda gpu, link: (
+                pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+                if self._nvlinks[gpu][link] == SWITCH
+                else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
+            ),
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda gpu, link: self._pci(self._nvlinks[gpu][link]),
+            "nvmlDeviceGetTopologyCommonAncestor": lambda gpu, other: (
+                ancestor if isinstance(ancestor, int) else ancestor[min(gpu, other), max(gpu, other)]
+            ),
+            "nvmlDeviceGetP2PStatus": lambda gpu, other, index: {0: peers}[index],
+        }
 
     def __getattr__(self, name: str) -> Any:
-        answer = getattr(type(self), f"_{name}", None)
-        if answer is None and not name.startswith("nvmlDevice"):
+        if name not in self._answers and not name.startswith("nvmlDevice"):
             return getattr(pynvml, name)
 
         def ask(*arguments: Any) -> Any:
-            if answer is None or name in self._refused:
+            if name not in self._answers or name in self._refused:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-            return answer(self, *arguments)
+            return self._answers[name](*arguments)
 
         return ask
 
-    def _nvmlInit(self) -> None:  # noqa: N802 - the driver's name, as all that follow
-        pass
-
-    def _nvmlShutdown(self) -> None:  # noqa: N802
-        pass
-
-    def _nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "570.86"
-
-    def _nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
-        return self._cuda
-
-    def _nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.cards)
-
-    def _nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def _nvmlDeviceGetName(self, gpu: int) -> str:  # noqa: N802
-        return self.cards[gpu].name
-
-    def _nvmlDeviceGetUUID(self, gpu: int) -> str:  # noqa: N802
-        return f"GPU-{gpu}a2b3c4d-1234-5678-9abc-def012345678"
-
-    def _nvmlDeviceGetMemoryInfo(self, gpu: int | tuple[int, int]) -> Any:  # noqa: N802
-        if isinstance(gpu, tuple):
-            return types.SimpleNamespace(total=self._instances(gpu[0])[gpu[1]] * 2**30)
-        return types.SimpleNamespace(total=self.cards[gpu].gib * 2**30)
-
-    def _nvmlDeviceGetCudaComputeCapability(self, gpu: int) -> tuple[int, int]:  # noqa: N802
-        return self.cards[gpu].capability
-
-    def _nvmlDeviceGetEccMode(self, gpu: int) -> list[int]:  # noqa: N802
-        return [1, 1]
-
-    def _nvmlDeviceGetMigMode(self, gpu: int) -> list[int]:  # noqa: N802
-        return [int(self.cards[gpu].instances_gib is not None)] * 2
-
-    def _instances(self, gpu: int) -> tuple[int, ...]:
-        return self.cards[gpu].instances_gib or ()
-
-    def _nvmlDeviceGetMaxMigDeviceCount(self, gpu: int) -> int:  # noqa: N802
-        return 7
-
-    def _nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: int, number: int) -> tuple[int, int]:  # noqa: N802
-        if number < len(self._instances(gpu)):
+    def _instance(self, gpu: int, number: int) -> tuple[int, int]:
+        if number < len(self.cards[gpu].instances_gib):
             return gpu, number
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
-    def _nvmlDeviceGetHandleByUUID(self, name: str) -> tuple[int, int]:  # noqa: N802
-        """Finds an instance by a name such as `MIG-0/1`."""
-        gpu, number = name.removeprefix("MIG-").split("/")
-        return int(gpu), int(number)
+    def _gib(self, gpu: int | tuple[int, int]) -> int:
+        return self.cards[gpu].gib if isinstance(gpu, int) else self.cards[gpu[0]].instances_gib[gpu[1]]
 
-    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, instance: tuple[int, int]) -> int:  # noqa: N802
-        return instance[0]
-
-    def _nvmlDeviceGetIndex(self, gpu: int) -> int:  # noqa: N802
-        return gpu
-
-    def _nvmlDeviceGetMaxPcieLinkGeneration(self, gpu: int) -> int:  # noqa: N802
-        return 5
-
-    def _nvmlDeviceGetMaxPcieLinkWidth(self, gpu: int) -> int:  # noqa: N802
-        return 16
-
-    def _nvmlDeviceGetPciInfo(self, gpu: int) -> Any:  # noqa: N802
+    def _pci(self, gpu: int) -> types.SimpleNamespace:
         return types.SimpleNamespace(busId=f"00000000:{gpu:02X}:00.0")
-
-    def _nvmlDeviceGetNvLinkState(self, gpu: int, link: int) -> int:  # noqa: N802
-        return int(link < len(self._nvlinks.get(gpu, ())))
-
-    def _nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu: int, link: int) -> int:  # noqa: N802
-        is_switch = self._nvlinks[gpu][link] == SWITCH
-        return int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH if is_switch else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU)
-
-    def _nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: int, link: int) -> Any:  # noqa: N802
-        return self._nvmlDeviceGetPciInfo(self._nvlinks[gpu][link])
-
-    def _nvmlDeviceGetTopologyCommonAncestor(self, gpu: int, other: int) -> int:  # noqa: N802
-        if isinstance(self._ancestor, int):
-            return self._ancestor
-        return self._ancestor[min(gpu, other), max(gpu, other)]
-
-    def _nvmlDeviceGetP2PStatus(self, gpu: int, other: int, index: int) -> int:  # noqa: N802
-        assert (gpu != other, index) == (True, 0)
-        return self._peers
 
 
 _PAIRS = tuple(itertools.combinations(range(8), 2))
@@ -185,7 +140,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, machine: Machine, *, cudnn: str = 
 
 
 def shown_to_tensorflow(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Lets TensorFlow list so many GPUs, none of which can compute."""
     import tensorflow as tf
 
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{number}", "GPU") for number in range(count)]

@@ -114,6 +114,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
         raise errors[0]
 
 
+@pytest.mark.row("G3.4")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.title}, {case.reference}")
 def test_the_arithmetic_across_tasks(results: dict[Case, CaseResult], case: Case) -> None:

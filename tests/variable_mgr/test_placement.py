@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ def test_by_hand() -> None:
     assert balance_by_bytes([1, 1, 1], ["only"]) == ["only"] * 3
 
 
+@pytest.mark.row("G3.1")
 @given(sizes, st.integers(1, 8))
 def test_no_device_is_ahead_by_more_than_one_variable(sizes_bytes: list[int], count: int) -> None:
     devices = [f"d{i}" for i in range(count)]

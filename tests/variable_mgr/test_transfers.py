@@ -60,6 +60,7 @@ def _sent(manager: str, towers: int, *, on_host: bool = True, **modifiers: objec
     return made.transfers(WEIGHTS)
 
 
+@pytest.mark.row("S3.1")
 def test_by_hand() -> None:
     assert _sent("independent", 4) == []
     # Every one of 4 towers reads all from the host and sends all to it.

@@ -224,6 +224,7 @@ def test_a_winner_leads_in_every_comparison_of_paired_rounds(
     assert winner(seconds) == expected
 
 
+@pytest.mark.row("G3.5")
 def test_several_numbers_of_devices_share_a_table_of_winners(
     run_bench: Callable[..., Finished], records: Callable[[], list[dict]]
 ) -> None:

@@ -295,7 +295,7 @@ def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture
     ("words", "sentence"),
     [
         (["explain", "replicated", *AUTO], "found by trying"),
-        (["sweep", *AUTO], "Nothing can be run. .*--batch_size=auto "),
+        (["sweep", *AUTO], "Nothing can be run. .*--batch_size=auto: "),
         (["verify", "--batch_size=8"], "no flag --batch_size"),
         ([*AUTO, "--local_cluster=ps:1,worker:2"], "in one process"),
         (["run", "--batch_size=many"], "'many' is not a whole number, and not auto"),

@@ -27,6 +27,7 @@ def no_cluster_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
 
+@pytest.mark.row("S2.2")
 def test_the_tasks_of_a_specification(run_bench: RunBench) -> None:
     done = run_bench("cluster", "show", SPEC)
     spec, header, *rows = done.stdout.splitlines()
@@ -71,6 +72,7 @@ def test_every_way_to_name_a_cluster(run_bench: RunBench, flags: list[str], spec
     assert (done.status, done.stdout.splitlines()[0]) == (0, f"--cluster_spec='{spec}'")
 
 
+@pytest.mark.row("S2.3")
 def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"JOB_NODELIST": "n[1-2]", "NTASKS": "4", "TASKS_PER_NODE": "2(x2)"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)

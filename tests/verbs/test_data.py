@@ -126,6 +126,11 @@ def test_damaged_pixels_are_found(run_bench: RunBench, tmp_path: Path) -> None:
 
 
 # What becomes of a record is tested for every kind in tests/benchmarks/data/writing/test_damage.py; here, the verb.
+@pytest.mark.fault(
+    "R9",
+    "a data set with a damaged record; run and data check",
+    survives="status 5, and one record that names file and record",
+)
 @pytest.mark.slow
 @rotating("kind", ["crc", "truncated"], first=1)
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
@@ -147,6 +152,7 @@ def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     assert second["status"] == "ok" and second["measurement"]["skipped_records"] >= 2
 
 
+@pytest.mark.row("G1.1")
 @pytest.mark.slow
 def test_the_stages_of_the_input_are_measured(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
     done = run_bench("input", "--device=cpu", f"--data_dir={fake_imagenet}", "--batch_size=4", "--num_gpus=2")
@@ -198,6 +204,7 @@ def _make_slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(host_pipeline, "batches", batches)
 
 
+@pytest.mark.row("G4.2")
 @pytest.mark.slow
 def test_a_run_compares_itself_with_its_synthetic_sibling(
     run_bench: RunBench, records: Records, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
@@ -248,6 +255,9 @@ def test_bad_input_gets_a_sentence_and_a_status(
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.fault(
+    "R13", "two data convert into one directory", survives="the second ends with a sentence that names the first"
+)
 def test_a_second_conversion_into_a_directory_is_refused_while_the_first_runs(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from benchmarks.devices import devices_verb
 from benchmarks.machine import gpu_topology, hardware
 from benchmarks.machine.provenance import describe_software
@@ -35,6 +37,7 @@ SOFTWARE = {
 BUILD = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9", "gpus_found": 0, "onednn": "on"}
 
 
+@pytest.mark.row("S3.5")
 def test_a_machine_without_gpus_is_described(run_bench: RunBench) -> None:
     done = run_bench("devices", "--notensorflow")
     assert done.status == 0, done.stderr
@@ -50,6 +53,7 @@ def test_json_has_the_build_of_tensorflow(run_bench: RunBench) -> None:
     assert found["host"]["threads_usable"] == hardware.usable_cores()
 
 
+@pytest.mark.row("S3.5")
 def test_gpus_and_their_connections_are_two_tables() -> None:
     machine = Machine(2, nvlinks=dict.fromkeys(range(2), [SWITCH] * 18), ancestor=50)
     topology = gpu_topology.read_gpu_links({}, machine, Path("/nowhere"))

@@ -159,6 +159,7 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
     return run
 
 
+@pytest.mark.row("G4.1")
 def test_each_stage_does_what_the_one_before_does_and_more(break_down: BreakDown) -> None:
     done = break_down("--variable_update=replicated", "--num_intra_threads=1", "--precision=bf16", "--batch_size=7")
     assert done.status == ExitStatus.OK
@@ -542,6 +543,7 @@ def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown, monkeypatch:
     assert loud.found["sentences"][1:] == quiet.found["sentences"]
 
 
+@pytest.mark.row("G4.1")
 @pytest.mark.seldom
 def test_in_earnest(run_bench: RunBench, tmp_path: Path) -> None:
     small = ("--device=cpu", "--model=mlp", "--batch_size=8", "--time_limit_seconds=120")

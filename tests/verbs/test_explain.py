@@ -61,6 +61,7 @@ def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: st
     assert done.status == 2 and problem in done.stderr
 
 
+@pytest.mark.row("S0.7")
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_every_manager_can_be_explained(manager: str, said: Said) -> None:
     cluster = [f"--local_cluster={smallest}"] if (smallest := MANAGERS[manager].smallest_cluster) else []
@@ -69,6 +70,7 @@ def test_every_manager_can_be_explained(manager: str, said: Said) -> None:
         assert fact in text
 
 
+@pytest.mark.row("G3.6")
 @pytest.mark.parametrize(
     ("flags", "sentences"),
     [
@@ -143,6 +145,7 @@ def _rows(done: Finished) -> dict[str, Any]:
     return {row["model"]: row for row in json.loads(done.stdout)["models"]}
 
 
+@pytest.mark.row("S0.8")
 def test_large_dense_layers_make_a_model_communication_bound(run_bench: RunBench) -> None:
     """Sizes are of 1001 classes; on 8 devices each sends 2 x 7/8 of them. GFLOP are three times the published ones.
 

@@ -45,6 +45,11 @@ def trained(tmp_path: Path) -> dict[str, np.ndarray]:
     return values
 
 
+@pytest.mark.fault(
+    "R17",
+    "export of a checkpoint from elsewhere that names a model's file",
+    survives="a sentence, and the file was not executed",
+)
 def test_code_that_a_checkpoint_names_is_not_executed(run_bench: RunBench, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("open('pwned', 'w')")
     checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
@@ -53,6 +58,7 @@ def test_code_that_a_checkpoint_names_is_not_executed(run_bench: RunBench, tmp_p
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.row("U1.8")
 @pytest.mark.slow
 def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str, np.ndarray], tmp_path: Path) -> None:
     done = run_bench("export", "--train_dir=trained", "--keras_file=new/model.keras", "--saved_model=serving/1")

@@ -146,6 +146,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outside_models, "_facts", model_probe.find_facts)
 
 
+@pytest.mark.row("U1.2")
 @pytest.mark.seldom
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_applications_train_on_two_devices(train_here: TrainHere, name: str) -> None:
@@ -154,6 +155,7 @@ def test_applications_train_on_two_devices(train_here: TrainHere, name: str) -> 
     assert log.weights_are_finite and not log.numbers.replica_drift
 
 
+@pytest.mark.row("U1.3")
 def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Callable[[], list[Any]]) -> None:
     """Its facts come from a process of its own, which sees what the file imports from its directory."""
     outside_models._facts.cache_clear()
@@ -426,6 +428,11 @@ def breaks_memory():
 """
 
 
+@pytest.mark.fault(
+    "R10",
+    "an own model whose code ends the process, never returns, or breaks stdout, memory or the stack",
+    survives="a sentence that names --model, and no run that looks right",
+)
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("function", "status", "said"),

@@ -27,6 +27,7 @@ def _resolve(*arguments: str) -> config.Config:
     return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
 
 
+@pytest.mark.row("S3.4")
 def test_a_pipeline_prints_and_records_its_stages_and_how_long_they_were_idle(
     run_bench: RunBench, tmp_path: Path
 ) -> None:

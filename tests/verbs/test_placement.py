@@ -19,6 +19,7 @@ SMALL = ("--device=cpu", "--model=mlp", "--batch_size=2", "--num_gpus=2")
 MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 
 
+@pytest.mark.row("S0.3", "S3.1")
 @pytest.mark.parametrize(
     ("flags", "copies", "sums", "sent"),
     [
@@ -83,6 +84,7 @@ def test_the_record_of_a_run_has_transfers_and_a_time_of_each_tower(run_bench: R
     assert record["placement"]["measured_per_step"]["by_kind"] == {"device to device": [8, 2 * MLP_BYTES]}
 
 
+@pytest.mark.row("S3.2")
 def test_the_tower_that_is_late_is_named(run_bench: RunBench, records: Records) -> None:
     flags = (*SMALL, "--num_gpus=3", "--variable_update=replicated", "--num_batches=3")
     done = run_bench(*flags, CNN_BENCH_SLOW_TOWER_FOR_TESTS="1:0.03")

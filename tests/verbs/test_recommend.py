@@ -160,6 +160,7 @@ def test_kernels_are_chosen_first(
     )
 
 
+@pytest.mark.row("G4.4")
 @pytest.mark.parametrize(
     ("cores", "devices", "given", "tried"),
     [
@@ -550,6 +551,7 @@ def test_only_what_can_run_is_varied(words: tuple[str, ...], layouts: int, produ
         config.resolve(flag.parse(["--device=cpu", *words, *given], run_flags.RUN_FLAGS).values, lambda: 0)
 
 
+@pytest.mark.row("G4.3")
 def test_what_the_topology_suggests_is_printed_beside_it(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,11 @@ def stored(directory: Path, command: Sequence[str]) -> str:
     return run.identity.run_id
 
 
+@pytest.mark.fault(
+    "R17",
+    "rerun of a record from elsewhere whose command compares, sweeps, writes, reaches other hosts or names code",
+    survives="status 2; the command is printed without escapes, and nothing is executed",
+)
 @pytest.mark.parametrize(
     ("command", "why"),
     [
@@ -93,6 +98,9 @@ def test_a_command_can_be_looked_at_without_running_it(run_bench: RunBench, tmp_
     assert done.status == 0 and done.stdout.endswith("ab --base=main\n")
 
 
+@pytest.mark.fault(
+    "R14", "report A B --output=B, where B has results of its own", survives="a sentence, and B/results.csv as it was"
+)
 @pytest.mark.parametrize("where", [(), ("--where=model=vgg16",)])
 def test_a_report_does_not_replace_the_rows_of_a_results_directory(tmp_path: Path, where: tuple[str, ...]) -> None:
     for name in "ab":

@@ -23,6 +23,7 @@ Records = Callable[[], list[dict]]
 SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
 
 
+@pytest.mark.row("S3.9")
 def test_a_run_prints_the_peers_lines_and_leaves_a_record_and_a_row(run_bench: RunBench, tmp_path: Path) -> None:
     done = run_bench(*SHORT, "--num_gpus=2", "--variable_update=replicated", "--display_every=3")
     assert done.status == 0, done.stderr
@@ -46,6 +47,7 @@ def test_a_run_prints_the_peers_lines_and_leaves_a_record_and_a_row(run_bench: R
     assert f"total images/sec: {record.derived.images_per_sec:.2f}" in lines
 
 
+@pytest.mark.row("S3.3")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_towers_that_go_their_own_way(run_bench: RunBench, records: Records, optimizer: str) -> None:
     done = run_bench(*SHORT, "--num_gpus=2", "--cross_replica_sync=false", f"--optimizer={optimizer}")
@@ -72,6 +74,7 @@ EVERY_WAY = [
 ]
 
 
+@pytest.mark.row("S3.6")
 @rotating("given", EVERY_WAY, first=2, ids=" ".join)
 def test_real_data_go_with_everything(
     train_here: TrainHere, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
@@ -102,6 +105,7 @@ def test_all_weights_may_be_divided(train_here: TrainHere, manager: str) -> None
     assert np.isfinite(log.measured.losses).all() and log.measured.losses
 
 
+@pytest.mark.row("G1.4")
 @pytest.mark.slow
 def test_input_is_pipelined_unless_told_otherwise(
     train_here: TrainHere, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,6 +164,7 @@ def test_print_config_is_json(run_bench: RunBench) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.row("U1.1")
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
@@ -188,6 +193,7 @@ def test_print_config_refuses_what_no_machine_can_run(run_bench: RunBench) -> No
     assert "--staged_vars" in done.stderr
 
 
+@pytest.mark.fault("R10", "a learning rate with which the loss becomes NaN", survives="status 4, and a record invalid")
 def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:
     done = run_bench(*SHORT, "--init_learning_rate=1e20", "--weight_decay=1e20")
     assert done.status == 4

@@ -32,6 +32,9 @@ def test_what_cannot_be_is_a_sentence(run_bench: RunBench, flags: list[str], wor
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.fault(
+    "R12", "another process listens at the task's port", survives="status 6, naming the port and the process"
+)
 def test_a_port_that_is_taken_is_named(run_bench: RunBench) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))

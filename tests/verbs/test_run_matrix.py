@@ -66,6 +66,7 @@ def _real_data(model: str, imagenet: Path, directory: Path) -> tuple[str, ...]:
     return f"--model={model}", f"--data_dir={imagenet}", "--batch_size=2"
 
 
+@pytest.mark.row("G3.7", "G3.8")
 @pytest.mark.seldom
 @pytest.mark.parametrize(
     "command",
@@ -108,6 +109,7 @@ def test_filter_gradients_as_products_change_no_loss(train_here: TrainHere, more
     assert products == pytest.approx(kernels, rel=0.02 if "--precision=bf16" in more else 1e-3)
 
 
+@pytest.mark.row("G2.2")
 @pytest.mark.slow
 def test_batch_normalisation_in_separate_operations_changes_no_loss(train_here: TrainHere) -> None:
     fused, separate = (train_here(*SMALL, f"--fused_bn={on}").measured.losses for on in ("true", "false"))

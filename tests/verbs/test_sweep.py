@@ -116,6 +116,11 @@ def program(tmp_path: Path) -> list[str]:
     return [sys.executable, str(child)]
 
 
+@pytest.mark.fault(
+    "R2",
+    "runs of a sweep exit, print garbage, crash, hang, are killed with -9 or refuse",
+    survives="each is a row with the reason; the sweep goes on",
+)
 @pytest.mark.process
 def test_a_sweep_goes_on_whatever_happens_to_a_process(
     tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -234,6 +239,11 @@ def _no_child_is_left(program: list[str]) -> bool:
     return not any(program[1] in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
 
 
+@pytest.mark.fault(
+    "R6",
+    "kill -9 of a sweep during a run; then sweep --resume, twice",
+    survives="no process is left by the kill; each run is there once, and no finished one is repeated",
+)
 @pytest.mark.process
 def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(
     sweep: Sweep, runs: Runs, tmp_path: Path, program: list[str]
@@ -339,6 +349,11 @@ def test_long_output_before_a_record_takes_no_memory(tmp_path: Path) -> None:
         assert isolated_run._printed(stdout, "another") is None
 
 
+@pytest.mark.fault(
+    "R2",
+    "TMPDIR is full during a sweep, and the results directory has room, or the reverse",
+    survives="the output of runs goes where there is room",
+)
 @pytest.mark.parametrize("has_room", ["temporary", "results"])
 def test_what_a_run_prints_goes_where_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: str
@@ -354,6 +369,11 @@ def test_what_a_run_prints_goes_where_there_is_room(
     isolated_run._temporary_file(tmp_path / "results").close()
 
 
+@pytest.mark.fault(
+    "R2",
+    "the kernel refuses a run of a sweep a process (EAGAIN, ENOMEM)",
+    survives="it is a row crash, the next run is ok",
+)
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
 def test_a_process_that_is_refused_is_a_row(
     sweep: Sweep, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -373,6 +393,11 @@ def test_a_process_that_is_refused_is_a_row(
     assert fine.status is Status.OK
 
 
+@pytest.mark.fault(
+    "R2",
+    "the results directory or results.jsonl is removed during a sweep",
+    survives="all runs are stored, a sentence names the file, no traceback",
+)
 @pytest.mark.parametrize("what", ["out", "out/results.jsonl"])
 @pytest.mark.parametrize("when", ["before the run stores", "after the run has stored", "without a record"])
 def test_results_that_are_removed_meanwhile_are_stored_again(
@@ -425,6 +450,11 @@ def test_results_that_cannot_be_stored_again_end_a_sweep_with_a_sentence(
     assert [record["status"] for record in printed] == ["ok"], "the record is not lost"
 
 
+@pytest.mark.fault(
+    "R6",
+    "sweep --resume where the stored run has another commit, version of the suite or TensorFlow",
+    survives="the run is repeated",
+)
 @pytest.mark.parametrize(
     ("field", "words"),
     [
@@ -510,6 +540,7 @@ def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyP
     assert "[1/1] --model=[red]: crash: [/job:localhost/task:0] failed" in terminal.getvalue()
 
 
+@pytest.mark.fault("R2", "the terminal of a sweep is closed during its first run", survives="the sweep goes on")
 def test_a_terminal_that_is_closed_ends_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         is_closed = False
@@ -686,6 +717,7 @@ def test_rerun_ends_with_the_status_of_the_run(run_process: Callable[..., Finish
     assert done.status == 2 and "There is no flag --num_devices" in done.stderr
 
 
+@pytest.mark.row("U1.5")
 def test_all_stands_for_every_model(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     suite = tmp_path / "all.toml"
     suite.write_text('[[grid]]\nmodel = "all"\n')

@@ -63,6 +63,7 @@ def _case(manager: str, reference: str = "sgd", **modifiers: object) -> verify.C
     return verify.Case(manager, Modifiers(**modifiers), "cpu", reference, f"{manager} {reference}")
 
 
+@pytest.mark.row("S3.8")
 def test_every_manager_is_checked_for_changes_while_gradients_are_computed() -> None:
     checked = {case.manager for case in [*verify.cases(), *cluster_cases.cases()] if case.reference == "no change"}
     assert checked == set(MANAGERS)
@@ -172,6 +173,7 @@ def test_the_verb_compares_on_the_devices_that_it_is_given(
     assert "2, 4, 8" in rows[1]
 
 
+@pytest.mark.row("S3.7")
 @pytest.mark.slow
 def test_every_comparison_passes(run_bench: Callable[..., Finished]) -> None:
     done = run_bench("verify", "--device=cpu", "--num_gpus=3")

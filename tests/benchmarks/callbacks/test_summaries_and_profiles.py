@@ -49,6 +49,7 @@ def curve(record: dict[str, Any]) -> dict[int, float]:
     return {step: asides[step] if step in asides else next(losses) for step in range(first, first + total)}
 
 
+@pytest.mark.row("S3.12")
 def test_summaries_are_those_of_the_steps_and_do_not_change_the_training(
     run_bench: Run, records: Records, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_summaries_are_those_of_the_steps_and_do_not_change_the_training(
     assert 0 < gradients.sum_squares < weights.sum_squares
 
 
+@pytest.mark.row("S3.12")
 @pytest.mark.parametrize(("verbosity", "kinds"), [(1, set()), (2, {"gradients"})])
 def test_verbosity_adds_histograms(run_bench: Run, tmp_path: Path, verbosity: int, kinds: set[str]) -> None:
     assert run_bench(*RUN, "--num_batches=3", *SUMMARIES, f"--summary_verbosity={verbosity}").status == 0
@@ -141,6 +143,7 @@ def test_the_table_is_aligned() -> None:
     ]
 
 
+@pytest.mark.row("U1.9")
 def test_a_trace_and_graphs_are_written(run_bench: Run, tmp_path: Path) -> None:
     files = (
         "--trace_file=new/trace.json.gz",

@@ -111,6 +111,11 @@ DAMAGES = pytest.mark.parametrize("damage", [_flip, _cut, _empty, _fifo, _device
 PARTS = pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
 
 
+@pytest.mark.fault(
+    "R10",
+    "the index or the data of the newest checkpoint is flipped, cut off, empty, a FIFO or a device",
+    survives="the checkpoint before is used, with a warning that names the damaged one",
+)
 @DAMAGES
 @PARTS
 def test_a_damaged_one_is_named_and_the_whole_one_before_is_used(

@@ -82,6 +82,11 @@ def test_what_does_not_fit_is_refused_in_words(run_bench: Run, tmp_path: Path) -
     assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 5
 
 
+@pytest.mark.fault(
+    "R10",
+    "the newest checkpoint is cut off; the training continues, and a damaged one is named",
+    survives="status 0 from the checkpoint before; status 5 for the one that is named",
+)
 def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
     run_bench: Run, records: Records, tmp_path: Path
 ) -> None:
@@ -97,6 +102,11 @@ def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
     assert (named.status, "model.ckpt-2 is damaged" in named.stderr) == (5, True), named
 
 
+@pytest.mark.fault(
+    "R13",
+    "a training in the --train_dir of one that runs, and of one that was killed",
+    survives="status 2, naming the first; after a kill it continues",
+)
 def test_a_second_training_in_a_directory_is_refused_while_the_first_runs(run_bench: Run, tmp_path: Path) -> None:
     flags = (*SMALL, "--num_batches=1", "--train_dir=ck")
     assert run_bench(*flags).status == 0
@@ -143,6 +153,7 @@ def test_inference_and_new_trainings_get_trained_weights(run_bench: Run, records
     assert begun[0] < trained[0]
 
 
+@pytest.mark.row("U1.7")
 @pytest.mark.slow
 @pytest.mark.process
 def test_after_kill_9_the_losses_continue_bit_for_bit(run_process: Run, records: Records, tmp_path: Path) -> None:

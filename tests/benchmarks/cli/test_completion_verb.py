@@ -41,7 +41,7 @@ def proposed(shell: str, line: str, directory: Path) -> list[str]:
     if program is None:
         pytest.skip(f"no {shell} here")
     script = directory / f"script.{shell}"
-    script.write_text(completion_verb.script(shell, [*VERBS.values()], flags_of))
+    script.write_text(completion_verb.script(shell))
     command = {
         "bash": [program, "--norc", "-c", f". {script}\n{BASH}", "bash", line],
         "zsh": [program, "-f", "-c", f"compdef() {{ }}\n. {script}\n{ZSH}", "zsh", line],
@@ -93,7 +93,7 @@ def test_what_a_shell_proposes(shell: str, line: str, words: list[str], tmp_path
 
 def test_every_verb_and_flag_is_in_every_script() -> None:
     for shell in completion_verb.SHELLS:
-        text = completion_verb.script(shell, [*VERBS.values()], flags_of)
+        text = completion_verb.script(shell)
         for verb in VERBS.values():
             flags = [flag for group in flags_of(verb).values() for flag in group]
             assert all(re.search(rf"(--|-l ){flag.name}\b", text) for flag in flags), verb.name

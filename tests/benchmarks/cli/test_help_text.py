@@ -59,6 +59,7 @@ def test_the_full_help_of_run_explains_managers(run_bench: RunBench) -> None:
     assert ", ".join(catalog.MANAGERS) in words
 
 
+@pytest.mark.row("S0.7")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -68,6 +68,9 @@ def test_nothing_given_is_one_process() -> None:
     assert resolve(job_name="", worker_hosts="", task_index=0) == (None, ())
 
 
+@pytest.mark.fault(
+    "R16", "a host that is an option of ssh, or has a letter of a shell", survives="a sentence, before ssh is started"
+)
 @pytest.mark.parametrize("other", [{}, {"job_name": "worker", "worker_hosts": "a:1"}, {"local_cluster": "worker:2"}])
 @pytest.mark.parametrize("hosts", ["-V", "a,-oProxyCommand=x", "a b", "a;id", "me@a", "::1", "a,", "a:22"])
 def test_what_is_no_host_is_refused_whatever_else_is_given(hosts: str, other: dict[str, Any]) -> None:
@@ -85,6 +88,7 @@ def test_hosts_for_ssh() -> None:
         made(**{**flags, "hosts": "a,A"})
 
 
+@pytest.mark.row("S0.1")
 def test_hosts_by_flags() -> None:
     cluster = made(job_name="ps", task_index=1, ps_hosts="a:1,b:1", worker_hosts="a:2, b:2", controller_host="c:1")
     assert cluster == Cluster(
@@ -92,6 +96,7 @@ def test_hosts_by_flags() -> None:
     )
 
 
+@pytest.mark.row("S0.1")
 def test_hosts_by_one_text() -> None:
     one = made(job_name="worker", task_index=1, cluster_spec="ps|a:1;b:1,worker|a:2;b:2,controller|c:1")
     assert one == made(
@@ -236,6 +241,7 @@ def test_an_address_belongs_to_one_task() -> None:
 # TF_CONFIG.
 
 
+@pytest.mark.row("S0.1")
 def test_tf_config_names_the_cluster() -> None:
     cluster = made(tf_config(TWO_WORKERS))
     assert (cluster.workers, cluster.own) == (("h1:1", "h2:1"), Task("worker", 1))

@@ -130,6 +130,11 @@ def test_a_free_port_stays_free() -> None:
         member.require_port(*at(port))
 
 
+@pytest.mark.fault(
+    "R12",
+    "the port is taken after it was found free and before the server binds it",
+    survives="the same sentence as for a taken port",
+)
 def test_who_loses_the_race_for_a_port_says_the_same(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow's own error, since the port was still free when it was tried."""
     monkeypatch.setattr(member, "require_port", lambda own, address: None)

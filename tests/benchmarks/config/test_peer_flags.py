@@ -1,9 +1,11 @@
-"""Every flag of tf_cnn_benchmarks is in one class, and does what its class says."""
+"""Every flag of tf_cnn_benchmarks is in one class, and does what its class says; so do published command lines."""
 
 from __future__ import annotations
 
 import csv
 import re
+import shlex
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,13 @@ from benchmarks.errors import UsageError
 from benchmarks.option import Flag
 from benchmarks.sweep import grid, sweep_verb
 
-OURS = {one.name: one for group in run_flags.RUN_FLAGS.values() for one in group}
 GROUPS = peer_flags.groups_to_parse(run_flags.RUN_FLAGS)
 KINDS = {"string": str, "enum": str, "list": str, "integer": int, "float": float, "boolean": bool}
 # Names and types as in its last version; the file lies beside this test.
 with (Path(__file__).parent / "peer_flags.csv").open() as file:
     PEER = {row["flag"]: row for row in csv.DictReader(file)}
+# Command lines that people have published.
+LINES = tomllib.loads((Path(__file__).parent / "public_command_lines.toml").read_text())["line"]
 OF_OLDER_VERSIONS = {
     "use_nccl", "flush_stdout", "gpu_mem_fraction", "learning_rate", "cache_data", "checkpoint_directory",
     "checkpoint_every_n_epochs", "checkpoint_interval", "save_summaries_secs",
@@ -36,25 +39,20 @@ def resolve(*words: str) -> Config:
 
 
 def other_value(one: Flag) -> Any:
-    """Returns a value that is not the default."""
     return {bool: str(one.default is not True).lower(), int: 7, float: 0.5, str: "something"}[one.kind]
 
 
-def test_every_flag_is_in_one_class() -> None:
-    classes = Counter([*peer_flags.SAME, *(one.name for one in peer_flags.GONE)])
+def test_every_flag_is_a_flag_of_a_run_or_in_one_class() -> None:
+    ours = {name for name in run_flags.FLAGS if name in PEER or name == "use_nccl"}
+    classes = Counter([*ours, *(one.name for one in peer_flags.GONE)])
     assert set(classes) == set(PEER) | OF_OLDER_VERSIONS
     assert set(classes.values()) == {1}
-    assert len(PEER) == 137
-
-
-def test_the_same_are_flags_of_a_run_and_no_other_class_is() -> None:
-    assert set(peer_flags.SAME) <= set(OURS)
-    assert not {one.name for one in peer_flags.GONE} & set(OURS)
+    assert len(PEER) == 137 and set(peer_flags.DIFFERENCES) <= ours
 
 
 @pytest.mark.parametrize("name", sorted(PEER))
 def test_the_type_is_that_of_tf_cnn_benchmarks(name: str) -> None:
-    one = OURS.get(name) or next(one for one in peer_flags.GONE if one.name == name)
+    one = run_flags.FLAGS.get(name) or next(one for one in peer_flags.GONE if one.name == name)
     kind = bool if one.boolean else one.kind
     assert kind is KINDS[PEER[name]["type"]]
 
@@ -85,7 +83,7 @@ def test_the_replaced_are_refused_with_what_to_do(one: Flag) -> None:
     does = ("Use ", "Omit it", "Use that", "set the environment variable ", "start the process with ")
     assert any(words in str(caught.value) for words in does), "it says what to do instead"
     named = set(re.findall(r"--(\w+)", str(caught.value))) - {one.name}
-    assert named <= {*OURS, "cpunodebind", "membind"}, "they exist"
+    assert named <= {*run_flags.FLAGS, "cpunodebind", "membind"}, "they exist"
 
 
 @pytest.mark.parametrize("one", [*peer_flags.ACCEPTED, *peer_flags.REPLACED], ids=lambda one: one.name)
@@ -180,3 +178,19 @@ def test_horovod_is_refused_with_its_replacement_under_mpi_and_slurm() -> None:
         flag.parse(["--variable_update=Horovod"], GROUPS)
     for words in ("--variable_update=collective_all_reduce", "mpirun -np N ... --cluster=mpi", "--cluster=slurm"):
         assert words in str(caught.value)
+
+
+@pytest.mark.row("U1.1")
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["url"].split("//")[1])
+def test_a_published_line_is_understood_or_refused_with_what_to_use(line: dict[str, str]) -> None:
+    assert line["url"].startswith("https://")
+    words = shlex.split(re.sub("<.*?>", "placeholder", line["command"]))
+    words = words[next(number for number, word in enumerate(words) if word.endswith(".py")) + 1 :]
+    try:
+        parsed = flag.parse(words, GROUPS)
+        chosen = config.resolve(parsed.values, lambda: config.ANY_NUMBER_OF_GPUS, {})
+    except UsageError as error:
+        assert line.get("refused", "There is no model '") in str(error)
+        return
+    assert "refused" not in line and not parsed.words
+    assert chosen.workload.model == (parsed.values["model"] or "resnet50")

@@ -1,4 +1,4 @@
-"""Every row of the table of rules, in a made-up situation and on a command line."""
+"""Every row of the table of rules, in a made-up situation and on a command line; every flag in every kind of run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.config.rule_table import FACTS, REFUSALS, WITHOUT_EFFECT
+from benchmarks.config.config import Config
+from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule, Situation, apply
 from benchmarks.errors import UsageError
 from benchmarks.option import Flag
@@ -19,8 +20,11 @@ from benchmarks.option import Flag
 TEXTS = {"data_dir": "x", "train_dir": "t", "hosts": "a,b", "local_cluster": "worker:2", "all_reduce_spec": "xring"}
 
 
+def resolve(*words: str) -> Config:
+    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 2 * ("--device=gpu" in words), {})
+
+
 def _value(one: Flag) -> Any:
-    """Returns a value of a flag that is not its default."""
     if one.kind is bool:
         return not one.usual
     if one.kind is str:
@@ -45,16 +49,14 @@ def _given(term: str) -> dict[str, Any]:
 
 
 def _situation(rule: Rule, *terms: str) -> Situation:
-    """Returns a situation in which some terms hold, and a rule's conditions."""
     facts = {term for term in terms if term.startswith("@")} | {term for term in rule.when.split() if term[0] == "@"}
     values = [_given(term) for term in (*rule.when.split(), *terms) if not term.startswith("@")]
     given = run_flags.unset({name: value for one in values for name, value in one.items()})
-    texts = {name: fact.text for name, fact in FACTS.items()}
-    return Situation(given=given, facts=frozenset(facts), flags=run_flags.FLAGS, texts=texts)
+    return Situation(given, {name: FACTS[name].text for name in facts})
 
 
 def _cases(*kinds: type[Rule]) -> Iterator[Any]:
-    for number, rule in enumerate((*WITHOUT_EFFECT, *REFUSALS)):
+    for number, rule in enumerate(RULES):
         if isinstance(rule, kinds):
             for term, other in itertools.product(rule.flags.split(), rule.others.split()):
                 yield pytest.param(rule, term, other, id=f"{number}-{term}-{other}")
@@ -75,8 +77,7 @@ def test_what_does_not_go_together_is_refused(rule: Rule, term: str, other: str)
 @pytest.mark.parametrize(("rule", "term", "other"), list(_cases(Needs)))
 def test_what_is_needed_is_named(rule: Rule, term: str, other: str) -> None:
     sentence = dict(rule.problems(_situation(rule, term)))[term]
-    name = FACTS[other].text if other.startswith("@") else f"--{other}"
-    assert " needs " in sentence and name in sentence and f": {rule.because}. " in sentence
+    assert " needs " in sentence and f"--{other}" in sentence and f": {rule.because}. " in sentence
     assert not list(rule.problems(_situation(rule, other, term)))
 
 
@@ -92,17 +93,150 @@ def test_what_has_no_effect_is_dropped_with_a_notice(rule: Rule, term: str, othe
     )
 
 
-@pytest.mark.parametrize("fact", [name for name, fact in FACTS.items() if fact.example])
+WITH = {
+    "@cpu": ("--device=cpu",),
+    "@gpu": ("--device=gpu",),
+    "@cluster": ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
+    "@controller": ("--controller_host=h:1", "--worker_hosts=h:2", "--job_name=controller"),
+    "@synthetic": (),
+    "@synthetic_host": ("--data_name=synthetic_host",),
+    "@small_images": ("--model=resnet20", "--data_dir=/tmp"),
+    "@mnist": ("--model=mlp", "--data_dir=/tmp"),
+    "@nchw": ("--data_format=NCHW",),
+    "@nhwc_only": ("--model=keras:ConvNeXtTiny",),
+    "@no_conv1x1": ("--model=vgg16",),
+    "@no_larger_convolutions": ("--model=trivial",),
+    "@no_batch_norm": ("--model=vgg16",),
+    "@not_resnet50": ("--model=vgg16",),
+    "@no_resnet": ("--model=vgg16",),
+    "@workers": ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
+    "@no_shared_devices": ("--variable_update=independent",),
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
 def test_a_fact_is_found_on_a_command_line(fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that no flag can break is added to the table, and is broken where its fact holds."""
-    rule = Excludes(fact, fact, "of the test")
-    monkeypatch.setattr(config, "REFUSALS", (rule,))
-    words = FACTS[fact].example
+    monkeypatch.setattr(config, "RULES", (Excludes(fact, fact, "of the test"),))
     with pytest.raises(UsageError, match="of the test"):
-        _resolve(*words)
-    with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic", "@no_trials") else contextlib.nullcontext():
-        _resolve("--model=resnet50")
+        resolve(*WITH[fact])
+    with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic") else contextlib.nullcontext():
+        resolve("--model=resnet50")
 
 
-def _resolve(*words: str) -> config.Config:
-    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 2 * ("--device=gpu" in words), {})
+# Every flag in every kind of run.
+
+RUNS = {
+    "one CPU device": ("--device=cpu",),
+    "no GPU": (),
+    "two CPU devices": ("--device=cpu", "--num_gpus=2", "--variable_update=replicated"),
+    "independent": ("--device=cpu", "--num_gpus=2", "--variable_update=independent"),
+    "inference": ("--device=cpu", "--num_gpus=2", "--forward_only"),
+    "momentum": ("--device=cpu", "--optimizer=momentum"),
+    "GPUs": ("--device=gpu", "--num_gpus=2"),
+    "real data": ("--device=cpu", "--data_dir=x"),
+    "local cluster": ("--device=cpu", "--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
+    "Keras": ("--device=cpu", "--variable_update=keras_fit"),
+}
+# Values that the table does not have, or that act on small models.
+OTHERS = {
+    "model": "resnet20",
+    "data_dir": "y",
+    "gpus": "1,0",
+    "hosts": "a,b",
+    "local_cluster": "worker:2",
+    "ps_hosts": "h:1",
+    "worker_hosts": "h:2",
+    "controller_host": "h:3",
+    "cluster_spec": "worker|h:1",
+    "all_reduce_spec": "xring",
+    "output_dir": "elsewhere",
+    "session_id": "mine",
+    "num_classes": 1000,
+    "agg_small_grads_max_bytes": 100_000,
+}
+# Read by the command `run` or its launcher; the first task of no cluster is this process.
+READ_ELSEWHERE = {"print_config", "ssh", "private_network", "task_index"}
+# TensorFlow has one protocol left, so the flag has one value.
+SAME_AS_DEFAULT = {"server_protocol"}
+
+
+def other_values(one: Flag) -> list[Any]:
+    """Returns values of which at least one is not the default."""
+    if one.name in OTHERS:
+        return [OTHERS[one.name]]
+    if one.kind is bool:
+        return ["true", "false"]
+    if one.choices and one.kind is str:
+        return list(one.choices)
+    number = one.at_least if one.at_least is not None else 0
+    return [0.5] if one.at_most == 1 else [number + 1, number + 2]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_flag_without_effect_is_refused_or_named(kind: str) -> None:
+    base, silent = resolve(*RUNS[kind]), []
+    given = {word.removeprefix("--").split("=")[0] for word in RUNS[kind]}
+    for one in (one for one in run_flags.FLAGS.values() if one.name not in given | READ_ELSEWHERE | SAME_AS_DEFAULT):
+        outcomes = {_outcome(base, one.name, value, *RUNS[kind]) for value in other_values(one)}
+        if outcomes == {""}:
+            silent.append(one.name)
+    assert not silent, "these change nothing, and the user does not learn it"
+
+
+def _outcome(base: Config, name: str, value: Any, *run: str) -> str:
+    """Returns what becomes of a flag: it is refused, named in a notice, or changes the configuration; else nothing."""
+    try:
+        made = resolve(*run, f"--{name}={value}")
+    except UsageError:
+        return "refused"
+    if any(f"--{name}" in notice for notice in made.notices):
+        return "named"
+    fields = {field.name for field in dataclasses.fields(Config)}
+    return "acts" if any(getattr(made, field) != getattr(base, field) for field in fields) else ""
+
+
+@pytest.mark.parametrize(
+    ("words", "shared_on"),
+    [
+        (("--variable_update=parameter_server",), "gpu"),
+        (("--variable_update=parameter_server", "--forward_only"), "gpu"),
+        (("--variable_update=replicated",), "gpu"),
+        (("--variable_update=local_sgd",), "gpu"),
+        (("--variable_update=local_sgd", "--all_reduce_spec=collective"), "cpu"),
+        (("--variable_update=distributed_all_reduce", "--local_cluster=worker:2"), "gpu"),
+        (("--variable_update=replicated", "--all_reduce_spec=xring"), "cpu"),
+        (("--variable_update=replicated", "--hierarchical_copy"), "cpu"),
+        (("--variable_update=replicated", "--forward_only"), "cpu"),
+        (("--variable_update=local_sgd", "--local_cluster=worker:2"), "cpu"),
+        (("--variable_update=parameter_server", "--local_cluster=ps:1,worker:2"), "cpu"),
+        (("--variable_update=collective_all_reduce",), "cpu"),
+    ],
+)
+def test_the_device_of_parameters_counts_where_something_is_shared(words: tuple[str, ...], shared_on: str) -> None:
+    made = resolve("--device=cpu", "--num_gpus=4", "--local_parameter_device=gpu", *words)
+    assert made.variables.shared_on == shared_on
+    assert any("--local_parameter_device" in notice for notice in made.notices) == (shared_on == "cpu")
+
+
+def test_two_spellings_of_nccl_ignore_the_device_of_parameters_alike() -> None:
+    gpus, keys = ("--device=gpu", "--num_gpus=2", "--variable_update=replicated"), []
+    for nccl, device in itertools.product(("--use_nccl", "--all_reduce_spec=nccl"), ("cpu", "gpu")):
+        keys.append(resolve(*gpus, nccl, f"--local_parameter_device={device}").key_fields())
+    assert all(key == keys[0] for key in keys)
+    split = ("--device=gpu", "--num_gpus=4", "--virtual_gpus=2", *gpus[2:], "--use_nccl")
+    made = resolve(*split, "--local_parameter_device=cpu")
+    assert made.variables.shared_on == "cpu", "NCCL needs whole GPUs, so gradients are copied there"
+
+
+@pytest.mark.parametrize("word", ["--noallow_growth", "--local_parameter_device=cpu", "--batchnorm_persistent"])
+def test_a_default_that_is_given_needs_no_notice(word: str) -> None:
+    made = resolve("--device=cpu", "--variable_update=independent", word)
+    assert made == resolve("--device=cpu", "--variable_update=independent")
+
+
+def test_what_scripts_for_tf_cnn_benchmarks_pass_is_accepted() -> None:
+    words = ("--local_parameter_device=cpu", "--allow_growth", "--momentum=0.5", "--use_nccl=false")
+    for run in RUNS.values():
+        if "--variable_update=keras_fit" not in run:
+            resolve(*run, *words)

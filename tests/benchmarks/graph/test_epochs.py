@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.config.length import Length
+from benchmarks.config.workload import Length
 from benchmarks.errors import UsageError
 from benchmarks.graph.epochs import Epochs, Plan, plan
 

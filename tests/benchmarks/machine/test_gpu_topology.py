@@ -1,4 +1,4 @@
-"""What connects the GPUs of a machine, from the answers of a made-up driver."""
+"""What connects the GPUs of a machine, from the answers of a made-up driver, and which manager that suggests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from benchmarks.config import config, flag, run_flags
 from benchmarks.machine import gpu_topology
-from benchmarks.machine.gpu_topology import Connection, GpuFacts, GpuTopology
+from benchmarks.machine.gpu_topology import SUGGESTIONS, advice, suggestion_for
+from benchmarks.machine.hardware import Connection, Gpu, Inventory
 from tests.support.nvidia import NO_PEERS, SWITCH, Machine
 
 SYS, NODE, PHB, PXB, PIX, ONE_BOARD = 50, 40, 30, 20, 10, 0
@@ -24,7 +26,7 @@ DGX1 = {  # the hybrid cube mesh of eight P100: four links each, not to all othe
 }
 
 
-def read(machine: Machine, **environment: str) -> GpuTopology:
+def read(machine: Machine, **environment: str) -> Inventory:
     return gpu_topology.read_gpu_links(environment, machine, Path("/nowhere"))
 
 
@@ -35,7 +37,7 @@ def test_a_gpu_is_described(tmp_path: Path) -> None:
     found = gpu_topology.read_gpu_links({"CUDA_VISIBLE_DEVICES": "1"}, Machine(2), tmp_path)
     assert (found.driver_version, found.cuda_version, found.connections) == ("570.86", "12.8", {})
     assert found.gpus == (
-        GpuFacts(
+        Gpu(
             index=1,
             uuid="GPU-1a2b3c4d-1234-5678-9abc-def012345678",
             name="NVIDIA H200",
@@ -111,4 +113,39 @@ def test_a_gpu_that_stands_twice_is_not_connected_to_itself() -> None:
 
 
 def test_without_a_driver_there_is_nothing() -> None:
-    assert read(Machine(2, refused=("nvmlInit",))) == GpuTopology()
+    assert read(Machine(2, refused=("nvmlInit",))) == Inventory()
+
+
+# What the connections suggest.
+
+ON_GPUS = ("--variable_update=parameter_server", "--local_parameter_device=gpu")
+ON_HOST = ("--variable_update=parameter_server", "--local_parameter_device=cpu")
+NCCL = ("--variable_update=replicated", "--all_reduce_spec=nccl")
+
+
+@pytest.mark.row("G4.3")
+@pytest.mark.parametrize(
+    ("machine", "flags"),
+    [
+        (Machine(0), ("--device=cpu",)),
+        (Machine(1, nvlinks={0: [SWITCH] * 18}), ("--variable_update=parameter_server",)),
+        (Machine(8, nvlinks=dict.fromkeys(range(8), [SWITCH] * 18), ancestor=SYS), NCCL),
+        (Machine(8, ancestor=PXB), ON_GPUS),
+        (Machine(8, ancestor=PXB, peers=NO_PEERS), ON_HOST),
+        (Machine(8, ancestor=SYS), ON_HOST),
+    ],
+)
+def test_connections_suggest_a_manager(machine: Machine, flags: tuple[str, ...]) -> None:
+    found = read(machine)
+    assert suggestion_for(found).flags == flags
+    line = advice(found)
+    count = len(found.gpus)
+    assert "not measured" in line and " ".join(flags) in line
+    assert (f"--num_gpus={count} " in line) == bool(count)
+    given = [*flags, *([f"--num_gpus={count}"] if count else [])]
+    config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: count)
+
+
+def test_only_the_last_rule_holds_always() -> None:
+    found = read(Machine(2, peers=NO_PEERS))
+    assert [one for one in SUGGESTIONS if one.holds(found)] == [SUGGESTIONS[-1]]

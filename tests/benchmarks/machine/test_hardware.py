@@ -1,13 +1,16 @@
-"""What the GPUs are called."""
+"""What a machine has: its processors, its memory, its GPUs, and a driver that hangs."""
 
 from __future__ import annotations
 
+import threading
 import types
 from pathlib import Path
 
 import pynvml
 import pytest
 
+from benchmarks.doctor import gpu_checks
+from benchmarks.errors import BenchError
 from benchmarks.machine import hardware, nvml
 
 
@@ -73,3 +76,18 @@ def test_a_host_that_hides_itself_is_unknown(tmp_path: Path) -> None:
     found = hardware.describe_host(tmp_path)
     hidden = ("sockets", "numa_nodes", "extensions", "container_cores", "container_memory_bytes")
     assert {found[name] for name in hidden} == {None}
+
+
+def test_a_driver_that_hangs_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_ANSWER_SECONDS", 0.1)
+    released = threading.Event()
+    driver = types.SimpleNamespace(NVMLError=pynvml.NVMLError, nvmlInit=released.wait, nvmlDeviceGetCount=lambda: 0)
+    driver.nvmlShutdown = driver.nvmlSystemGetDriverVersion = lambda: ""
+    driver.nvmlSystemGetCudaDriverVersion = lambda: 12080
+    with pytest.raises(BenchError, match="has not answered for 0.1 s .*--device=cpu"), nvml.opened({}, driver):
+        pass
+    (found,) = gpu_checks.look({}, driver)
+    assert found.is_disturbing and "nvidia-smi would hang" in found.advice
+    released.set()
+    with nvml.opened({}, driver) as opened:
+        assert opened.gpus == ()

@@ -54,6 +54,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+@pytest.mark.fault(
+    "R10",
+    "a commit and a changed file in the suite's checkout while it runs",
+    survives="the record has the commit from before, without a mark of changes",
+)
 @pytest.mark.process
 def test_the_commit_is_that_of_the_start_of_the_run(checkout: Path) -> None:
     before = provenance.suite_commit()
@@ -66,6 +71,11 @@ def test_the_commit_is_that_of_the_start_of_the_run(checkout: Path) -> None:
     assert run.identity({}).suite_commit == before
 
 
+@pytest.mark.fault(
+    "R10",
+    "GIT_DIR and other variables of git that name another repository",
+    survives="the record has the commit of this suite",
+)
 @pytest.mark.process
 def test_variables_of_git_do_not_name_another_repository(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -94,21 +104,14 @@ def test_a_git_that_hangs_costs_only_the_commit(monkeypatch: pytest.MonkeyPatch)
     assert provenance.suite_commit() is None
 
 
-@pytest.mark.parametrize(
-    ("words", "recorded"),
-    [
-        (["--api_key=s3", "--model=vgg16"], ["--api_key=***", "--model=vgg16"]),
-        (["--token", "s3", "--verbose"], ["--token", "***", "--verbose"]),
-        (["--password", "--verbose"], ["--password", "--verbose"]),
-        (["--base_command=env HF_TOKEN='s 3'x python a.py"], ["--base_command=env HF_TOKEN=*** python a.py"]),
-        (["--base_command=python --client-secret s3 a.py"], ["--base_command=python --client-secret *** a.py"]),
-        (["--data_dir=https://me:s3@host/x"], ["--data_dir=https://***@host/x"]),
-        (["--passphrase=it's \"s3"], ["--passphrase=***"]),
-        (["run", "--model=vgg16", "--output_dir=keys/out"], ["run", "--model=vgg16", "--output_dir=keys/out"]),
-    ],
-)
-def test_a_value_that_looks_like_a_secret_is_not_recorded(words: list[str], recorded: list[str]) -> None:
-    assert recorded_command(words) == recorded
+def test_a_value_that_looks_like_a_secret_is_not_recorded() -> None:
+    words = [
+        "--api_key=s3",
+        "--base_command=env HF_TOKEN='s 3'x python --client-secret s3 a.py",
+        "--output_dir=keys/out",
+    ]
+    command = "--base_command=env HF_TOKEN=*** python --client-secret *** a.py"
+    assert recorded_command(words) == ["--api_key=***", command, words[2]]
 
 
 def test_no_flag_of_the_suite_looks_like_a_secret() -> None:

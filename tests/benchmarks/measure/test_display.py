@@ -101,6 +101,7 @@ def test_the_record_alone_needs_no_penalty() -> None:
     Display().add_penalty(lambda: pytest.fail("it is not printed"))
 
 
+@pytest.mark.row("G1.5")
 def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
     display = TextDisplay(display_every=3, images_per_step=8)
     display.start({"Model": "trivial"})

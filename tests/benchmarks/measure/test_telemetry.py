@@ -101,6 +101,7 @@ def watch(driver: Driver | None = None, root: Path = Path("/nowhere"), energy_of
         return watched.summary()
 
 
+@pytest.mark.row("S0.9")
 def test_what_a_gpu_did_is_summed_up() -> None:
     seen = watch(Driver())
     assert (seen["window_seconds"], seen["samples"], seen["cpu_cores_used"]) == (4.0, 5, 1.5)
@@ -232,7 +233,7 @@ def test_packages_are_summed_and_their_parts_are_not(tmp_path: Path) -> None:
     ):
         package(tmp_path, zone, name, 3)
     counters = PackageCounters(tmp_path)
-    assert counters.read() == [3, 3]
+    assert counters.microjoules() == [3, 3]
     assert counters.joules([[3, 3], [1_000_003, 3], [1_000_003, 500_003]]) == 1.5
 
 
@@ -252,8 +253,8 @@ def test_what_is_missing_is_not_guessed(tmp_path: Path, size: int | None, readin
 def test_one_package_that_may_not_be_read_hides_the_sum(tmp_path: Path) -> None:
     package(tmp_path, "intel-rapl:0", "package-0", 5)
     (package(tmp_path, "intel-rapl:1", "package-1", 5) / "energy_uj").unlink()
-    assert PackageCounters(tmp_path).read() is None
-    assert PackageCounters(tmp_path / "none").read() is None
+    assert PackageCounters(tmp_path).microjoules() is None
+    assert PackageCounters(tmp_path / "none").microjoules() is None
 
 
 def test_a_run_on_cpus_has_the_energy_of_its_hosts_packages(tmp_path: Path) -> None:
@@ -421,6 +422,7 @@ def test_what_is_not_known_has_no_line() -> None:
     assert resource_lines(make_record(measurement=lost, derived=Derived())) == []
 
 
+@pytest.mark.row("S0.9")
 def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Callable[[], list[Any]]) -> None:
     done = run_bench("--model=trivial", "--device=cpu", "--num_batches=5", "--batch_size=2")
     assert done.status == 0, done.stderr

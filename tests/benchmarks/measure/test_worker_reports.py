@@ -226,6 +226,10 @@ def stragglers(*seconds: list[float], of_their_own: bool = False) -> tuple[int |
     return derived.slowest_worker, derived.straggler_ratio
 
 
+@pytest.mark.row("S3.2")
+@pytest.mark.fault(
+    "R8", "one of several workers takes longer for its steps", survives="the record names it, with its straggler ratio"
+)
 @pytest.mark.parametrize("of_their_own", [False, True])
 def test_the_slowest_worker_is_named_with_how_much_it_is_slower(of_their_own: bool) -> None:
     assert stragglers([1.0] * 8, [2.0] * 8, of_their_own=of_their_own) == (1, 2.0)

@@ -60,6 +60,11 @@ def records_of_others(cluster: Cluster) -> list[Any]:
     return [{"ps": [], "workers": ["127.0.0.1:1", "127.0.0.1:2"]}, None, "a text"]
 
 
+@pytest.mark.fault(
+    "R7",
+    "kill -9 of the leader, in a directory with and without records of other runs",
+    survives="status 6; one more record, which names the leader",
+)
 @pytest.mark.parametrize("flags", [LOCAL, HOSTS])
 @pytest.mark.parametrize("before", [lambda cluster: [], records_of_others])
 def test_a_leader_that_was_killed_leaves_a_row_that_says_so(

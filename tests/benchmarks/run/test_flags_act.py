@@ -6,11 +6,12 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config.config import Config
+from benchmarks.config.run_flags import FLAGS
 from benchmarks.devices import device_plan
 from benchmarks.errors import UsageError
 from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices
-from tests.benchmarks.config.test_without_effect import TABLE, other_values, resolve
+from tests.benchmarks.config.test_rules import other_values, resolve
 from tests.support.rotation import rotating
 
 # Slow starts, not steps, depend on these; or the input of `--data_dir` does, which needs files.
@@ -49,7 +50,7 @@ def test_a_flag_that_changes_the_key_changes_what_runs(run: tuple[str, ...]) -> 
     expected = _program(base)
     assert _program(base) == expected, "the same twice"
     given = {word.removeprefix("--").split("=")[0] for word in (*COMMON, *run)}
-    for one in (one for one in TABLE.values() if one.name not in given | NOT_IN_THE_GRAPH | TRIED_ELSEWHERE):
+    for one in (one for one in FLAGS.values() if one.name not in given | NOT_IN_THE_GRAPH | TRIED_ELSEWHERE):
         for value in other_values(one):
             try:
                 chosen = resolve(*COMMON, *run, f"--{one.name}={value}")

@@ -1,4 +1,4 @@
-"""What GPUs would compute of the suite's graphs. No GPU is needed: see `tests.support.gpu_graphs`."""
+"""What GPUs would compute of the suite's graphs. No GPU is needed: see `tests.benchmarks.run.gpu_graphs`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.support import gpu_graphs, gpu_worker
+from tests.benchmarks.run import gpu_graphs, gpu_worker
 from tests.support.models import representatives
 from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_ONE_PROCESS

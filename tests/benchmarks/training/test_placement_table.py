@@ -61,6 +61,7 @@ def test_shared_variables_and_their_slots_are_where_they_live() -> None:
     assert set(table["gradient_bytes_per_device"].values()) == {KERNEL_BYTES + BIAS_BYTES}
 
 
+@pytest.mark.row("G1.5")
 def test_staging_areas_are_in_the_table() -> None:
     assert _table("parameter_server", "sgd", "gpu")["staged_bytes_per_device"] == {}
     staged = _table("parameter_server", "sgd", "gpu", staged_vars=True)["staged_bytes_per_device"]

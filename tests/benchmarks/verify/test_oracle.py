@@ -81,6 +81,7 @@ def test_one_tower_has_nothing_to_transfer_but_may_defer(transfer: str) -> None:
     assert scalar_error("replicated", 1, "sgd", modifiers=modifiers) <= EXACT
 
 
+@pytest.mark.row("G3.6")
 @pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
 @on_every_count
 def test_staging_delays_exactly_as_it_says(towers: int, optimizer: str, shared_on: str) -> None:
@@ -88,12 +89,14 @@ def test_staging_delays_exactly_as_it_says(towers: int, optimizer: str, shared_o
     assert scalar_error("parameter_server", towers, optimizer, shared_on=shared_on, modifiers=modifiers) <= EXACT
 
 
+@pytest.mark.row("S3.10")
 @pytest.mark.parametrize("steps", [2, 3])
 @on_every_count
 def test_local_sgd_averages_weights_when_it_says(towers: int, optimizer: str, steps: int) -> None:
     assert scalar_error("local_sgd", towers, optimizer, modifiers=Modifiers(local_sgd_steps=steps)) <= EXACT
 
 
+@pytest.mark.row("S3.10")
 def test_averaging_weights_after_every_step_of_sgd_is_averaging_gradients() -> None:
     weights = expected.of_manager("local_sgd", Modifiers(local_sgd_steps=1), SGD, 3)
     assert weights.error(expected.of_manager("replicated", Modifiers(), SGD, 3)) < 1e-12

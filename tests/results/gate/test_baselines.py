@@ -103,6 +103,9 @@ class TestStore:
         assert ids(loaded.records) == ids([first, second])
         assert len(loaded.problems) == 1 and f"{path}:2" in loaded.problems[0]
 
+    @pytest.mark.fault(
+        "R13", "several promote records into one file of baselines at once", survives="all are stored, each once"
+    )
     def test_several_that_promote_at_once_keep_all_and_each_once(self, directory: Path) -> None:
         all_of_them = [run(day, minute=minute) for minute in range(4) for day in range(1, 6)]
         with ThreadPoolExecutor(4) as pool:

@@ -83,6 +83,9 @@ def test_noise_is_kept_and_merged(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["noise.json"]
 
 
+@pytest.mark.fault(
+    "R13", "two save the noise of configurations into one file at once, as calibrate does", survives="all are stored"
+)
 def test_two_that_keep_noise_at_once_keep_all(tmp_path: Path) -> None:
     path, one = noise.path_of(tmp_path, "hardware"), Noise(noise=0.01, low=0.007, high=0.02, rounds=10)
     with ThreadPoolExecutor(4) as pool:

@@ -152,6 +152,7 @@ def test_independent_towers_win_nothing() -> None:
 IN_GRAPH, BETWEEN = "distributed_all_reduce", "collective_all_reduce"
 
 
+@pytest.mark.row("S1.6")
 def test_the_crossing_point_is_named() -> None:
     one = _manager(IN_GRAPH, {1: _at(100.0), 2: _at(180.0), 3: _at(200.0)})
     other = _manager(BETWEEN, {1: _at(80.0), 2: _at(180.0), 3: _at(240.0)})
@@ -188,6 +189,7 @@ def test_devices_of_one_process_cross_too_and_of_many_managers_only_those_that_d
     assert "replicated psgpu overtakes from 2 devices on" in sentence
 
 
+@pytest.mark.row("S0.6")
 @pytest.mark.parametrize(
     ("rates", "words"),
     [

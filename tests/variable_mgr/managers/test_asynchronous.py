@@ -82,6 +82,7 @@ def test_no_update_is_lost_or_torn() -> None:
     assert min(stale) >= 0 and max(stale) >= 1, "the towers ran at the same time"
 
 
+@pytest.mark.row("S3.3")
 @pytest.mark.parametrize("updates_by_the_other", [0, 1, 3])
 def test_staleness_counts_the_updates_of_others(updates_by_the_other: int) -> None:
     """Tower 0 waits after it has read the weights and before it updates them; tower 1 does not."""

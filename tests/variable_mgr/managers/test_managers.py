@@ -91,6 +91,7 @@ def _trained(
     return _Trained(name, towers, model, shared_on, steps)
 
 
+@pytest.mark.row("S1.5")
 @rotating("towers", [2, 3, 4], first=1)
 @pytest.mark.parametrize(
     ("name", "shared_on"),
@@ -203,6 +204,7 @@ def test_drift_is_seen() -> None:
             assert session.run(drift) == 0.25
 
 
+@pytest.mark.row("S1.2", "S3.11", "G3.2")
 def test_number_and_place_of_copies() -> None:
     weights = 4  # conv kernel and bias, logits kernel and bias
     shared = _trained("parameter_server", 2, _convolutional).manager.placed()

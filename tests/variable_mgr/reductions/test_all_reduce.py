@@ -62,6 +62,7 @@ def _assert_means(got: list[list[np.ndarray]], values: list[list[np.ndarray]], t
             np.testing.assert_array_equal(tensor, first, "all towers must receive the same bits")
 
 
+@pytest.mark.row("G3.3")
 @on_examples
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if ALGORITHMS[name].why_not(_place(2)) is None])
 def test_an_algorithm_is_the_mean(algorithm: str, examples: int) -> None:

@@ -146,6 +146,7 @@ def test_a_bad_record_ends_the_measurement_and_is_named(with_bad_record: Path) -
     assert input_stages.measure_after_run(**_values(failing)) == {}, "the run before it was valid"
 
 
+@pytest.mark.row("G1.4")
 @pytest.mark.parametrize("arrives_in_seconds", [1000.0, -1000.0])
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: float) -> None:
@@ -205,6 +206,7 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
     assert found == {"top_1_accuracies": 0.5, "top_5_accuracies": 0.75}
 
 
+@pytest.mark.row("G1.2")
 def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=4")
     found = shuffle_fullness.measure(**_values(chosen), seconds=3, clock=itertools.count().__next__)

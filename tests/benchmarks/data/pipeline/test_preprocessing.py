@@ -101,6 +101,7 @@ def test_random_crops_lie_within_the_bounds_of_the_paper() -> None:
     assert (tops < room / 3).any() and (tops > 2 * room / 3).any()
 
 
+@pytest.mark.row("G4.2")
 def test_decoding_a_part_is_cutting_the_whole() -> None:
     whole = dataclasses.replace(DISTORTED, fuse_decode_and_crop=False)
     for part, cut in _prepared(_photo(96, 128), [DISTORTED, whole], seeds=range(8)):

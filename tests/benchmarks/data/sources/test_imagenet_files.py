@@ -46,6 +46,7 @@ def plain(fake_imagenet: Path) -> list[list[tuple[np.ndarray, np.ndarray]]]:
     return read_towers(fake_imagenet, 2, 5)
 
 
+@pytest.mark.row("S3.6")
 def test_towers_share_one_epoch_without_overlap(
     fake_imagenet: Path, plain: list[list[tuple[np.ndarray, np.ndarray]]]
 ) -> None:

@@ -76,6 +76,11 @@ FAILING = ["crc", "cut_file", "bad_label", "truncated"]
 OTHERS = [kind for kind, found in FOUND_AS.items() if found is not None and kind not in FAILING]
 
 
+@pytest.mark.fault(
+    "R9",
+    "a record with a wrong checksum, cut off, no JPEG, or in a file that is cut off",
+    survives="reading ends, and file and record are named; with --skip_bad_records nothing else is lost",
+)
 @rotating("kind", [*FAILING, *OTHERS], first=2)
 def test_a_damaged_record_ends_reading_is_named_and_can_be_left_out(copied: Path, kind: str) -> None:
     file = copied / DAMAGED
@@ -267,6 +272,9 @@ def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
     assert [d.kind for d in found] == ["file"]
 
 
+@pytest.mark.fault(
+    "R4", "a FIFO or directory among photos; data check, and training", survives="it is named and not waited for"
+)
 def test_what_is_no_file_among_photos_is_a_defect_and_can_be_left_out(fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path)
     bad = sorted(tmp_path.rglob("*.JPEG"))[17]
@@ -287,6 +295,11 @@ def test_a_photo_of_many_bytes_is_a_defect(fake_imagenet: Path, tmp_path: Path) 
     assert str(explained).startswith(f"{bad}: ") and "it has 1099511627776 bytes, and the limit is" in str(explained)
 
 
+@pytest.mark.fault(
+    "R9",
+    "a TFRecord that states a length beyond all memory, with its right checksum; training",
+    survives="reading ends, and file, record and byte are named",
+)
 @pytest.mark.parametrize("length", [2**63 - 1, 2**40])
 def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, length: int) -> None:
     """TensorFlow's own reader would crash."""
@@ -298,6 +311,7 @@ def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, leng
     assert len(take_batches(copied, 30, batch_per_device=1, options=SKIP, skipping=True)) == 30
 
 
+@pytest.mark.fault("R9", "a photo of more pixels than memory holds", survives="it is named and not decoded")
 def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "MOST_PIXELS", 1000 * 1000)
     monkeypatch.setattr(preprocessing, "MOST_PIXELS", 1000 * 1000)

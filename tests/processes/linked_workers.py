@@ -72,7 +72,7 @@ def lead() -> None:
     own = free_addresses(2)
     proxies = [Proxy(address) for address in own]
     second_addresses = [proxies[0].address, own[1]]
-    command = [sys.executable, "-m", "tests.support.linked_workers", *second_addresses]
+    command = [sys.executable, "-m", "tests.processes.linked_workers", *second_addresses]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as second_worker:
         try:
             server = start_server([own[0], proxies[1].address], 0)

@@ -12,10 +12,11 @@ import pytest
 
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.config import config, flag, run_flags
-from tests import gpu_first
-from tests.gpu_first import Step
 from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, finished
+from tools import gpu_first
+from tools.gpu_first import Step
 
+pytestmark = pytest.mark.process
 Records = Callable[[], list[dict[str, Any]]]
 
 
@@ -27,7 +28,7 @@ def test_every_command_that_is_listed_can_be_run_on_one_gpu(
     runs = 0
     for line in capsys.readouterr().out.splitlines():
         words = shlex.split(line)
-        if str(RUN_BENCH[-1]) not in words and "tests.gpu_first" not in words:
+        if str(RUN_BENCH[-1]) not in words and "tools.gpu_first" not in words:
             continue
         changes = [word.partition("=")[2] for word in words if word.startswith("--change=")]
         assert all(change.partition(":")[0] in gpu_first.CHANGES for change in changes)
@@ -68,7 +69,7 @@ def test_what_no_flag_does_is_done(tmp_path: Path, records: Records) -> None:
     changes = ("--change=sync:0", f"--change=metadata:{raw}")
     flags = ("--device=cpu", "--model=mlp", "--batch_size=2", "--num_batches=2", f"--output_dir={tmp_path}/out")
     words = [*changes, "--", *flags, f"--trace_file={tmp_path}/trace.json"]
-    done = finished([sys.executable, "-m", "tests.gpu_first", *words], ROOT, USER_ENVIRONMENT)
+    done = finished([sys.executable, "-m", "tools.gpu_first", *words], ROOT, USER_ENVIRONMENT)
     assert done.status == 0, done.stderr
     assert records()[0]["environment"]["variables"]["TF_SYNC_ON_FINISH"] == "0"
     metadata = tf.compat.v1.RunMetadata.FromString(raw.read_bytes())

@@ -1,4 +1,4 @@
-"""What is done first on a GPU, in half an hour: `python -m tests.gpu_first FOLDER`.
+"""What is done first on a GPU, in half an hour: `python -m tools.gpu_first FOLDER`.
 
 Everything is written into the folder: the records of all runs to `results.jsonl`, the output of each step to
 `NAME.out` and `NAME.err`, the trace of a step as TensorFlow made it to `step.pb`, and a table of the steps to
@@ -25,14 +25,14 @@ from benchmarks.process.signals import until_stopped
 from results.record import Record
 from results.store import Store
 from results.text import Table
-from tests.support.commands import ROOT, RUN_BENCH
 
+_RUN_BENCH = (sys.executable, str(subprocesses.RUN_BENCH))
 _PERSISTENT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
 _GPU = ("--device=gpu", "--num_gpus=1", "--num_warmup_batches=10", "--num_batches=30")
 _RESNET50 = ("--model=resnet50", "--batch_size=128", *_GPU)
 _SPLIT = ("--device=gpu", "--num_gpus=2", "--virtual_gpus=2")
 _LIST_GPUS = "import tensorflow as tf; print(tf.__version__, tf.config.list_physical_devices('GPU'))"
-_GPU_TESTS = ("pytest", "-q", "-n", "0", str(ROOT / "tests" / "processes" / "test_gpu.py"))
+_GPU_TESTS = ("pytest", "-q", "-n", "0", str(subprocesses.RUN_BENCH.with_name("tests") / "processes" / "test_gpu.py"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,21 +51,21 @@ class Step:
     name: str
     words: Sequence[str]
     seconds: float = 120.0
-    program: Sequence[str] = RUN_BENCH
+    program: Sequence[str] = _RUN_BENCH
     changes: Sequence[str] = ()
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def command(self, folder: Path) -> list[str]:
         """Returns the words that are started."""
         changes = [f"--change={change}" for change in self.changes]
-        program = (sys.executable, "-m", "tests.gpu_first", *changes, "--") if changes else self.program
+        program = (sys.executable, "-m", "tools.gpu_first", *changes, "--") if changes else self.program
         of_run = (f"--output_dir={folder}", f"--session_id={self.name}") if self.is_run else ()
         return [word.replace("{folder}", str(folder)) for word in (*program, *self.words, *of_run)]
 
     @property
     def is_run(self) -> bool:
         """Whether it leaves a record."""
-        return self.program == RUN_BENCH and self.words[0].startswith("--")
+        return self.program == _RUN_BENCH and self.words[0].startswith("--")
 
 
 def steps() -> list[Step]:
@@ -205,7 +205,7 @@ def _row(name: str, end: tuple[str, str], record: Record | None) -> tuple[str, s
 
 def main(words: Sequence[str]) -> int:
     """Runs the steps, or one command line with changes."""
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu_first", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_first", description=__doc__)
     parser.add_argument("words", nargs="+", metavar="FOLDER", help="where everything goes")
     parser.add_argument("--list", action="store_true", help="print the commands and stop")
     parser.add_argument("--minutes", type=float, default=30.0, help="of all steps together (default 30)")

@@ -19,7 +19,7 @@ from tensorflow.core.framework import device_attributes_pb2, graph_pb2
 
 from benchmarks.cluster import launch_plan
 from benchmarks.graph import run_graph
-from tests.support.gpu_graphs import GPUS, Built
+from tests.benchmarks.run.gpu_graphs import GPUS, Built
 
 _KEPT = "the part of this worker is kept"
 _AS_LARGE_AS_NEEDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

@@ -1,4 +1,4 @@
-"""Compares with tf_cnn_benchmarks in alternating runs: `python -m tests.peers CHECKOUT [ROW ...]`.
+"""Compares with tf_cnn_benchmarks in alternating runs: `python -m tools.peers CHECKOUT [ROW ...]`.
 
 Finished rounds are kept, and a second call does only what is missing. Prints one table of all rows.
 """
@@ -18,14 +18,14 @@ from benchmarks.errors import BenchError, ExitStatus, UsageError
 from benchmarks.machine import provenance
 from benchmarks.process.signals import until_stopped
 from results import store
-from tests.peers import comparison
-from tests.peers.comparison import Round, Row
-from tests.peers.sides import RunFailedError, Sides, find_peer
+from tools.peers import comparison
+from tools.peers.comparison import Round, Row
+from tools.peers.sides import RunFailedError, Sides, find_peer
 
 
 def main(words: Sequence[str]) -> int:
     """Runs the missing rounds of the named rows (none: all), and prints the table; returns an exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.peers", description=__doc__)
     parser.add_argument("checkout", help="the repository that contains scripts/tf_cnn_benchmarks")
     parser.add_argument("rows", nargs="*", help="names of rows, with * and ? (default: all)")
     parser.add_argument("--python", default="", help="runs tf_cnn_benchmarks (default: an environment that is made)")

@@ -66,7 +66,7 @@ hypothesis.settings.register_profile(
 
 def main() -> int:
     """Returns the exit status."""
-    table = tomllib.loads((ROOT / "tests" / "mutation.toml").read_text())
+    table = tomllib.loads((ROOT / "tools" / "mutation.toml").read_text())
     modules = {entry["path"]: entry["tests"] for entry in table["module"]}
     parser = argparse.ArgumentParser(prog="make mutate", description=__doc__.splitlines()[0])
     parser.add_argument("module", nargs="?", choices=modules, help="if not given, all of them")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shlex
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +13,11 @@ import pytest
 from benchmarks.errors import ExitStatus
 from benchmarks.process.subprocesses import Ended
 from results.record import Status
-from tests.peers import __main__ as peers
-from tests.peers import comparison, sides
-from tests.peers.comparison import Round, Row
-from tests.peers.sides import Sides
 from tests.support.records import make_record
+from tools.peers import __main__ as peers
+from tools.peers import comparison, sides
+from tools.peers.comparison import Round, Row
+from tools.peers.sides import Sides
 
 pytestmark = pytest.mark.process
 HERE = {"cpu": "a CPU", "extensions": ["AVX2"], "cores": 2, "tensorflow": "2.21.0", "peer_tensorflow": "2.20.0"}
@@ -133,11 +131,6 @@ def test_sides_alternate_with_equal_flags_and_what_is_finished_is_not_run_again(
     assert [line["rounds"] for line in lines] == [1, 1, 0]
 
 
-def test_a_row_may_compare_this_suite_with_itself(compare: Compare, tmp_path: Path) -> None:
-    assert compare("--rounds=1", "al*") == ExitStatus.OK
-    assert [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()] == ["ours", "ours"]
-
-
 def test_a_cluster_is_one_server_and_two_workers_of_which_the_first_tells_the_rate(
     compare: Compare, tmp_path: Path
 ) -> None:
@@ -182,21 +175,6 @@ def test_our_failed_run_is_a_sentence_too(
     (tmp_path / "ours").write_text(f"#!/bin/sh\n{ours}\n")
     assert compare("alone") == ExitStatus.RUN_FAILED
     assert f"A run of this suite {seen}" in capsys.readouterr().err
-
-
-def test_after_ctrl_c_the_table_has_the_finished_rounds(
-    compare: Compare, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Sides.run
-
-    def interrupted(self: Sides, row: Row, side: str, number: int) -> float:
-        if number == 2 and side == "ours":
-            os.kill(os.getpid(), signal.SIGINT)
-        return run(self, row, side, number)
-
-    monkeypatch.setattr(Sides, "run", interrupted)
-    assert compare("--rounds=5", "pair") == ExitStatus.INTERRUPTED
-    assert "| 128 images/s | 160 images/s | 1.25 | 1 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -273,14 +251,6 @@ def test_without_a_python_an_environment_is_made_once(installs: Path, compare: C
         "tensorflow-cpu==2.21.0 psutil pandas",
         "--no-deps tf_keras portpicker",
     ]
-
-
-def test_an_environment_that_cannot_be_made_is_a_sentence_with_its_log(
-    installs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sides.sys, "executable", "/bin/false")
-    assert peers.main(["checkout", "pair"]) == ExitStatus.RUN_FAILED
-    assert "could not be made: out/peers/env.log says why" in capsys.readouterr().err
 
 
 def test_a_line_that_is_no_round_is_named(compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

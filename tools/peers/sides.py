@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import shlex
 import subprocess
@@ -10,16 +11,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.cluster import launch_plan
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, UsageError
 from benchmarks.process import subprocesses
 from benchmarks.process.subprocesses import Command, Ended
 from results.record import Record, Status
 from results.text import one_line
-from tests.peers.comparison import Row
-from tests.support.clusters import free_addresses
-from tests.support.commands import RUN_BENCH
+from tools.peers.comparison import Row
 
+_RUN_BENCH = (sys.executable, str(subprocesses.RUN_BENCH))
 _SCRIPT = Path("scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py")
 _ADDRESS = "https://github.com/tensorflow/benchmarks"
 # tf_cnn_benchmarks needs Keras 2, and what its imports name; what tf_keras asks for beside that, it does not use.
@@ -115,7 +116,7 @@ class Sides:
 
     output_dir: Path
     peer: Peer
-    ours: Sequence[str] = RUN_BENCH
+    ours: Sequence[str] = _RUN_BENCH
 
     def run(self, row: Row, side: str, number: int) -> float:
         """Runs a side of a row once, and returns what it measured, in the row's unit.
@@ -192,18 +193,18 @@ def _run_one(
 
 def _run_cluster(words: Sequence[str], log: Path) -> Ended:
     """Runs one parameter server and two workers of tf_cnn_benchmarks; returns how worker 0 ended, whose log it is."""
-    addresses = free_addresses(3)
-    hosts = (f"--ps_hosts={addresses[0]}", f"--worker_hosts={','.join(addresses[1:])}")
+    cluster = launch_plan.with_free_ports(launch_plan.on_this_host("ps:1,worker:2"))
+    hosts = (f"--ps_hosts={','.join(cluster.ps)}", f"--worker_hosts={','.join(cluster.workers)}")
     with log.open("wb") as first, log.with_suffix(".others.log").open("wb") as others:
         commands = [
             Command(
                 words=[*words, *hosts, f"--job_name={job}", f"--task_index={index}"],
-                stdout=first if index == 0 and job == "worker" else others,
-                stderr=first if index == 0 and job == "worker" else others,
+                stdout=output,
+                stderr=output,
                 variables=_VARIABLES,
-                ends_all=lambda job=job, index=index: job == "worker" and index == 0,
+                ends_all=functools.partial(bool, output is first),
             )
-            for job, index in (("worker", 0), ("worker", 1), ("ps", 0))
+            for job, index, output in (("worker", 0, first), ("worker", 1, others), ("ps", 0, others))
         ]
         return subprocesses.supervise(*commands, timeout_seconds=_RUN_SECONDS)[0]
 
