@@ -128,9 +128,9 @@ def test_an_interleaved_run_takes_no_traced_steps(
 ) -> None:
     trace = traced_steps.trace
 
-    def as_if_interleaved(*arguments: Any, **named: Any) -> None:
-        arguments[4].steps_per_slice = 1
-        trace(*arguments, **named)
+    def as_if_interleaved(run: Any) -> None:
+        run.log.steps_per_slice = 1
+        trace(run)
 
     monkeypatch.setattr(traced_steps, "trace", as_if_interleaved)
     assert run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3").status == 0
