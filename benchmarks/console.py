@@ -100,7 +100,6 @@ def _print(line: str, stream: TextIO | None) -> None:
 
 
 def _takes_a_line(stream: TextIO | None) -> bool:
-    """Returns whether a line can be written without waiting for the reader of a pipe or a stopped terminal."""
     try:
         return stream is None or bool(select.select([], [stream], [], 0)[1])
     except (OSError, ValueError):  # it is closed, or no file
@@ -232,7 +231,6 @@ def _columns() -> int:
 
 
 def _write(text: str) -> None:
-    """Writes to the terminal of stderr, which may have been closed."""
     stream = _stderr()
     with contextlib.suppress(OSError, ValueError):
         if stream is not None:

@@ -29,8 +29,8 @@ def parse_json(text: str | bytes) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Returns what a TOML text holds; raises as `parse_json` does."""
-    found: dict[str, Any] = _parsed(tomllib.loads, text)
-    return found
+    table: dict[str, Any] = _parsed(tomllib.loads, text)
+    return table
 
 
 def shortened(text: str) -> str:

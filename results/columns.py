@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from results.record import Record
-from results.statistics import MIN_STEPS_FOR_INTERVAL
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
 
 # The parts of a record that are plain mappings.
@@ -68,7 +68,6 @@ def _loss(which: int) -> Callable[[Record], Any]:
 
 
 def _busiest_ps(record: Record) -> float | None:
-    """Returns the bytes per second that the busiest parameter server sends and receives."""
     sent = (record.placement.get("sent_per_step") or {}).get("busiest_ps_bytes")
     seconds = record.measurement.step_seconds
     return sent * len(seconds) / sum(seconds) if sent and seconds else None

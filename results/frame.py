@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import os
 import re
 import warnings
@@ -65,7 +66,7 @@ class Results:
         """
         named = [column for column in COLUMNS if re.search(rf"\b{column.name}\b", condition)]
         kept = _fulfilled(_frame(self.records, named), condition)
-        return dataclasses.replace(self, records=[one for one, keep in zip(self.records, kept, strict=True) if keep])
+        return dataclasses.replace(self, records=list(itertools.compress(self.records, kept)))
 
     def to_frame(self) -> pd.DataFrame:
         """Returns a row per run, with the columns of `results.csv` (docs/reference/columns.md)."""
@@ -75,8 +76,8 @@ class Results:
         """Returns a row per run, with a column per field of its configuration, such as `input.cycle_length`."""
         rows = []
         for record in self.records:
-            own = {"run_id": record.identity.run_id}
-            rows.append(own | flat(record.config) | own)  # first, and not what a configuration calls so
+            run_id = {"run_id": record.identity.run_id}
+            rows.append(run_id | flat(record.config) | run_id)  # first, and not what a configuration calls so
         return pd.DataFrame(rows, columns=None if rows else ["run_id"]).convert_dtypes()
 
     def steps(self) -> pd.DataFrame:
@@ -110,15 +111,11 @@ class Results:
 def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
     """Reads the records of files, or of directories with a `results.jsonl`; without any, those in `out`.
 
-    Lines that are not records are left out, with a warning for each.
-
-    Args:
-        paths: the files and directories; a run that is in several counts once.
-        where: see `Results.where`.
+    A run that is in several files counts once. Lines that are not records are left out, with a warning for each.
 
     Raises:
         OSError: a file cannot be read.
-        FilterError: `where` is no condition.
+        FilterError: `where` is no condition; see `Results.where`.
     """
     named = [Path(path) for path in paths] or [Path("out")]
     loaded = loading.load(*(path / store.JSONL_NAME if path.is_dir() else path for path in named))
@@ -129,7 +126,6 @@ def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
 
 
 def _frame(records: Sequence[Record], columns: Sequence[Column]) -> pd.DataFrame:
-    """Returns a row per record, with these columns."""
     series = {column.name: _series(list(map(column.of, records)), column.kind) for column in columns}
     frame = pd.DataFrame(series, index=range(len(records)))
     return _with_units(frame, {column.name: column.unit for column in columns if column.unit})
@@ -149,15 +145,15 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
             kept &= frame[name].astype("string").fillna("").str.lower() == value.lower()
         return list(kept)
     try:  # without the variables of this program
-        found = frame.eval(condition, engine="python", local_dict={}, global_dict={})
+        fulfilled = frame.eval(condition, engine="python", local_dict={}, global_dict={})
     except pd.errors.UndefinedVariableError as error:
         name = str(error).partition("'")[2].partition("'")[0]
         raise FilterError(f"there is no column '{name}'", unknown=name) from error
     except Exception as error:  # pandas raises almost anything
         raise FilterError(" ".join(str(error).split()) or type(error).__name__) from error
-    if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
+    if not isinstance(fulfilled, pd.Series) or not pd.api.types.is_bool_dtype(fulfilled):
         raise FilterError("it is no condition that is true or false for each run")
-    return list(found.fillna(False))
+    return list(fulfilled.fillna(False))
 
 
 def _series(values: Sequence[Any], kind: type) -> pd.Series[Any]:
@@ -201,18 +197,14 @@ def _table(
 
 def _steps(record: Record) -> Iterator[tuple[Any, ...]]:
     taken, images = record.measurement, record.measurement.images_per_step
-    waits, early = taken.input_wait_seconds, len(taken.warmup_losses)
-    times = [("warmup", seconds) for seconds in taken.warmup_step_seconds]
-    if taken.first_step_seconds is not None:
-        times.insert(0, ("first", taken.first_step_seconds))
-    before = len(times)
-    times += [("measured", seconds) for seconds in taken.step_seconds]
-    measured = (taken.top_1_accuracies, taken.top_5_accuracies, taken.loss_scales, waits)
-    for at, (phase, seconds) in enumerate(times):
+    early = [] if taken.first_step_seconds is None else [("first", taken.first_step_seconds)]
+    early += [("warmup", seconds) for seconds in taken.warmup_step_seconds]
+    measured = (taken.top_1_accuracies, taken.top_5_accuracies, taken.loss_scales, taken.input_wait_seconds)
+    for at, (phase, seconds) in enumerate([*early, *(("measured", seconds) for seconds in taken.step_seconds)]):
         rate = images / seconds if images and seconds else None
-        others = [_at(values, at - before) for values in measured]
-        loss = _at(taken.losses, at - before) if at >= before else _at(taken.warmup_losses, at - before + early)
-        yield phase, at + 1, seconds, rate, loss, *others
+        number = at - len(early)  # of the measured step
+        losses = (taken.losses, number) if number >= 0 else (taken.warmup_losses, number + len(taken.warmup_losses))
+        yield phase, at + 1, seconds, rate, _at(*losses), *(_at(values, number) for values in measured)
 
 
 def _at(values: Sequence[Any], index: int) -> Any:

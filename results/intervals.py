@@ -146,10 +146,7 @@ def between_runs(candidates: Iterable[Sequence[float]]) -> float:
 def is_faster(one: Interval, other: Interval, blocks: Sequence[Sequence[float]] = ()) -> bool:
     """Returns whether one rate is clearly above another: by 95 % intervals that do not overlap, or by pairs.
 
-    Args:
-        one: a rate of processes.
-        other: another.
-        blocks: the rates of both in the same blocks, see `slower_than_best`; empty if they have none in common.
+    `blocks` are the rates of both in the same blocks, see `slower_than_best`; empty if they have none in common.
     """
     return one.low > other.high or slower_than_best(blocks) == [1]
 
@@ -157,16 +154,13 @@ def is_faster(one: Interval, other: Interval, blocks: Sequence[Sequence[float]] 
 def slower_than_best(rates: Sequence[Sequence[float]]) -> list[int]:
     """Returns the indices of candidates that are slower than the fastest, by a paired t test at 99 %.
 
-    In a block all candidates run one after the other, so a disturbance of a whole block cancels.
-
-    Args:
-        rates: of each candidate, in the order of the blocks; a block that only some have is ignored, and fewer than
-            three blocks show nothing.
+    In a block all candidates run one after the other, so a disturbance of a whole block cancels. `rates` are those of
+    each candidate by block; a block that only some have is ignored, and fewer than three blocks show nothing.
     """
     blocks = min(map(len, rates), default=0)
     if blocks < ENOUGH_REPEATS:
         return []
-    paired = [each[:blocks] for each in rates]
+    paired = [candidate[:blocks] for candidate in rates]
     best = max(paired, key=geometric_mean)
-    ratios = [[high / low for high, low in zip(best, each, strict=True)] for each in paired]
-    return [number for number, each in enumerate(ratios) if of_repeats(each, _CONFIDENCE).low > 1]
+    ratios = [[high / low for high, low in zip(best, candidate, strict=True)] for candidate in paired]
+    return [number for number, candidate in enumerate(ratios) if of_repeats(candidate, _CONFIDENCE).low > 1]

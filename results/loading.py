@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import errno
 import gc
 import io
@@ -13,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from msgspec.structs import replace
+
 from results.record import Record, Shared, UnknownFormatError
 
 _MOST_PROBLEMS = 20  # of one file
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
-# How files begin that users take for records, and what to say of them.
+# How files begin that users take for records, and the message about them.
 _FOREIGN_FORMATS = (
     (codecs.BOM_UTF16_LE, _UTF16),
     (codecs.BOM_UTF16_BE, _UTF16),
@@ -32,14 +33,6 @@ _FOREIGN_FORMATS = (
     (b"version https://git-lfs", "is a pointer of Git LFS and not the file itself: run git lfs pull"),
     (b"[", "is a JSON array, and a file of records has one record per line: jq -c '.[]' makes that of it"),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """The records of a file, and a sentence for every line that is not a record."""
-
-    records: list[Record]
-    problems: list[str]
 
 
 def open_file(path: Path) -> io.BufferedReader:
@@ -68,25 +61,69 @@ def load(*paths: Path) -> Loaded:
     Raises:
         OSError: a file cannot be read, or is no regular file.
     """
-    kept = Kept()
-    problems: list[str] = []
-    shared: Shared = {}
+    loaded = Loaded()
     for path in paths:
         with open_file(path) as file:
-            problems += load_lines(file, path, kept, shared)
-    return Loaded(kept.records, problems)
+            loaded.add_lines(file, path)
+    return loaded
 
 
-class Kept:
-    """Records without duplicates, in the order in which they were read."""
+class Loaded:
+    """Records without duplicates, in the order in which they were read.
+
+    Attributes:
+        records: the records.
+        problems: a sentence for every line that is not a record, or that contradicts an earlier one.
+    """
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.problems: list[str] = []
         self._numbers: dict[str, int] = {}  # by id, in `records`
         self._by_key: dict[str, Record] = {}
+        self._shared: Shared = {}
 
-    def add(self, record: Record) -> Iterator[str]:
-        """Keeps a record, and yields what contradicts an earlier one, to follow its place."""
+    def add_lines(self, file: IO[bytes], path: Path) -> None:
+        """Adds the records of an open file."""
+        records_before = len(self.records)
+        problems: list[str] = []
+        conflicts: list[int] = []
+        begins_otherwise = False
+        enabled = gc.isenabled()
+        gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
+        try:
+            for number, line in enumerate(file, start=1):
+                if number == 1:
+                    begins_otherwise = not line.startswith((b"{", codecs.BOM_UTF8, *CONFLICT_MARKS))
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                    if foreign := foreign_format(line):
+                        self.problems.append(f"{path} {foreign}.")
+                        return
+                if line.startswith(CONFLICT_MARKS):
+                    conflicts.append(number)
+                    continue
+                try:
+                    if line.strip():
+                        record = Record.from_json(line, self._shared)
+                        problems += (f"{path}:{number}: {contradiction}" for contradiction in self._add(record))
+                except UnknownFormatError as error:
+                    problems.append(f"{path}:{number}: {error}")
+                except ValueError as error:
+                    problems.append(f"{path}:{number}: skipped a damaged line ({error}).")
+        finally:
+            if enabled:
+                gc.enable()
+        if conflicts:
+            problems.insert(
+                0, f"{path}:{conflicts[0]}: has a merge conflict of git; the records of both sides are read."
+            )
+        if problems and begins_otherwise and len(self.records) == records_before:
+            problems = [f"{path} does not hold records: none of its lines is one."]
+        if len(problems) > _MOST_PROBLEMS:
+            problems[_MOST_PROBLEMS:] = [f"{path}: {len(problems) - _MOST_PROBLEMS} more lines have such a problem."]
+        self.problems += problems
+
+    def _add(self, record: Record) -> Iterator[str]:
         number = self._numbers.setdefault(record.identity.run_id, len(self.records))
         if number < len(self.records) and _is_same_run(self.records[number], record):
             self.records[number] = record
@@ -104,78 +141,45 @@ class Kept:
                 )
             key += "*"
             like = self._by_key.setdefault(key, record)
-        self.records.append(record.with_config_key(key))
+        self.records.append(_with_config_key(record, key))
 
 
-def _is_same_run(one: Record, other: Record) -> bool:
-    """Returns whether records of one id are of one run: one of them may be published, and lack what is private."""
+def _with_config_key(record: Record, key: str) -> Record:
+    if key == record.identity.config_key:
+        return record
+    return replace(record, identity=replace(record.identity, config_key=key))
+
+
+def _is_same_run(record: Record, other: Record) -> bool:
+    # One of them may be published, and lack what is private.
     return (
-        one.identity.time_utc == other.identity.time_utc
-        and one.status == other.status
-        and one.measurement.step_seconds == other.measurement.step_seconds
+        record.identity.time_utc == other.identity.time_utc
+        and record.status == other.status
+        and record.measurement.step_seconds == other.measurement.step_seconds
     )
 
 
-def _unlike(one: Record, other: Record) -> set[str]:
-    """Returns the fields in which configurations with one key differ, as far as both have them."""
-    if one.config is other.config:
+def _unlike(record: Record, other: Record) -> set[str]:
+    if record.config is other.config:
         return set()
-    names = one.config.keys() & other.config.keys() - {*one.config_not_in_key, *other.config_not_in_key}
-    return {name for name in names if _differ(one.config[name], other.config[name])}
+    names = record.config.keys() & other.config.keys() - {*record.config_not_in_key, *other.config_not_in_key}
+    return {name for name in names if _differ(record.config[name], other.config[name])}
 
 
-def _differ(one: Any, other: Any) -> bool:
-    """Returns whether values differ; of parts of a configuration, as far as both have them."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return any(_differ(one[name], other[name]) for name in one.keys() & other.keys())
-    return bool(one != other)
-
-
-def load_lines(file: IO[bytes], path: Path, kept: Kept, shared: Shared) -> list[str]:
-    """Keeps the records of an open file, and returns what is to be said of its lines."""
-    is_first = len(kept.records)
-    problems: list[str] = []
-    conflicts: list[int] = []
-    begins_otherwise = False
-    enabled = gc.isenabled()
-    gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
-    try:
-        for number, line in enumerate(file, start=1):
-            if number == 1:
-                begins_otherwise = not line.startswith((b"{", codecs.BOM_UTF8, *CONFLICT_MARKS))
-                line = line.removeprefix(codecs.BOM_UTF8)
-                if foreign := foreign_format(line):
-                    return [f"{path} {foreign}."]
-            if line.startswith(CONFLICT_MARKS):
-                conflicts.append(number)
-                continue
-            try:
-                if line.strip():
-                    problems += (f"{path}:{number}: {said}" for said in kept.add(Record.from_json(line, shared)))
-            except UnknownFormatError as error:
-                problems.append(f"{path}:{number}: {error}")
-            except ValueError as error:
-                problems.append(f"{path}:{number}: skipped a damaged line ({error}).")
-    finally:
-        if enabled:
-            gc.enable()
-    if conflicts:
-        problems.insert(0, f"{path}:{conflicts[0]}: has a merge conflict of git; the records of both sides are read.")
-    if problems and begins_otherwise and len(kept.records) == is_first:
-        problems = [f"{path} does not hold records: none of its lines is one."]
-    if len(problems) > _MOST_PROBLEMS:
-        problems[_MOST_PROBLEMS:] = [f"{path}: {len(problems) - _MOST_PROBLEMS} more lines have such a problem."]
-    return problems
+def _differ(value: Any, other: Any) -> bool:
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return any(_differ(value[name], other[name]) for name in value.keys() & other.keys())
+    return bool(value != other)
 
 
 def foreign_format(line: bytes) -> str:
-    """Returns what is to be said of a file with this first line, to follow its name; nothing if it may hold records.
+    """Returns what a file with this first line is, to follow its name; nothing if it may hold records.
 
     The beginning of a record, which was left by a process that was killed, may.
     """
-    found = next((said for start, said in _FOREIGN_FORMATS if line.startswith(start)), "")
-    if not found and b"\0" in line[:4] and line[:4].strip(b"\0"):
-        found = _UTF16
-    if not found and line.strip() == b"{":
-        found = "is indented JSON, and a file of records has one record per line: jq -c . makes that of it"
-    return found
+    sentence = next((reason for start, reason in _FOREIGN_FORMATS if line.startswith(start)), "")
+    if not sentence and b"\0" in line[:4] and line[:4].strip(b"\0"):
+        sentence = _UTF16
+    if not sentence and line.strip() == b"{":
+        sentence = "is indented JSON, and a file of records has one record per line: jq -c . makes that of it"
+    return sentence

@@ -38,15 +38,15 @@ def without_secrets(words: Sequence[str]) -> list[str]:
     secret value: after `=`, after `:` as in a header, or as the next word after a flag. What signs in to an address is
     a secret as well.
     """
-    found: list[str] = []
+    masked: list[str] = []
     follows_flag = False
     for word in words:
         if follows_flag and not word.startswith("--"):
-            found.append(MASK)
+            masked.append(MASK)
         else:
-            found.append(_without_users(_without_values(_without_value_of_flag(word), _names_secret)))
+            masked.append(_without_users(_without_values(_without_value_of_flag(word), _names_secret)))
         follows_flag = _FLAG.fullmatch(word) is not None and _names_secret(word, is_header=False)
-    return found
+    return masked
 
 
 def without_passwords(text: str) -> str:
@@ -55,7 +55,7 @@ def without_passwords(text: str) -> str:
 
 
 def _without_value_of_flag(word: str) -> str:
-    """Returns `--name=value`, masked to its end if the name is a secret's and no further flag stands in it."""
+    # The value is masked to the end of the word, unless a further flag stands in it.
     name = _FLAG.match(word)
     if not name or word[name.end() :][:1] != "=" or " -" in word or not _names_secret(name[0], is_header=False):
         return word

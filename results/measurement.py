@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from results import statistics
+from results import step_statistics
 
 _STEPS_FOR_P999 = 1000
 _LAST_STEPS = 10
@@ -30,12 +30,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 def _of_run(workers: Literal["sum", "max"]) -> msgspec.Meta:
-    """A number of a run; `workers` combines those of a cluster's workers. Other fields take the first worker's."""
+    # A number of a run: how those of a cluster's workers combine. Other fields take the first worker's.
     return msgspec.Meta(extra={"of_run": workers})
 
 
 def _of_step(workers: Literal["mean", "max", "first", "each"]) -> msgspec.Meta:
-    """A number that a step may yield besides its time and loss; `workers` combines those of a cluster's workers."""
+    # A number that a step may yield besides its time and loss: how those of a cluster's workers combine.
     return msgspec.Meta(extra={"of_step": workers})
 
 
@@ -138,8 +138,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def _rules(kind: str) -> dict[str, str]:
     hints = typing.get_type_hints(Measurement, include_extras=True)
-    found = ((name, meta.extra or {}) for name, hint in hints.items() for meta in getattr(hint, "__metadata__", ()))
-    return {name: extra[kind] for name, extra in found if kind in extra}
+    metas = ((name, meta.extra or {}) for name, hint in hints.items() for meta in getattr(hint, "__metadata__", ()))
+    return {name: extra[kind] for name, extra in metas if kind in extra}
 
 
 # How the numbers of a cluster's workers combine, by the name of the field.
@@ -199,12 +199,12 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
     """Returns the telemetry of each physical GPU, once, by its name: `GPU 0`, or in a cluster `GPU 0 of worker 1`."""
-    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    by_uuid: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for worker, process in enumerate(measurement.telemetry):
         of_worker = f" of worker {worker}" if len(measurement.telemetry) > 1 else ""
         for gpu in process.get("gpus", ()):
-            found.setdefault(gpu["uuid"], (f"GPU {gpu['index']}{of_worker}", gpu))
-    return dict(found.values())
+            by_uuid.setdefault(gpu["uuid"], (f"GPU {gpu['index']}{of_worker}", gpu))
+    return dict(by_uuid.values())
 
 
 def derive(
@@ -236,7 +236,6 @@ def derive(
 
 
 def _loss_difference(measurement: Measurement) -> float | None:
-    """Returns the mean difference of the last losses to those in fp32; None if one of them is not finite."""
     pairs = list(zip(measurement.losses, measurement.fp32_losses, strict=False))[-_LAST_STEPS:]
     differences = [loss - in_fp32 for loss, in_fp32 in pairs if loss is not None and in_fp32 is not None]
     whole = pairs and len(differences) == len(pairs) and math.isfinite(sum(differences))
@@ -246,14 +245,14 @@ def _loss_difference(measurement: Measurement) -> float | None:
 def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, Any]:
     if images is None:
         return {}
-    rate = statistics.rate_interval(seconds, images)
+    rate = step_statistics.rate_interval(seconds, images)
     low, high = rate.bounds
     return {
         "images_per_sec": rate.value,
         "images_per_sec_low": low,
         "images_per_sec_high": high,
         "images_per_sec_per_device": rate.value / num_devices,
-        "images_per_sec_jitter": statistics.rate_jitter(seconds, images),
+        "images_per_sec_jitter": step_statistics.rate_jitter(seconds, images),
     }
 
 
@@ -273,7 +272,6 @@ def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices
 
 
 def _input_wait_share(measurement: Measurement) -> float | None:
-    """Returns the share of the measured time that steps spent waiting for input."""
     waits, seconds = measurement.input_wait_seconds, measurement.step_seconds
     if measurement.tower_step_seconds:  # a wait is then a mean over towers, so the time must be one too
         seconds = [s for tower in measurement.tower_step_seconds for s in tower]
@@ -283,40 +281,41 @@ def _input_wait_share(measurement: Measurement) -> float | None:
 
 def _stragglers(measurement: Measurement, *, towers_share_cores: bool) -> dict[str, Any]:
     """Returns which worker and which tower is slower than the others by more than the noise, and how much slower."""
-    steps, apart = measurement.step_seconds, measurement.tower_step_seconds
-    of_workers = bool(measurement.worker_step_seconds)
-    of_tower = _LEAST_RATIO_ON_SHARED_CORES if towers_share_cores else statistics.LEAST_RATIO
-    if apart and of_workers:
-        worker = statistics.straggler(apart, steps, asynchronous=True)
-    else:
-        worker = statistics.straggler(measurement.worker_compute_seconds, steps)
-    if apart and not of_workers:
-        tower = statistics.straggler(apart, steps, asynchronous=True, least_ratio=of_tower)
-    else:
-        tower = statistics.straggler(measurement.tower_compute_seconds, steps, least_ratio=of_tower)
-    names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
-    derived: dict[str, Any] = {}
-    for found, (member, ratio) in zip((worker, tower), names, strict=True):
-        if found:
-            derived |= {member: found[0], ratio: found[1]}
-    return derived
+    steps, asynchronous = measurement.step_seconds, measurement.tower_step_seconds
+    of_workers = bool(asynchronous and measurement.worker_step_seconds)
+    of_towers = bool(asynchronous and not measurement.worker_step_seconds)
+    worker, worker_ratio = step_statistics.straggler(
+        asynchronous if of_workers else measurement.worker_compute_seconds, steps, asynchronous=of_workers
+    ) or (None, None)
+    tower, tower_ratio = step_statistics.straggler(
+        asynchronous if of_towers else measurement.tower_compute_seconds,
+        steps,
+        asynchronous=of_towers,
+        least_ratio=_LEAST_RATIO_ON_SHARED_CORES if towers_share_cores else step_statistics.LEAST_RATIO,
+    ) or (None, None)
+    return {
+        "slowest_worker": worker,
+        "straggler_ratio": worker_ratio,
+        "slowest_tower": tower,
+        "slowest_tower_ratio": tower_ratio,
+    }
 
 
 def _resources(measurement: Measurement) -> dict[str, Any]:
     """Returns power, CPU time and memory of all processes together; a sum is known only if all its parts are."""
-    seen = [process for process in measurement.telemetry if "gpus" in process]
-    if not seen or len(seen) < len(measurement.telemetry):
+    processes = [process for process in measurement.telemetry if "gpus" in process]
+    if not processes or len(processes) < len(measurement.telemetry):
         return {}
     # Processes may share a GPU or a host. Each has a name, so it counts once.
-    watts = {name: value for process in seen for name, value in process["mean_watts"].items()}
-    used = [gpu["peak_memory_bytes"] for process in seen for gpu in process["gpus"]]
+    watts = {name: value for process in processes for name, value in process["mean_watts"].items()}
+    used = [gpu["peak_memory_bytes"] for process in processes for gpu in process["gpus"]]
     total = sum(watts.values()) if watts and None not in watts.values() else None
     # The energy of pauses between steps counts, since the power is a mean over them, too.
-    seconds = max([sum(measurement.step_seconds), *(process.get("window_seconds", 0.0) for process in seen)])
+    seconds = max([sum(measurement.step_seconds), *(process.get("window_seconds", 0.0) for process in processes)])
     images = (measurement.images_per_step or 0) * len(measurement.step_seconds)
     return {
         "power_watts": total,
         "images_per_joule": images / (total * seconds) if total and images else None,
-        "cpu_cores_used": sum(process["cpu_cores_used"] for process in seen),
+        "cpu_cores_used": sum(process["cpu_cores_used"] for process in processes),
         "gpu_memory_reserved_bytes": max((one for one in used if one is not None), default=None),
     }

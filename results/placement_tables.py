@@ -15,13 +15,12 @@ _PER_DEVICE = ("variable", "slot", "gradient", "staged")
 def grouped(variables: Iterable[tuple[str, str, Sequence[int], int, Sequence[str]]]) -> list[dict[str, Any]]:
     """Returns variables for the record, grouped by kind and devices.
 
-    Args:
-        variables: of each its name, kind, shape, bytes of a copy, and the devices of its copies.
+    Each is given as its name, kind, shape, bytes of a copy, and the devices of its copies.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
     for name, kind, shape, size, devices in variables:
         groups.setdefault((kind, tuple(devices)), []).append([name, list(shape), size])
-    return [{"kind": kind, "devices": list(on), "variables": found} for (kind, on), found in groups.items()]
+    return [{"kind": kind, "devices": list(on), "variables": members} for (kind, on), members in groups.items()]
 
 
 def merged(placements: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -29,33 +28,33 @@ def merged(placements: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     if len(placements) == 1:
         return placements[0]
     first = placements[0]
-    found: dict[str, Any] = {
+    whole: dict[str, Any] = {
         **first,
-        "tower_devices": [device for one in placements for device in one.get("tower_devices", ())],
+        "tower_devices": [device for placement in placements for device in placement.get("tower_devices", ())],
     }
     for name in (f"{what}_bytes_per_device" for what in _PER_DEVICE):
-        found[name] = {}
-        for one in placements:
-            for device, size in one.get(name, {}).items():
-                found[name][device] = max(size, found[name].get(device, 0))
+        whole[name] = {}
+        for placement in placements:
+            for device, size in placement.get(name, {}).items():
+                whole[name][device] = max(size, whole[name].get(device, 0))
     variables: dict[tuple[str, str, int], tuple[Sequence[int], dict[str, None]]] = {}
-    for group in itertools.chain.from_iterable(one.get("variable_groups", ()) for one in placements):
+    for group in itertools.chain.from_iterable(placement.get("variable_groups", ()) for placement in placements):
         for name, shape, size in group["variables"]:
             _, devices = variables.setdefault((name, group["kind"], size), (shape, {}))
             devices.update(dict.fromkeys(group["devices"]))
     copies = [(name, kind, shape, size, list(on)) for (name, kind, size), (shape, on) in variables.items()]
-    found["variable_groups"] = grouped(copies)
-    found["variables"] = sum(len(on) for *_, on in copies)
-    found["weights"] = sum(len(on) for _, kind, _, _, on in copies if kind == "weight")
+    whole["variable_groups"] = grouped(copies)
+    whole["variables"] = sum(len(on) for *_, on in copies)
+    whole["weights"] = sum(len(on) for _, kind, _, _, on in copies if kind == "weight")
     summed: dict[str, dict[tuple[str, ...], None]] = {}
-    for group in itertools.chain.from_iterable(one.get("aggregations", ()) for one in placements):
+    for group in itertools.chain.from_iterable(placement.get("aggregations", ()) for placement in placements):
         for gradient in group["gradients"]:
             summed.setdefault(gradient, {}).update(dict.fromkeys(map(tuple, group["operations"])))
-    found["aggregations"] = aggregated({name: list(operations) for name, operations in summed.items()})
-    measured = [one["measured_per_step"] for one in placements if one.get("measured_per_step")]
+    whole["aggregations"] = aggregated({name: list(operations) for name, operations in summed.items()})
+    measured = [placement["measured_per_step"] for placement in placements if placement.get("measured_per_step")]
     if len(measured) == len(placements):
-        found["measured_per_step"] = added(measured)
-    return found
+        whole["measured_per_step"] = added(measured)
+    return whole
 
 
 def aggregated(summed: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
@@ -63,7 +62,7 @@ def aggregated(summed: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, 
     groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for gradient, operations in summed.items():
         groups.setdefault(tuple(map(tuple, operations)), []).append(gradient)
-    return [{"operations": [list(one) for one in done], "gradients": names} for done, names in groups.items()]
+    return [{"operations": list(map(list, done)), "gradients": names} for done, names in groups.items()]
 
 
 def added(values: Sequence[Any]) -> Any:
@@ -192,6 +191,5 @@ def devices(names: Sequence[str]) -> str:
 
 
 def _cells(side: Mapping[str, Sequence[float | None]] | None, kind: str) -> list[str]:
-    """Returns the number and the bytes of a kind."""
     sent = (None, None) if side is None else side.get(kind, (0, 0))
     return ["unknown" if number is None else f"{number:.12g}" for number in sent]

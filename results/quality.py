@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from results.input_verdict import verdict
+from results.input_bottleneck import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
-from results.statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 from results.text import counted
 
 BUSY_LOAD_PER_CORE = 0.5
@@ -24,12 +24,18 @@ _CLOCK_FALL_SHARE = 0.05
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains.
+    """The conditions of a run.
 
-    `input_options` are those of its input, as of `results.input_verdict.advice`. `load_per_core` is None where it says
-    nothing: where it is known what other processes used during the run, and where nothing was measured. Training was to
-    end at the top-1 accuracy `wanted_accuracy`, if it is not None. With `evaluates_only`, images decide on the steps.
-    Of `steps_per_round` steps, one does more than the others.
+    Attributes:
+        load_per_core: before the run; None if it is known what other processes used during the run, or if nothing was
+            measured.
+        cpu_devices: logical CPU devices.
+        cores: of the CPU.
+        training: whether it trains.
+        input_options: as of `results.input_bottleneck.advice`.
+        wanted_accuracy: the top-1 accuracy at which training was to end.
+        evaluates_only: the number of images decides on the number of steps.
+        steps_per_round: of so many steps, one does more than the others.
     """
 
     load_per_core: float | None
@@ -76,7 +82,7 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
 
 def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[str]:
     if wanted is not None and measurement.evaluations and measurement.seconds_to_accuracy is None:
-        best = max(one["top_1_accuracy"] for one in measurement.evaluations)
+        best = max(evaluation["top_1_accuracy"] for evaluation in measurement.evaluations)
         yield (
             f"No evaluation reached --stop_at_top_1_accuracy={wanted:g}: the best accuracy was {best:.4f}. "
             "Train longer with more --num_epochs, or change the learning rate."
@@ -193,7 +199,7 @@ def _of_steps(measurement: Measurement, derived: Derived, conditions: Conditions
 
 
 def _jitter_share(measurement: Measurement, derived: Derived) -> float:
-    """Returns the jitter over the rate; of asynchronous towers, whose common steps are uneven, the largest of one."""
+    # The common steps of asynchronous towers are uneven, so the largest jitter of one tower counts.
     towers = [seconds for seconds in measurement.tower_step_seconds if len(seconds) >= MIN_STEPS_FOR_INTERVAL]
     if measurement.tower_step_seconds:
         return max((rate_jitter(seconds, 1) / rate(seconds, 1) for seconds in towers), default=0.0)

@@ -25,7 +25,7 @@ from results.version import SUITE_VERSION
 
 FORMAT_VERSION: Literal[1] = 1
 # Key in the environment of a run whose steps were interleaved with those of another run: steps per time slice.
-STEPS_PER_TURN = "steps_per_turn"
+STEPS_PER_SLICE = "steps_per_turn"
 # A reader of JSON rounds an integer beyond these.
 _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**64 - 1
 # No run takes so long; sums and products of larger numbers overflow.
@@ -118,15 +118,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     format_version: Literal[1] = FORMAT_VERSION
 
     @property
-    def in_turn(self) -> bool:
-        """Returns whether its steps were interleaved with those of another run."""
-        return STEPS_PER_TURN in self.environment
-
-    def with_config_key(self, key: str) -> Record:
-        """Returns the record with another key of its configuration."""
-        if key == self.identity.config_key:
-            return self
-        return replace(self, identity=replace(self.identity, config_key=key))
+    def is_interleaved(self) -> bool:
+        """Whether its steps were interleaved with those of another run."""
+        return STEPS_PER_SLICE in self.environment
 
     def cleaned(self) -> Record:
         """Returns the record as it is saved, printed and sent: secrets are masked, and no text controls its reader."""
@@ -162,11 +156,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def from_json(cls, line: str | bytes, shared: Shared | None = None) -> Record:
-        """Reads the output of `to_json`.
-
-        Args:
-            line: the record.
-            shared: holds parts of earlier records; equal parts of this one become the same objects.
+        """Reads the output of `to_json`. Parts equal to those of earlier records, in `shared`, are the same objects.
 
         Raises:
             UnknownFormatError: this version cannot read the record's `format_version`.
@@ -180,7 +170,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             identity = fields["identity"]
             command = shared.setdefault(("command", "\0".join(identity.command)), identity.command)
             msgspec.structs.force_setattr(identity, "command", command)
-            return cls(**fields | {name: _read(name, fields[name], shared) for name in _SHARED})
+            return cls(**fields | {name: _read_part(name, fields[name], shared) for name in _SHARED})
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise _why_not_read(line, error) from error
 
@@ -212,26 +202,26 @@ class _Format(msgspec.Struct):
 
 def _why_not_read(line: bytes, error: Exception) -> ValueError:
     try:
-        found = msgspec.json.decode(_harmless_line(line), type=_Format).format_version
+        version = msgspec.json.decode(_harmless_line(line), type=_Format).format_version
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ValueError(f"not a record: {error}")
-    if found == FORMAT_VERSION:
+    if version == FORMAT_VERSION:
         return ValueError(f"not a record of format {FORMAT_VERSION}: {error}")
     return UnknownFormatError(
-        f"The record has format {found}, and format {FORMAT_VERSION} is read here: read it with the version that wrote "
-        "it (suite_commit)."
+        f"The record has format {version}, and format {FORMAT_VERSION} is read here: read it with the version that "
+        "wrote it (suite_commit)."
     )
 
 
 def _harmless_line(line: bytes) -> bytes:
-    """Returns JSON whose text controls no reader; nearly every line is so already, as its bytes show."""
+    # Nearly every line is harmless already, as its bytes show.
     is_plain = (line.isascii() and b"\x7f" not in line) or line.decode().strip().isprintable()
     if is_plain and (b"\\" not in line or b"\\" not in line.replace(rb"\\", b"").replace(rb"\"", b"")):
         return line
     return msgspec.json.encode(strict(msgspec.json.decode(line)))
 
 
-def _read(name: str, text: msgspec.Raw, shared: Shared) -> Any:
+def _read_part(name: str, text: msgspec.Raw, shared: Shared) -> Any:
     """Returns a part of a record after a check of what views read, or what was read of equal text before.
 
     Runs of one machine or configuration have most of it in common. That is two thirds of the memory of a record, and
@@ -240,12 +230,12 @@ def _read(name: str, text: msgspec.Raw, shared: Shared) -> Any:
     key = name, bytes(text)
     if key not in shared:
         try:
-            found = _CHECKS[name].decode(text)
+            part = _CHECKS[name].decode(text)
             if name in PARTS:
-                found = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
+                part = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
         except msgspec.ValidationError as error:
             raise msgspec.ValidationError(f"{name}: {error}") from error
-        shared[key] = found
+        shared[key] = part
     return shared[key]
 
 
@@ -257,7 +247,6 @@ def _read_entry(text: msgspec.Raw, shared: Shared) -> Any:
 
 
 def _check_steps(status: Status, step_seconds: Sequence[float]) -> None:
-    """Raises a `ValidationError` if the measured steps cannot be those of a run."""
     if status is Status.OK and not step_seconds:
         raise msgspec.ValidationError("status is ok, but no step was measured")
     if step_seconds and not (min(step_seconds) >= 0 and 0 < sum(step_seconds) < _LONGEST_SECONDS):
@@ -326,7 +315,7 @@ def strict(value: Any, levels: int = _DEEPEST) -> Any:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns a mapping without nested ones, whose entries are named `outer.inner`."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
+        entries |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return entries

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from results import columns
-from results.loading import CONFLICT_MARKS, Kept, Loaded, foreign_format, load_lines, open_file
+from results.loading import CONFLICT_MARKS, Loaded, foreign_format, open_file
 from results.record import Record
 
 JSONL_NAME = "results.jsonl"
@@ -77,12 +77,12 @@ class Store:
 
     def load(self, offset: int = 0) -> Loaded:
         """Reads the records from byte `offset` on; none if the file was removed."""
-        if not self.jsonl_path.exists():
-            return Loaded([], [])
-        kept = Kept()
-        with open_file(self.jsonl_path) as file:
-            file.seek(offset)
-            return Loaded(kept.records, load_lines(file, self.jsonl_path, kept, {}))
+        loaded = Loaded()
+        if self.jsonl_path.exists():
+            with open_file(self.jsonl_path) as file:
+                file.seek(offset)
+                loaded.add_lines(file, self.jsonl_path)
+        return loaded
 
     def append(self, *records: Record) -> list[str]:
         """Appends records to both files, which are made anew if they were removed. On return they are on disk.
@@ -112,18 +112,18 @@ class Store:
         """Adds rows to the CSV, or rebuilds it from the JSONL; returns a sentence for every damaged line."""
         if self._append_rows(records, after=after):
             return []
-        kept: list[str] = []
+        sentences: list[str] = []
         if not after and self.csv_path.is_file():  # the JSONL was moved away: these rows are nowhere else
             backup = self.csv_path.with_suffix(f".{int(time.time())}.csv")
             os.replace(self.csv_path, backup)
-            kept.append(
+            sentences.append(
                 f"{self.jsonl_path} is new, so the rows of the earlier {self.csv_path.name} are now in {backup}."
             )
         file.seek(0)
-        found = Kept()
-        problems = load_lines(file, self.jsonl_path, found, {})
-        replace(self.csv_path, as_csv(found.records))
-        return [*kept, *problems]
+        loaded = Loaded()
+        loaded.add_lines(file, self.jsonl_path)
+        replace(self.csv_path, as_csv(loaded.records))
+        return [*sentences, *loaded.problems]
 
     def _append_rows(self, records: Sequence[Record], *, after: bytes) -> bool:
         """Appends rows to the CSV if it has these columns and ends with the record `after`; returns whether it did."""

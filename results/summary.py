@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results import intervals, statistics
+from results import intervals, step_statistics
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
 from results.text import counted
@@ -127,8 +127,8 @@ class Row:
     @property
     def status(self) -> str:
         """Returns the status of the repeats; if they differ, each with its count."""
-        found = Counter(record.status for record in self.records)
-        return ", ".join(f"{count} {status}" if len(found) > 1 else status for status, count in found.items())
+        counts = Counter(record.status for record in self.records)
+        return ", ".join(f"{count} {status}" if len(counts) > 1 else status for status, count in counts.items())
 
     @property
     def reason(self) -> str:
@@ -224,16 +224,16 @@ def _row(records: Sequence[Record]) -> Row:
     if not 0 < rate < math.inf:  # stored: steps may be shorter than any
         return Row(records=records)
     derived = valid[0].derived
-    found = Interval.of(rate, derived.images_per_sec_low, derived.images_per_sec_high)
+    interval = Interval.of(rate, derived.images_per_sec_low, derived.images_per_sec_high)
     if len(valid) > 1:
-        found = intervals.of_repeats(rates)
-    if not (0 < found.low <= rate * _ROUNDED and rate <= found.high * _ROUNDED < math.inf):  # stored: anything
-        found = Interval(rate)
-    return Row(records=records, images_per_sec=found)
+        interval = intervals.of_repeats(rates)
+    if not (0 < interval.low <= rate * _ROUNDED and rate <= interval.high * _ROUNDED < math.inf):  # stored: anything
+        interval = Interval(rate)
+    return Row(records=records, images_per_sec=interval)
 
 
 def _rate(record: Record) -> float:
-    return statistics.rate(record.measurement.step_seconds, record.measurement.images_per_step or 0)
+    return step_statistics.rate(record.measurement.step_seconds, record.measurement.images_per_step or 0)
 
 
 def between_runs(rows: Iterable[Row]) -> float:
@@ -243,13 +243,11 @@ def between_runs(rows: Iterable[Row]) -> float:
 
 def _among_processes(rows: Sequence[Row]) -> list[Row]:
     between = between_runs(row for row in rows if row.images_per_sec is not None)
-    found = []
-    for row in rows:
-        if row.images_per_sec is not None:
-            rate = row.images_per_sec.widened(between) if len(row.valid) == 1 else row.images_per_sec
-            row = dataclasses.replace(row, among_processes=rate)
-        found.append(row)
-    return found
+
+    def among_processes(rate: Interval, row: Row) -> Row:
+        return dataclasses.replace(row, among_processes=rate.widened(between) if len(row.valid) == 1 else rate)
+
+    return [row if row.images_per_sec is None else among_processes(row.images_per_sec, row) for row in rows]
 
 
 def _distinctions(rows: Sequence[Row]) -> list[str]:
@@ -259,15 +257,15 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         by_model.setdefault(row.config.get("model"), []).append(row)
     varying = {model: _varying_fields(group) for model, group in by_model.items()}
-    found = []
+    distinctions = []
     for row in rows:
         first, names = row.records[0], varying[row.config.get("model")]
         words = [f"{name} {value}" for name, value in _flat(row.config).items() if name in names]
         if len(machines) > 1:
             version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
             words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
-        found.append(", ".join(words))
-    return found
+        distinctions.append(", ".join(words))
+    return distinctions
 
 
 def _varying_fields(rows: Sequence[Row]) -> set[str]:
@@ -281,11 +279,10 @@ def _varying_fields(rows: Sequence[Row]) -> set[str]:
             fields = _flat(row.config)
             for name in names if row.config.get("input") else names - of_input:
                 values[name].add(repr(fields.get(name)))
-    return {name for name, found in values.items() if len(found) > 1}
+    return {name for name, texts in values.items() if len(texts) > 1}
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with the options of its input as fields of their own."""
     return {name: value for name, value in config.items() if name != "input"} | (config.get("input") or {})
 
 
@@ -353,9 +350,7 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
 def synthetic_ratio(record: Record, results: Path) -> float | None:
     """Returns the rate of a run over that of the same run with synthetic images; None if there is none, or no rate.
 
-    Args:
-        record: of a run that reads images.
-        results: a file of records, of which only those of synthetic runs are parsed.
+    Of `results`, a file of records, only those of synthetic runs are parsed.
     """
     rate, reads_images = record.derived.images_per_sec, record.config.get("data_name") != "synthetic"
     if rate is None or not reads_images or record.kind is not Kind.RUN or record.status is not Status.OK:
@@ -371,5 +366,5 @@ def synthetic_ratio(record: Record, results: Path) -> float | None:
                 except ValueError:
                     continue  # `report` warns of such lines
     rows = summarize([record, *others])
-    found = Siblings(rows).of(rows[0], DATA, {"data_name": "synthetic"})
-    return None if found is None else rate / found.rate
+    synthetic = Siblings(rows).of(rows[0], DATA, {"data_name": "synthetic"})
+    return None if synthetic is None else rate / synthetic.rate

@@ -269,7 +269,7 @@ OPTIONS = {
         "benchmarks/data/options.py",
         "benchmarks/config/rule_table.py",
         "benchmarks/data/pipeline/preprocessing.py",
-        "results/input_verdict.py",  # names it as advice
+        "results/input_bottleneck.py",  # names it as advice
     },
 }
 

@@ -15,8 +15,8 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.option import Flag
-from results.exchange import publication, publication_check
-from results.exchange.publication_check import Checked
+from results.exchange import publication
+from results.exchange.publication import Checked
 from results.report.anomalies import title
 from results.store import JSONL_NAME
 from results.text import counted
@@ -67,7 +67,7 @@ def _written(folder: Path, directory: Path) -> Checked:
         DataError: it does not pass.
     """
     try:
-        checked = publication_check.check(folder, _WORDS)
+        checked = publication.check(folder, _WORDS)
         if checked.refusals:
             _print(checked)
             raise DataError(f"publish: {checked.refusals[0]} Nothing was written.")
@@ -91,7 +91,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if not (directory / JSONL_NAME).is_file():
         raise UsageError(f"{directory}: there is no {JSONL_NAME} in it. Name a folder that `publish` made.")
     try:
-        checked = publication_check.check(directory, _WORDS)
+        checked = publication.check(directory, _WORDS)
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}. Publish again.") from error
     except UnicodeDecodeError as error:

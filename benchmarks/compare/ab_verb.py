@@ -23,13 +23,14 @@ from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.sweep.progress import what_is_run
 from results.gate import noise
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparability import (
+from results.gate.comparison import (
     config_differences,
     hardware_in_words,
     listed,
     software_differences,
     software_in_words,
 )
+from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial
@@ -131,12 +132,12 @@ def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) 
     except noise.NoiseFileError as error:
         raise DataError(str(error)) from error
     if stored is None:
-        return noise.QUIET_THRESHOLD
-    if stored.in_turn != record.in_turn:
-        how = "interleaved steps" if stored.in_turn else "whole runs"
+        return QUIET_THRESHOLD
+    if stored.is_interleaved != record.is_interleaved:
+        how = "interleaved steps" if stored.is_interleaved else "whole runs"
         notes.append(f"{stored.title}: calibrate has measured the noise of {how} ({path}): run it again.")
-        return noise.QUIET_THRESHOLD
-    if stored.threshold > noise.QUIET_THRESHOLD:
+        return QUIET_THRESHOLD
+    if stored.threshold > QUIET_THRESHOLD:
         notes.append(
             f"{stored.title}: the threshold is {100 * stored.threshold:.1f} %, twice the noise of equal runs on this "
             f"machine ({100 * stored.noise:.1f} %, {path})."
@@ -186,7 +187,7 @@ AB_FLAGS: Groups = {
             "threshold",
             float,
             "smallest drop in percent that matters",
-            default=f"{100 * noise.QUIET_THRESHOLD:g}, or twice the noise if that is larger",
+            default=f"{100 * QUIET_THRESHOLD:g}, or twice the noise if that is larger",
         ),
         Flag(
             "max_rounds",

@@ -14,13 +14,12 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.option import Flag, Groups, only
-from results.gate import baseline_check, baselines, rounds
+from results.gate import baseline_check, baselines, rounds, session_history
+from results.gate.baseline_check import MOST_SESSIONS
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparability import UnlikeError, hardware_in_words
-from results.gate.noise import QUIET_THRESHOLD
+from results.gate.comparison import UnlikeError, hardware_in_words
+from results.gate.decision import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup, sessions
-from results.gate.session_limits import MOST_SESSIONS
-from results.gate.views import history_view
 from results.record import Record
 from results.text import Table, counted
 
@@ -79,15 +78,15 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"--plot={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
     directory = _directory(values)
     records = record_files.load(record_files.paths(words)) if words else _stored(directory)
-    found = history_view.histories(record_files.matching(records, values["where"]))
+    found = session_history.histories(record_files.matching(records, values["where"]))
     if not found:
         where = ", ".join(words) or directory
         raise UsageError(f"There are no ok runs{_such(values)} in {where}. `baseline promote FILE` adds some.")
     as_json = values["output_format"] == "json"
-    say(history_view.as_json(found) if as_json else "\n".join(history_view.as_text(found)))
+    say(session_history.as_json(found) if as_json else "\n".join(session_history.as_text(found)))
     if plot is not None:
         try:
-            drawn = history_view.draw(found, plot)
+            drawn = session_history.draw(found, plot)
         except OSError as error:
             raise UsageError(f"--plot={plot}: {error.strerror or error}. Name a file that can be written.") from error
         if drawn < len(found):
@@ -143,7 +142,7 @@ def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
             "`baseline list` prints them."
         )
     for group in rounds.group(found).values():
-        table = history_view.sessions_table(sessions(group.records))
+        table = session_history.sessions_table(sessions(group.records))
         _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", table)
 
 

@@ -18,6 +18,7 @@ from benchmarks.machine import hardware
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from results.gate import noise
+from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.gate.noise import Noise
 
 # A drop that a gate should not miss, in thresholds.
@@ -60,7 +61,7 @@ def _store(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         suite_commit=first.identity.suite_commit,
         title=title,
-        in_turn=first.in_turn,
+        is_interleaved=first.is_interleaved,
     )
     for line in lines(found):
         say(line)
@@ -95,13 +96,15 @@ def _percent(share: float) -> str:
 
 
 def _advice(found: Noise) -> str:
-    if found.threshold > noise.QUIET_THRESHOLD:
+    if found.threshold > QUIET_THRESHOLD:
+        advice = (
+            "let the run use all cores" if found.is_interleaved else "give the run fewer threads than there are cores"
+        )
         return (
             "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
-            f"{'let the run use all cores' if found.in_turn else 'give the run fewer threads than there are cores'}; "
-            "then calibrate again."
+            f"{advice}; then calibrate again."
         )
-    if noise.NOISE_IN_THRESHOLD * found.high > noise.QUIET_THRESHOLD:
+    if NOISE_IN_THRESHOLD * found.high > QUIET_THRESHOLD:
         return "Quiet enough for 5 %, but these rounds are too few to be sure: set more --rounds."
     return "Quiet enough for 5 %."
 

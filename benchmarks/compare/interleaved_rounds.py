@@ -24,7 +24,7 @@ from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, r
 from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.trackers import tracker_list as trackers
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparability import differences, hardware, listed
+from results.gate.comparison import differences, hardware, listed
 from results.gate.findings import Finding, Verdict
 from results.gate.rounds import rate, why_failed
 from results.gate.trial import Trial
@@ -222,7 +222,11 @@ def _why_not_interleaved(pair: Pair) -> str:
     sides = ((BASE, pair.base), (CANDIDATE, pair.candidate))
     if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not rate(record)]:
         return f"started at once, {' '.join(failed)}"
-    return "" if pair.base.in_turn and pair.candidate.in_turn else "a side does not know how to interleave steps."
+    return (
+        ""
+        if pair.base.is_interleaved and pair.candidate.is_interleaved
+        else "a side does not know how to interleave steps."
+    )
 
 
 def _refuse_unlike_hardware(pair: Pair) -> None:

@@ -11,8 +11,8 @@ from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.option import Flag
 from results import store
+from results.gate import views
 from results.gate.findings import Findings
-from results.gate.views import json_view, junit_view, text_view
 
 OUTPUT_FLAGS: list[Flag] = [
     Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
@@ -27,10 +27,10 @@ OUTPUT_FLAGS: list[Flag] = [
     Flag("benchmark_json", str, "write input of github-action-benchmark, which draws rates over commits", path="file"),
 ]
 _FILES: Mapping[str, Callable[[Findings], str]] = {
-    "json": json_view.render,
-    "junit": junit_view.render,
-    "markdown": text_view.render_markdown,
-    "benchmark_json": json_view.render_github_benchmark,
+    "json": views.render_json,
+    "junit": views.render_junit,
+    "markdown": views.render_markdown,
+    "benchmark_json": views.render_github_benchmark,
 }
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _STATUS = {"regressed": ExitStatus.REGRESSED, "undecided": ExitStatus.UNDECIDED, "passed": ExitStatus.OK}
@@ -57,13 +57,13 @@ def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
     Raises:
         UsageError: a file cannot be written.
     """
-    view = json_view if values["output_format"] == "json" else text_view
-    say(view.render(findings).rstrip("\n"))
+    render_stdout = views.render_json if values["output_format"] == "json" else views.render_text
+    say(render_stdout(findings).rstrip("\n"))
     summary = os.environ.get(_STEP_SUMMARY)
     if summary:
         try:
             with open(summary, "a", encoding="utf-8") as file:
-                file.write("\n" + text_view.render_markdown(findings))
+                file.write("\n" + views.render_markdown(findings))
         except OSError as error:
             warn(f"${_STEP_SUMMARY}={summary} cannot be written: {error.strerror or error}.")
     for name, render in _FILES.items():

@@ -26,7 +26,7 @@ from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store, save
 from models import specs
-from results.input_verdict import advice, costs, out_of_order
+from results.input_bottleneck import advice, costs, out_of_order
 from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
 from results.text import Table

@@ -36,7 +36,7 @@ from results.gate.rounds import rate, why_failed
 from results.intervals import Interval, geometric_mean
 from results.measurement import Measurement
 from results.record import Record, Status
-from results.statistics import MIN_STEPS_FOR_INTERVAL
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted
 
 DEFAULT_TIME_LIMIT_SECONDS = 300.0

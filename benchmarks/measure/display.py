@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.console import progress, say
 from benchmarks.measure.result_text import accuracy_line, result_lines
 from benchmarks.measure.timing import Phase
-from results import statistics
+from results import step_statistics
 from results.measurement import Measurement
 from results.record import Record
 from results.text import fact_lines
@@ -24,9 +24,9 @@ def step_line(
 
     It has the rate so far, its standard error and jitter, and the last step's loss and accuracies.
     """
-    rate = statistics.rate(step_seconds, images_per_step)
-    uncertainty = statistics.rate_uncertainty(step_seconds, images_per_step)
-    jitter = statistics.rate_jitter(step_seconds, images_per_step)
+    rate = step_statistics.rate(step_seconds, images_per_step)
+    uncertainty = step_statistics.rate_uncertainty(step_seconds, images_per_step)
+    jitter = step_statistics.rate_jitter(step_seconds, images_per_step)
     numbers = "".join(f"\t{number:.3f}" for number in (loss, *accuracies))
     return f"{step}\timages/sec: {rate:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f}){numbers}"
 
@@ -175,7 +175,7 @@ class TextDisplay(Display):
     def part(self, measurement: Measurement, task: str, leader: str) -> None:
         """Prints this process' own rate."""
         seconds = measurement.step_seconds
-        own = statistics.rate(seconds, measurement.images_per_step or 0)
+        own = step_statistics.rate(seconds, measurement.images_per_step or 0)
         say(_RULE)
         say(f"{task}: {own:.2f} images/sec in {len(seconds)} steps; {leader} has the total and keeps the record")
 

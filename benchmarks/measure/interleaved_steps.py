@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from benchmarks.console import in_words, warn
 from benchmarks.errors import OverdueError
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from results.record import STEPS_PER_TURN
+from results.record import STEPS_PER_SLICE
 
 _VARIABLE = "CNN_BENCH_TURNS"
 _FIRST = "first"
@@ -56,7 +56,7 @@ def pair() -> tuple[End, End]:
 
 def environment(steps_per_slice: int | None) -> dict[str, int]:
     """Returns what marks the record of an interleaved run."""
-    return {} if steps_per_slice is None else {STEPS_PER_TURN: steps_per_slice}
+    return {} if steps_per_slice is None else {STEPS_PER_SLICE: steps_per_slice}
 
 
 def waited_in_vain(said: str) -> bool:

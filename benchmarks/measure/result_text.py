@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.devices.roofline import amount
-from results import statistics
+from results import step_statistics
 from results.measurement import Measurement, named_gpus
 from results.record import Record
 from results.text import counted
@@ -90,7 +90,7 @@ def _cluster_lines(record: Record) -> list[str]:
     workers = measurement.worker_step_seconds
     if len(workers) > 1:
         images = (measurement.images_per_step or 0) // len(workers)
-        rates = ", ".join(f"{statistics.rate(seconds, images):.2f}" for seconds in workers if seconds)
+        rates = ", ".join(f"{step_statistics.rate(seconds, images):.2f}" for seconds in workers if seconds)
         lines.append(f"workers:        {rates} images/sec")
     slowest = {"worker": (derived.slowest_worker, derived.straggler_ratio)}
     slowest["tower"] = (derived.slowest_tower, derived.slowest_tower_ratio)

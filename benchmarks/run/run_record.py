@@ -92,9 +92,11 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
     why = None
     if death.out_of_memory:
         why = f"The kernel killed the run because memory ran out; it held {held}, and {limit} is the limit"
-    elif death.signal == signal.SIGABRT and addresses != resource.RLIM_INFINITY:
-        size = f"{addresses / 2**30:.1f} GiB"
-        why = f"The run was aborted, as TensorFlow is where ulimit -v allows no more memory; the limit is {size}"
+    elif death.signal in (signal.SIGABRT, signal.SIGSEGV) and addresses != resource.RLIM_INFINITY:
+        size, name = f"{addresses / 2**30:.1f} GiB", signal.strsignal(death.signal)
+        why = (
+            f"TensorFlow ended the run ({name}), as it does where ulimit -v allows no more memory; the limit is {size}"
+        )
     if why:
         status, reason = Status.OUT_OF_MEMORY, out_of_memory(why, config.workload, config.devices)
     else:

@@ -34,7 +34,7 @@ from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.run import loop, reference_loops
 from benchmarks.tracing import graph_files, profiles, traced_steps
 from benchmarks.training import pipeline
-from results.input_verdict import LEAST_REPORTED_WAIT
+from results.input_bottleneck import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import REFERENCE_LOOPS
 
 

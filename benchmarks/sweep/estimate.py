@@ -12,7 +12,7 @@ from benchmarks.config.config import Config
 from benchmarks.machine.hardware import usable_cores
 from models import specs
 from results.record import Record, Status, key_of
-from results.statistics import rate
+from results.step_statistics import rate
 
 T = TypeVar("T", bound=Hashable)
 

@@ -25,7 +25,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
 from benchmarks.sweep.progress import SweepDisplay, grid_lines, what_is_run
 from benchmarks.trackers import tracker_list as trackers
-from results.gate.comparability import differences, listed
+from results.gate.comparison import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
 from results.report.anomalies import warnings_of

@@ -24,7 +24,7 @@ from results.intervals import (
     of_repeats,
     slower_than_best,
 )
-from results.statistics import rate_interval
+from results.step_statistics import rate_interval
 
 T = TypeVar("T", bound=Hashable)
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results import store
-from results.exchange import mllog, step_times
+from results.exchange import step_times
 from results.intervals import Interval
-from results.record import Kind, Record, strict
+from results.record import Kind, Record, Status, strict
 from results.report.anomalies import title
 from results.report.contents import Report
 from results.summary import Row, manager_of, summarize
@@ -35,6 +35,17 @@ TABLES: Mapping[str, str] = {
 }
 _PREFIX = "cnn_train_bench_"
 _NANOSECONDS = 1e9
+_MLLOG = ":::MLLOG"
+_POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+# Numbers of the record in `tracked_stats`, by their names there.
+_MLLOG_STATS = {
+    "throughput": "images_per_sec",
+    "throughput_low": "images_per_sec_low",
+    "throughput_high": "images_per_sec_high",
+    "step_ms_p50": "step_ms_p50",
+    "step_ms_p90": "step_ms_p90",
+    "step_ms_p99": "step_ms_p99",
+}
 
 
 class MissingPackageError(ImportError):
@@ -90,36 +101,36 @@ def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
     return file.getvalue()
 
 
-def render_markdown(records: Sequence[Record], table: str = "runs") -> str:
+def render_markdown(records: Sequence[Record]) -> str:
     """Returns the report's Markdown, without its plots."""
     return Report(records).markdown()
 
 
-def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
+def render_bencher(records: Sequence[Record]) -> str:
     """Returns Bencher Metric Format: per configuration, `throughput` in images/s and `latency` of a step in ns.
 
     Bounds are those of the 95 % interval. Source: bencher.dev/docs/reference/bencher-metric-format.
     """
     rows = [row for row in summarize(records) if row.images_per_sec is not None]
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for name, row in zip(_names(rows), rows, strict=True):
         images = row.valid[0].measurement.images_per_step or 0
         latency = row.measured.inverse(_NANOSECONDS * images)
-        found[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
-    return json.dumps(strict(found), allow_nan=False, indent=1) + "\n"
+        metrics[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
+    return json.dumps(strict(metrics), allow_nan=False, indent=1) + "\n"
 
 
-def render_mllog(records: Sequence[Record], table: str = "runs") -> str:
+def render_mllog(records: Sequence[Record]) -> str:
     """Returns the lines of MLPerf's logging library for each run, in the order of the records."""
-    found: list[str] = []
+    lines: list[str] = []
     for record in records:
         if record.kind is Kind.RUN:
             with contextlib.suppress(*ODD_VALUE):  # an odd record has times that no run has
-                found += list(mllog.lines(record))
-    return "".join(f"{line}\n" for line in found)
+                lines += list(mllog_lines(record))
+    return "".join(f"{line}\n" for line in lines)
 
 
-def render_openmetrics(records: Sequence[Record], table: str = "runs") -> str:
+def render_openmetrics(records: Sequence[Record]) -> str:
     """Returns gauges per configuration, for the textfile collector of Prometheus' node_exporter.
 
     The text is valid both as OpenMetrics 1.0 and as Prometheus' text format. Names end in their unit. A configuration
@@ -207,7 +218,6 @@ def _labels(row: Row) -> dict[str, str]:
 
 
 def _family(name: str, meaning: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:
-    """Returns the lines of a gauge; none without samples."""
     lines = [f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} gauge"] if samples else []
     for labels, value in samples:
         quoted = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
@@ -219,14 +229,74 @@ def _escaped(text: str) -> str:
     return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
+def mllog_lines(record: Record) -> Iterator[str]:
+    """Yields the `:::MLLOG` lines of a run, with what its record has.
+
+    The format is that of MLPerf's logging library (github.com/mlcommons/logging). The run is no MLPerf submission, and
+    the lines do not pass MLPerf's compliance checker: nothing is written that the record does not know, such as the
+    submitter or the size of the training set, the benchmark is the model's name, and `run_stop` has the status
+    `success` if the run was valid, not if it reached a target.
+
+    `time_ms` is in ms since 1970. It follows from the record's end and the durations of steps and evaluations, as
+    `step_times.StepTimes` describes: `init_start` is the start of the process, `init_stop` and `run_start` that of the
+    first step, and `run_stop` the end. Throughput is in images/s.
+    """
+    times, config, taken = step_times.of_record(record), record.config, record.measurement
+    trains = config.get("forward_only") is not True
+    yield _mllog_line(times.began, _START, "init_start")
+    facts = {
+        "submission_benchmark": config.get("model"),
+        "global_batch_size": taken.images_per_step,
+        "seed": config.get("seed"),
+        "opt_name": config.get("optimizer") if trains else None,
+        "opt_base_learning_rate": config.get("learning_rate") if trains else None,
+        "opt_weight_decay": config.get("weight_decay") if trains else None,
+        "eval_samples": taken.evaluations[-1].get("images") if taken.evaluations else None,
+    }
+    for key, value in facts.items():
+        if value is not None:
+            yield _mllog_line(times.began, _POINT, key, value)
+    yield _mllog_line(times.first_step, _END, "init_stop")
+    yield _mllog_line(times.first_step, _START, "run_start")
+    for evaluation, (begin, end) in zip(taken.evaluations, times.evaluations, strict=True):
+        where = {"epoch_num": evaluation.get("epochs"), "step_num": evaluation.get("step")}
+        where = {name: number for name, number in where.items() if number is not None}
+        yield _mllog_line(begin, _START, "eval_start", metadata=where)
+        if (accuracy := evaluation.get("top_1_accuracy")) is not None:
+            yield _mllog_line(end, _POINT, "eval_accuracy", accuracy, where)
+        yield _mllog_line(end, _END, "eval_stop", metadata=where)
+    numbers = {name: getattr(record.derived, field) for name, field in _MLLOG_STATS.items()}
+    stats = {name: number for name, number in numbers.items() if number is not None}
+    if stats:
+        step = {"step_num": times.numbers[-1]} if times.numbers else {}
+        yield _mllog_line(times.ended, _POINT, "tracked_stats", stats, step)
+    status = "success" if record.status is Status.OK else "aborted"
+    yield _mllog_line(times.ended, _END, "run_stop", metadata={"status": status})
+
+
+def _mllog_line(
+    seconds: float, event_type: str, key: str, value: Any = None, metadata: Mapping[str, Any] | None = None
+) -> str:
+    event = {
+        "namespace": "",
+        "time_ms": round(1000 * seconds),
+        "event_type": event_type,
+        "key": key,
+        "value": value,
+        "metadata": metadata or {},
+    }
+    # MLPerf's parser takes the last token of a line for its beginning, and text of a record may hold one.
+    return f"{_MLLOG} {json.dumps(strict(event), allow_nan=False).replace(':::', chr(92) + 'u003a::')}"
+
+
 FORMATS: Mapping[str, Format] = {
     "csv": Format("a row per run, as results.csv", render_csv, has_tables=True),
     "json": Format("the same with types and units", render_json, has_tables=True),
     "parquet": Format(
         "the same for data frames; needs the extra 'parquet'", render_parquet, has_tables=True, is_binary=True
     ),
-    "md": Format("the report without its plots", render_markdown),
-    "bencher": Format("Bencher Metric Format", render_bencher),
-    "mllog": Format("MLPerf's log lines of each run", render_mllog),
-    "openmetrics": Format("for node_exporter's textfile collector", render_openmetrics),
+    "md": Format("the report without its plots", lambda records, table: render_markdown(records)),
+    "bencher": Format("Bencher Metric Format", lambda records, table: render_bencher(records)),
+    "mllog": Format("MLPerf's log lines of each run", lambda records, table: render_mllog(records)),
+    "openmetrics": Format("for node_exporter's textfile collector", lambda records, table: render_openmetrics(records)),
 }

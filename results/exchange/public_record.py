@@ -1,4 +1,4 @@
-"""Takes out of a record what may name people, hosts, places or files.
+"""A record for the public: whether it is whole, and what of it names no person, host, place or file.
 
 What is public follows from the type of a value: numbers, truth values, and words that a flag of the suite may have.
 Other text is private, except for a few fields whose text has a form of its own, such as a version, and the title that
@@ -8,16 +8,19 @@ the user gives the machine. So a field that is added later needs no line here.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from results.gate.comparability import hardware_in_words
+from results.gate.comparison import HARDWARE, hardware_in_words
 from results.masking import MASK
+from results.measurement import derive
 from results.quality import conditions_of, quality_warnings
-from results.record import Record, Status, flat
+from results.record import Kind, Record, Status, flat
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import is_in_data_sheets
 from results.text import ODD_VALUE, counted, one_line
 
@@ -48,15 +51,65 @@ _IDENTITY = {
     "suite_commit": r"[0-9a-f]{3,40}\+?|None",
     "time_utc": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00",
 }
+_SAME = 1e-6  # relative: NumPy's versions add in different orders
+# Derived numbers that depend on more than the record.
+_OF_OTHER_RUNS = ("synthetic_ratio", "measured_peak_tflops", "mfu_of_measured_peak")
+
+
+def why_not(record: Record) -> Iterator[str]:
+    """Yields a sentence for each reason why a run is not whole."""
+    steps, environment = len(record.measurement.step_seconds), record.environment
+    if record.kind is not Kind.RUN or record.status is not Status.OK:
+        yield f"kind and status must be run and ok, and are {record.kind} and {record.status}: leave it out"
+        return
+    if record.is_interleaved:
+        yield "steps_per_turn: its steps were interleaved with another run's: measure it alone, with run or sweep"
+    if environment.get("slowed_down_by"):
+        yield "slowed_down_by: its steps were delayed on purpose: measure it without the delay"
+    if (record.identity.suite_commit or "").endswith("+"):
+        yield "suite_commit ends in +: files of the suite were changed: commit or undo that, and measure it again"
+    if steps < MIN_STEPS_FOR_INTERVAL:
+        yield (f"it has {steps} steps, and an interval needs {MIN_STEPS_FOR_INTERVAL}: give more --num_batches")
+    try:
+        yield from _wrong_numbers(record)
+    except ODD_VALUE:  # telemetry and evaluations may hold anything
+        yield "what was observed are no numbers of a run: measure it again"
+    needed = (*HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
+    if missing := [name for name in needed if environment.get(name) in (None, "", [])]:
+        yield f"environment lacks {', '.join(missing)}: nobody can tell what was measured: measure it with this version"
+    if missing := [n for n in ("model", "num_devices", "batch_per_device", "device") if record.config.get(n) is None]:
+        yield f"config lacks {', '.join(missing)}: it cannot be compared: measure it with this version"
+
+
+def _wrong_numbers(record: Record) -> Iterator[str]:
+    config, measured = record.config, record.measurement
+    images, steps = measured.images_per_step, len(measured.step_seconds)
+    if not images:
+        yield "images_per_step is missing: measure it again"
+        return
+    sizes = [config.get(name) for name in ("num_devices", "num_workers", "batch_per_device")]
+    if not all(size is None or type(size) is int for size in sizes):
+        yield "num_devices, num_workers and batch_per_device are not all whole numbers: measure it again"
+        return
+    devices = (sizes[0] or 0) * (sizes[1] or 1)
+    expected = (sizes[2] or 0) * devices
+    if expected and images != expected:
+        yield f"images_per_step is {images}, and batch_per_device times all devices is {expected}: measure it again"
+    compiled = config.get("xla") == "jit" and not (config.get("modifiers") or {}).get("staged_vars")
+    on_cpu = config.get("device") == "cpu"
+    derived = asdict(derive(measured, devices or 1, compiled=compiled, towers_share_cores=on_cpu))
+    for name, value in derived.items():
+        stated = getattr(record.derived, name)
+        if value is None and stated is not None and name not in _OF_OTHER_RUNS:
+            yield f"derived.{name} is {stated}, and {steps} steps are too few for it: measure it again"
+        elif value is not None and (stated is None or not math.isclose(stated, value, rel_tol=_SAME)):
+            yield f"derived.{name} is {stated}, and {value:.6g} follows from the measurement: measure it again"
 
 
 def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
     """Returns a valid run without what is not public. It has the same keys, steps and derived numbers.
 
-    Args:
-        record: of the run.
-        words: those that flags of the suite may have.
-        machine: what to call the machine; empty for the title that the record has.
+    `words` are those that flags of the suite may have. Without `machine`, the machine keeps its title.
 
     Raises:
         ValueError: the run is not valid, has odd values or an odd identity, or its machine has no title.
@@ -119,29 +172,29 @@ def _text(text: str, name: str, words: frozenset[str]) -> str:
     if all(part in words or _NUMBER.fullmatch(part) for part in _BETWEEN_NUMBERS.split(text)):
         return text
     form = _FORMS.get(name.rpartition("_")[2])
-    if form and (found := re.fullmatch(form, text, re.ASCII)):
-        return "".join(found.groups())
+    if form and (match := re.fullmatch(form, text, re.ASCII)):
+        return "".join(match.groups())
     return OWN_MODEL if name == "model" else MASK
 
 
 def _command(command: Sequence[str], words: frozenset[str]) -> list[str]:
     """Returns a command to repeat: its flags, with `MASK` for private values."""
-    found, name = [], ""
+    public_words, name = [], ""
     for word in command:
         flag, equals, value = word.partition("=")
         if is_flag := _FLAG.fullmatch(flag) is not None:
             name = flag.lstrip("-")
         public_value = _text(value if is_flag else word, name, words).replace(OWN_MODEL, MASK)
-        found.append(f"{flag}{equals}{public_value}" if is_flag else public_value)
-    return found
+        public_words.append(f"{flag}{equals}{public_value}" if is_flag else public_value)
+    return public_words
 
 
 def _numbered(telemetry: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns telemetry with numbers for the ids of GPUs and hosts; the same id gets the same number."""
     names: dict[str, str] = {}
 
-    def name(found: Any) -> str:
-        return names.setdefault(str(found), f"device {len(names)}")
+    def name(uuid: Any) -> str:
+        return names.setdefault(str(uuid), f"device {len(names)}")
 
     return [
         {

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from results.gate.comparability import hardware_in_words, software_in_words
+from results.gate.comparison import hardware_in_words, software_in_words
 from results.intervals import Interval
 from results.summary import Row, manager_of
 from results.text import csv_cell, one_line
@@ -33,7 +33,6 @@ class Column:
 
 
 def _column(meaning: str, kind: type = str, unit: str = "", *, required: bool = False) -> Any:
-    """Declares a field of a figure, which is a column of the table; not stated, it is None or empty text."""
     metadata = {"meaning": meaning, "kind": kind, "unit": unit, "required": required}
     default: Any = dataclasses.MISSING if required else "" if kind is str else None
     return dataclasses.field(default=default, metadata=metadata)
@@ -89,11 +88,7 @@ _BOOLS = {"true": True, "false": False}
 
 
 def parsed(text: str, name: str) -> tuple[Figure, ...]:
-    """Reads a public table; other columns than its own are ignored.
-
-    Args:
-        text: of the file.
-        name: of the file, for messages.
+    """Reads the text of a public table; other columns than its own are ignored. `name` is the file in messages.
 
     Raises:
         TableError: a required column is missing, or a cell is not what its column holds.
@@ -115,7 +110,7 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
 
 
 def _separator(text: str) -> str:
-    """Returns what separates the cells: a spreadsheet saves semicolons or tabs where numbers have a comma."""
+    # A spreadsheet saves semicolons or tabs where numbers have a comma.
     head = text.partition("\n")[0]
     return max((",", ";", "\t"), key=head.count)
 

@@ -1,55 +1,66 @@
-"""Folders of results that can be put online: `results.jsonl`, `table.csv` and `README.md`, made from records alone."""
+"""Folders of results that can be put online: `results.jsonl`, `table.csv` and `README.md`, made from records alone.
+
+The check of a folder makes all of it anew from its records, and compares.
+"""
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import itertools
 import shlex
 import shutil
-import tempfile
+import stat
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from results.exchange import public_table, whole
-from results.exchange.public_record import differing, public
-from results.gate.comparability import hardware_in_words
+from results import loading
+from results.exchange import public_table
+from results.exchange.public_record import differing, public, why_not
+from results.gate import comparison
+from results.gate.comparison import HARDWARE, hardware_in_words
 from results.masking import MASK
-from results.record import Record
+from results.record import Record, flat
 from results.report import headline
 from results.report.anomalies import title, warnings_of
 from results.store import JSONL_NAME, replace
 from results.summary import Row, summarize
-from results.text import counted, markdown
+from results.text import counted, markdown, one_line
 
 TABLE_NAME, README_NAME = "table.csv", "README.md"
+_SOFTWARE = ("Python", "TensorFlow", "Keras", "NumPy", "CUDA", "cuDNN", "NCCL")
+_LONGEST_LINE = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What a check found: why the folder is refused, what a reader should know, and its rows."""
+
+    refusals: Sequence[str]
+    warnings: Sequence[str]
+    rows: Sequence[Row]
 
 
 def selected(
     records: Sequence[Record], words: frozenset[str], machine: str = ""
 ) -> tuple[list[Record], Counter[str], list[str]]:
-    """Selects the runs that can be published, and takes out of them what is not public.
-
-    Args:
-        records: of runs, and others.
-        words: those that flags may have.
-        machine: what to call the machine; empty for the titles that the records have.
+    """Selects the runs that can be published, and takes out of them what is not public; see `public`.
 
     Returns:
         The runs; for each reason to leave out other records their number; the names of fields that were changed.
     """
     kept, refused, changed = [], Counter[str](), set[str]()
     for record in records:
-        if why := next(whole.why_not(record), None):
-            refused[why] += 1
-            continue
         try:
+            if why := next(why_not(record), None):
+                raise ValueError(why)
             published = public(record, words, machine)
-            differ = differing(record, published)
+            changed.update(".".join(name.split(".")[:2]) for name in differing(record, published))
+            kept.append(published)
         except ValueError as error:
             refused[str(error)] += 1
-        else:
-            kept.append(published)
-            changed.update(".".join(name.split(".")[:2]) for name in differ)
     return kept, refused, sorted(changed)
 
 
@@ -69,11 +80,8 @@ def write(records: Sequence[Record], directory: Path) -> Path:
     Raises:
         OSError: they cannot be written.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    mask = os.umask(0)
-    os.umask(mask)
-    folder.chmod(0o777 & ~mask)  # mkdtemp's is for its user alone
+    folder = directory.parent / f".{directory.name}.{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
     try:
         for name, text in files_of(records).items():
             replace(folder / name, text)
@@ -86,8 +94,8 @@ def write(records: Sequence[Record], directory: Path) -> Path:
 def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     days = sorted(record.identity.time_utc[:10] for record in records)
     versions = dict.fromkeys(
-        f"{one.suite_version}{f' (commit {one.suite_commit})' if one.suite_commit else ''}"
-        for one in (record.identity for record in records)
+        f"{identity.suite_version}{f' (commit {identity.suite_commit})' if identity.suite_commit else ''}"
+        for identity in (record.identity for record in records)
     )
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     machines = {record.identity.hardware_key: record for record in records}
@@ -115,11 +123,111 @@ def _machine(record: Record) -> list[str]:
         "hardware": hardware_in_words(record).replace(f"{MASK}, ", ""),  # the title names the CPU
         "operating system": environment.get("operating_system"),
         "GPU driver": environment.get("gpu_driver_version"),
-        **{
-            label: environment.get(f"{label.lower()}_version")
-            for label in ("Python", "TensorFlow", "Keras", "NumPy", "CUDA", "cuDNN", "NCCL")
-        },
+        **{name: environment.get(f"{name.lower()}_version") for name in _SOFTWARE},
     }
     variables = environment.get("variables") or {}
     facts["variables"] = ", ".join(f"{name}={value}" for name, value in variables.items())
     return [f"- {name}: {markdown(str(value))}" for name, value in facts.items() if value]
+
+
+def check(directory: Path, words: frozenset[str]) -> Checked:
+    """Checks a folder, which may be somebody else's; `words` are those that flags may have.
+
+    Raises:
+        OSError: a file cannot be read, or is missing.
+        UnicodeDecodeError: a file is not UTF-8.
+    """
+    files = sorted(directory.iterdir())
+    if odd := [path for path in files if not stat.S_ISREG(path.lstat().st_mode)]:
+        return Checked([f"{one_line(str(path))}: it is not a regular file. Remove it." for path in odd], [], [])
+    path = directory / JSONL_NAME
+    loaded = loading.load(path)
+    records = loaded.records
+    refusals = [*loaded.problems]
+    if not records:
+        refusals.append(f"{path}: there is no record in it. Publish again.")
+    lines = sum(bool(line.strip()) for line in _text(path).split("\n"))
+    if lines != len(records) + len(loaded.problems):
+        refusals.append(f"{path}: {lines} lines hold {len(records)} records: two have the same run_id. Publish again.")
+    for record in records:
+        refusals += [f"record {_id(record)}: {sentence}." for sentence in _why_refused(record, words)]
+    refusals += contradictions(records)
+    rows, expected = summarize(records), {} if refusals else files_of(records)
+    refusals += [edit for name, text in expected.items() if (edit := _first_edit(directory / name, text))]
+    refusals += [
+        f"{path}: this file is no part of a publication. Move it elsewhere."
+        for path in files
+        if path.name not in (JSONL_NAME, TABLE_NAME, README_NAME)
+    ]
+    warnings = warnings_of(records)
+    if once := sum(len(row.records) == 1 for row in rows):
+        warnings.append(
+            f"{counted(once, 'row')} of {len(rows)}: one run only, so its interval is that of steps in one process. "
+            "Repeat it with sweep --repeats=3."
+        )
+    return Checked([one_line(sentence) for sentence in refusals], warnings, rows)
+
+
+def _text(path: Path) -> str:
+    with loading.open_file(path) as file:
+        return file.read().decode()
+
+
+def _id(record: Record) -> str:
+    return one_line(record.identity.run_id)
+
+
+def _why_refused(record: Record, words: frozenset[str]) -> Iterator[str]:
+    """Yields why a record is not whole, and in which fields it differs from what `publish` would have written."""
+    yield from why_not(record)
+    try:
+        names = differing(record, public(record, words))
+    except ValueError as error:
+        yield f"{error}. Publish its run again"
+        return
+    if names:
+        fields = comparison.listed([name[:80] for name in names])
+        yield (
+            f"not in a public form: {fields}. Text is public if it is a word of a flag, or a version. Publish its run "
+            "again"
+        )
+
+
+def _first_edit(path: Path, expected: str) -> str:
+    """Returns a sentence on the first line of a file that differs from what the records give."""
+    lines = itertools.zip_longest(_text(path).split("\n"), expected.split("\n"), fillvalue="nothing")
+    for number, (line, right) in enumerate(lines, start=1):
+        if line != right:
+            return (
+                f"{path}:{number}: it was edited: it has '{line[:_LONGEST_LINE]}', and the records give "
+                f"'{right[:_LONGEST_LINE]}'. Publish again."
+            )
+    return ""
+
+
+def contradictions(records: Sequence[Record]) -> Iterator[str]:
+    """Yields a sentence for two records whose keys contradict what they state: equal keys are those of equal facts."""
+    for key, what in (("hardware_key", "hardware"), ("software_key", "software"), ("config_key", "configuration")):
+        first_with: dict[str, Record] = {}
+        for record in records:
+            facts = _facts(record, what)
+            alike = [first_with.setdefault(getattr(record.identity, key), record)]
+            if MASK not in str(facts):  # else what differs may be what is not public
+                alike.append(first_with.setdefault(f"{record.identity.suite_version} {sorted(facts.items())}", record))
+            for other in alike:
+                first, second = ({key: getattr(mine.identity, key), **_facts(mine, what)} for mine in (other, record))
+                if differing := comparison.differences(first, second, (_id(other), _id(record))):
+                    yield (
+                        f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
+                        f"{comparison.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
+                    )
+
+
+def _facts(record: Record, what: str) -> dict[str, Any]:
+    if what != "configuration":
+        names = HARDWARE if what == "hardware" else [f"{name.lower()}_version" for name in _SOFTWARE]
+        return {name: record.environment.get(name) for name in names}
+    not_in_key = {*record.config_not_in_key, "cluster"}
+    inside = {name: value for name, value in record.config.items() if name not in not_in_key}
+    # A cluster of one worker has another key than no cluster.
+    return {**{n: str(v) for n, v in flat(inside).items()}, "cluster": str(bool(record.config.get("cluster")))}

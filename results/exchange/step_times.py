@@ -75,6 +75,5 @@ def _ended(record: Record) -> float:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float:
-    """Returns a number of an evaluation; 0 if an odd record has none."""
     value = values.get(name)
     return float(value) if isinstance(value, int | float) else 0.0

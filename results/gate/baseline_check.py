@@ -1,19 +1,47 @@
-"""Checks today's records against the stored baselines, configuration by configuration."""
+"""Checks today's records against the stored baselines, configuration by configuration.
+
+Is today's session slower than the stored ones? Medians decide, so that a few odd sessions have little influence.
+docs/background/gate-statistics.md has the rule with its formulas and error rates;
+tests/results/gate/test_baseline_check.py checks the rates. The factor n / (n - 0.8) of the noise corrects that the MAD
+of few values is too small (Croux and Rousseeuw 1992, for n > 9). The MAD alone does not see tails: without the largest
+distance, 4 % instead of 1.7 % of unchanged sessions with heavy tails are called regressed. 0.83 and 4 were chosen by
+simulation, for error rates below 1 % in normal noise.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from results.gate import rounds
-from results.gate.change_points import change_points
-from results.gate.comparability import UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words
-from results.gate.findings import Finding, Findings, Side, Verdict
+from results.gate.comparison import UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words
+from results.gate.decision import (
+    NOISE_IN_THRESHOLD,
+    QUIET_THRESHOLD,
+    Evidence,
+    Reasons,
+    decide,
+    in_words,
+    log_threshold,
+)
+from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import RunGroup, Session, session_of, sessions
-from results.gate.session_limits import MOST_SESSIONS, SessionLimits
+from results.gate.session_history import change_points
+from results.intervals import Interval, t_quantile
 from results.record import Record
+from results.step_statistics import MAD_TO_SIGMA
+from results.text import counted
+
+MOST_SESSIONS = 20
+FEWEST_SESSIONS = 5
+# Equal sessions on a quiet machine differ by so much, and a few of them may agree by chance.
+LEAST_NOISE = 0.005
+_STUDENT_SHARE = 0.83
+_STRAY = 4.0
+_REPEATED_SHARE = 0.5
+_BOUND_CONFIDENCE, _CONFIDENCE, _POWER = 0.99, 0.95, 0.95
 
 
 def check(
@@ -22,13 +50,8 @@ def check(
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
     Of today's records, those that are already stored are neither judged nor used to judge. If all records of a
-    configuration are stored, its latest session is judged by the others.
-
-    Args:
-        today: records; those that are not of runs are ignored.
-        stored: baselines.
-        names: of today's records and the baselines in messages, such as their file and directory.
-        threshold: the share by which a rate must drop to matter; None: 5 %, or twice the noise of the stored sessions.
+    configuration are stored, its latest session is judged by the others. `names` are today's records and the baselines
+    in messages. The default threshold is 5 %, or twice the noise of the stored sessions.
 
     Raises:
         UnlikeError: there are no runs, or no baselines of their hardware.
@@ -88,7 +111,7 @@ def _finding(today: RunGroup, history: Sequence[Session], threshold: float | Non
         decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
     stored_rounds = sum(len(session.records) for session in history)
     base = (math.exp(limits.centre) if history else None, stored_rounds)
-    candidate = (statistics.median(today.rates) if today.rates else None, len(today.rates))
+    candidate = (median(today.rates) if today.rates else None, len(today.rates))
     return decision.finding(today.title, today.config_key, limit, base, candidate)
 
 
@@ -112,3 +135,102 @@ def _side(name: str, history: Sequence[Session]) -> Side:
     return Side(
         name=f"{name}, {first.date[:10]} to {last.date[:10]}", software=f"last {software_in_words(last.records[-1:])}"
     )
+
+
+class SessionLimits:
+    """The limits that the stored sessions of one configuration on one machine set for a new one.
+
+    Args:
+        rates: images per second of each session, in the order of time; the last MOST_SESSIONS count.
+
+    Attributes:
+        sessions: how many count.
+        is_enough: whether there are enough sessions to separate noise from change.
+        centre: median of the log rates; NaN without sessions.
+        noise: standard deviation of a session's log rate; only if `is_enough`.
+        bound: distance from the centre that a new session must exceed to have changed; only if `is_enough`.
+
+    Raises:
+        ValueError: a rate is not above zero.
+    """
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        logs = [math.log(rate) for rate in rates[-MOST_SESSIONS:]]
+        self.sessions = len(logs)
+        self.is_enough = self.sessions >= FEWEST_SESSIONS
+        self.centre = median(logs) if logs else math.nan
+        if self.is_enough:
+            distances = [abs(log - self.centre) for log in logs]
+            sigma = MAD_TO_SIGMA * median(distances) * self.sessions / (self.sessions - 0.8)
+            self.noise = max(LEAST_NOISE, sigma)
+            self.bound = max(
+                _STUDENT_SHARE * t_quantile(_BOUND_CONFIDENCE, self.sessions - 1) * self.noise,
+                (1 + _STRAY / (self.sessions - 1)) * max(distances),
+            )
+
+    @property
+    def threshold(self) -> float:
+        """Returns the default threshold, as a share: 5 %, or twice the noise if that is more."""
+        if not self.is_enough:
+            return QUIET_THRESHOLD
+        return max(QUIET_THRESHOLD, -math.expm1(-NOISE_IN_THRESHOLD * self.noise))
+
+    def judge(self, today: Sequence[float], *, threshold: float) -> Decision:
+        """Judges today's rounds, by their images per second in the order in which they ran.
+
+        Raises:
+            ValueError: a rate is not above zero, or the threshold, a share such as 0.05, is not between 0 and 1.
+        """
+        limit = log_threshold(threshold)
+        logs = [math.log(rate) - self.centre for rate in today]
+        if not self.is_enough or not logs:
+            return self._too_few(logs)
+        change, halves = median(logs), _halves(logs)
+        error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
+        # Student's quantile for a noise from the MAD, which is worth about half as many values (simulated).
+        degrees = (self.sessions - 1) / 2
+        half_width = t_quantile((1 + _CONFIDENCE) / 2, degrees) * error
+        smallest = -math.expm1(-(max(limit, self.bound) + t_quantile(_POWER, degrees) * error))
+        evidence = Evidence(
+            change=change,
+            half_width=half_width,
+            bound=self.bound,
+            margin=half_width,
+            repeats=halves,
+            least_repeat=_REPEATED_SHARE * limit,
+            smallest_drop=smallest,
+            rounds=len(today),
+        )
+        rounds = f"{counted(len(logs), 'round')} {'are' if len(logs) > 1 else 'is'}"
+        seen = f"Today's {rounds} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
+        bound, share = in_words(math.expm1(math.copysign(self.bound, change))), f"{100 * threshold:.3g} %"
+        medians = " and ".join(in_words(math.expm1(half)) for half in halves)
+        reasons = Reasons(
+            repeated=f"{seen}, which is beyond their 99 % bound ({bound}), and the earlier and the later half of the "
+            f"rounds show it: {medians}. The threshold is {share}.",
+            unchanged=f"{seen}; with 95 % confidence it has not changed by the threshold of {share}.",
+            unclear=f"{seen}, which neither shows nor excludes a change by the threshold of {share}: sessions differ "
+            f"by {100 * self.noise:.1f} % here. A drop of {100 * smallest:.1f} % or more would be seen.",
+            not_repeated=f"{seen}, but the earlier and the later half of the rounds do not agree on it: {medians}. The "
+            f"threshold is {share}."
+            if halves
+            else f"{seen}, but a single round is not repeated. Run it again with 3 rounds or more. The threshold is "
+            f"{share}.",
+        )
+        return decide(evidence, threshold, reasons)
+
+    def _too_few(self, logs: Sequence[float]) -> Decision:
+        reason = "There are no rounds of today to compare."
+        if not self.is_enough:
+            reason = (
+                f"There {'is' if self.sessions == 1 else 'are'} {counted(self.sessions, 'stored session')} of this "
+                f"configuration on this hardware, and {FEWEST_SESSIONS} are needed to separate a change from noise: "
+                f"promote {FEWEST_SESSIONS - self.sessions} more."
+            )
+        change = Interval(math.expm1(median(logs))) if logs and self.sessions else None
+        return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=len(logs), change=change)
+
+
+def _halves(logs: Sequence[float]) -> list[float]:
+    middle = (len(logs) + 1) // 2
+    return [median(logs[:middle]), median(logs[middle:])] if len(logs) > 1 else []

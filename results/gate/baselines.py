@@ -85,11 +85,11 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
     removed = {}
     for path in _paths(directory):
         with store.locked(path):
-            found = sessions(loading.load(path).records)
-            if len(found) > keep:
-                kept = [record for session in found[-keep:] for record in session.records]
+            stored = sessions(loading.load(path).records)
+            if len(stored) > keep:
+                kept = [record for session in stored[-keep:] for record in session.records]
                 store.replace(path, "".join(record.to_json() + "\n" for record in kept))
-                removed[path] = len(found) - keep
+                removed[path] = len(stored) - keep
     return removed
 
 
@@ -103,7 +103,7 @@ def _why_not(record: Record) -> str | None:
         return why
     if record.environment.get("slowed_down_by"):
         return "it was slowed down on purpose"
-    if record.in_turn:
+    if record.is_interleaved:
         return "it interleaved its steps with another run"
     keys = (record.identity.config_key, record.identity.hardware_key)
     # A record must not choose where this process writes.

@@ -1,23 +1,29 @@
-"""Compares two sets of records, base and candidate, configuration by configuration."""
+"""Compares two sets of records, base and candidate, configuration by configuration.
+
+Runs compare if their configurations and hardware are equal; differences are reported in words.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
+from typing import Any
 
 from results.gate import rounds
-from results.gate.comparability import hardware_in_words, listed, refuse_unlike, software_differences, software_in_words
-from results.gate.decision import judge, judge_apart
+from results.gate.decision import QUIET_THRESHOLD, judge, judge_apart
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
-from results.gate.noise import QUIET_THRESHOLD
-from results.gate.rounds import RunGroup
+from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval
-from results.record import Record
+from results.record import Record, flat
 
 # With fewer rounds, the noise is hardly known.
 FEWEST_ROUNDS = 3
+HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
+_MOST_FIELDS = 5
+_NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
 _SEPARATE_ROUNDS = (
     "Rounds were not interleaved ({}), so a drift of the machine would look like a change. The verb `ab` interleaves "
@@ -25,23 +31,24 @@ _SEPARATE_ROUNDS = (
 )
 
 
+class UnlikeError(ValueError):
+    """The runs cannot be compared. The message names the fields that differ, and what to do."""
+
+
 def compare(
     base: Sequence[Record], candidate: Sequence[Record], names: tuple[str, str], threshold: float = QUIET_THRESHOLD
 ) -> Findings:
     """Compares all runs of the candidate with those of the base of equal configuration and hardware.
 
-    Args:
-        base: records; those that are not of runs are ignored.
-        candidate: records, by the same rule.
-        names: of base and candidate in messages, such as their files or revisions.
-        threshold: the share by which a rate must drop to matter.
+    `names` are base and candidate in messages, such as their files or revisions; `threshold` is the share by which a
+    rate must drop to matter.
 
     Raises:
         UnlikeError: the hardware differs, no configuration is in both, or a side has no runs.
         ValueError: the threshold is not between 0 and 1.
     """
     mine, others = rounds.group(base), rounds.group(candidate)
-    refuse_unlike(mine, others, names)
+    _refuse_unlike(mine, others, names)
     findings, apart = [], []
     for key, of_base in mine.items():
         of_candidate = others.get(key, _NO_RUNS)
@@ -97,7 +104,6 @@ def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
 
 
 def _judged(base: RunGroup, candidate: RunGroup, paired: Sequence[tuple[float, float]], threshold: float) -> Decision:
-    """Returns the decision from interleaved pairs of rates if they suffice, otherwise from all rates."""
     if len(paired) >= FEWEST_ROUNDS:
         ratios = [math.log(other) - math.log(mine) for mine, other in paired]
         return judge(ratios, threshold=threshold, fresh=len(ratios) // 2)
@@ -114,7 +120,6 @@ def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: De
 
 
 def _how_it_ended(side: RunGroup) -> str:
-    """Returns the reason of an invalid round; of a failed one, if there is any."""
     ended = [*side.failures, *(record for record in side.records if rounds.rate(record) is None)]
     return rounds.why_failed(ended[0])
 
@@ -124,12 +129,129 @@ def _notes_on_software(sides: Sequence[Sequence[Record]], names: tuple[str, str]
     for name, records in zip(names, sides, strict=True):
         softwares = {record.identity.software_key for record in records}
         commits = {(record.identity.suite_version, record.identity.suite_commit) for record in records}
-        found = [f"{len(softwares)} sets of software versions"] if len(softwares) > 1 else []
-        found += [f"{len(commits)} commits of the suite"] if len(commits) > 1 else []
-        if found:
-            notes.append(f"{name} mixes {' and '.join(found)}; a difference between them counts as noise.")
+        mixtures = [f"{len(softwares)} sets of software versions"] if len(softwares) > 1 else []
+        mixtures += [f"{len(commits)} commits of the suite"] if len(commits) > 1 else []
+        if mixtures:
+            notes.append(f"{name} mixes {' and '.join(mixtures)}; a difference between them counts as noise.")
     first, second = (records[0] for records in sides)
     if first.identity.software_key != second.identity.software_key:
-        found = software_differences(first, second, names)
-        notes += [f"The software differs: {listed(found)}."] if found else []
+        differing = software_differences(first, second, names)
+        notes += [f"The software differs: {listed(differing)}."] if differing else []
     return notes
+
+
+def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]) -> None:
+    """Checks that both sides ran at least one configuration on equal hardware; `names` are the sides in messages.
+
+    Raises:
+        UnlikeError: they ran none, or a side has no runs.
+    """
+    for side, name in zip((base, candidate), names, strict=True):
+        if not side:
+            raise UnlikeError(f"There is no record of a run in {name}. Name a file that `run`, `sweep` or `ab` wrote.")
+    if base.keys() & candidate.keys():
+        return
+    couples = [
+        (mine, other)
+        for (_, machine), mine in base.items()
+        for (_, where), other in candidate.items()
+        if machine == where
+    ]
+    if not couples:
+        first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
+        keys = [{"hardware_key": record.identity.hardware_key} for record in (first, second)]
+        differing = differences(hardware(first), hardware(second), names) or differences(keys[0], keys[1], names)
+        raise UnlikeError(
+            f"The hardware differs: {listed(differing)}. Only rates of equal machines compare: run both on one of them."
+        )
+    by_couple = [config_differences(mine.records[0], other.records[0], names) for mine, other in couples]
+    differing, (mine, other) = min(zip(by_couple, couples, strict=True), key=lambda pair: len(pair[0]))
+    raise UnlikeError(
+        f"No configuration is both in {names[0]} and in {names[1]}. The nearest are {mine.title} and {other.title}: "
+        f"{listed(differing)}. Run both with the same flags."
+    )
+
+
+def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: str) -> None:
+    """Checks that baselines exist for the hardware of a record; `stored_name` is their directory in messages.
+
+    Raises:
+        UnlikeError: there are none.
+    """
+    if not stored:
+        raise UnlikeError(
+            f"There are no baselines in {stored_name}. Add some with `baseline promote FILE`, or name the directory "
+            "with --baselines_dir."
+        )
+    if record.identity.hardware_key in {other.identity.hardware_key for other in stored}:
+        return
+    # The baselines whose hardware differs least.
+    names = ("this run", "the baselines")
+    candidates = [(other, differences(hardware(record), hardware(other), names)) for other in stored]
+    other, differing = min(candidates, key=lambda pair: len(pair[1]))
+    raise UnlikeError(
+        f"There are no baselines of this hardware ({hardware_in_words(record)}) in {stored_name}. The nearest there is "
+        f"{hardware_in_words(other)}: {listed(differing)}. Only rates of equal machines compare: check on a machine "
+        "that has baselines, or promote runs of this one."
+    )
+
+
+def hardware_in_words(record: Record) -> str:
+    """Returns the machine of a record."""
+    facts = hardware(record)
+    words = [str(facts["cpu_model"])] if facts.get("cpu_model") else []
+    words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
+    words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []
+    words += [f"{count} x {gpu}" for gpu, count in Counter(facts.get("gpus") or []).items()]
+    return ", ".join(words) or f"hardware {record.identity.hardware_key}"
+
+
+def hardware(record: Record) -> dict[str, Any]:
+    """Returns the recorded fields of the machine that must be equal where rates are compared."""
+    return {name: record.environment[name] for name in HARDWARE if name in record.environment}
+
+
+def software_in_words(records: Iterable[Record]) -> str:
+    """Returns the versions of TensorFlow and the suite; of a mixture, each once."""
+    versions = []
+    for record in records:
+        identity, version = record.identity, record.environment.get("tensorflow_version")
+        commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
+        versions.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
+    return "; ".join(dict.fromkeys(versions))
+
+
+def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
+    """Returns how recorded versions differ, a phrase each."""
+    first, second = (
+        {name: value for name, value in record.environment.items() if name.endswith("_version")}
+        for record in (base, candidate)
+    )
+    return differences(first, second, names)
+
+
+def config_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
+    """Returns in which fields that can change the rate the configurations differ, a phrase each."""
+    not_in_key = {*base.config_not_in_key, *candidate.config_not_in_key}
+    first, second = (
+        flat({name: value for name, value in record.config.items() if name not in not_in_key})
+        for record in (base, candidate)
+    )
+    return differences(first, second, names)
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
+    """Returns a phrase with both values for each field that differs."""
+    return [
+        f"{name} is {mine} in {names[0]} and {other} in {names[1]}"
+        for name in {**first, **second}
+        for mine, other in [(first.get(name, _NOT_RECORDED), second.get(name, _NOT_RECORDED))]
+        if first.get(name) != second.get(name)
+    ]
+
+
+def listed(phrases: Sequence[str]) -> str:
+    """Returns phrases of `differences` as part of a sentence; of many, the first few."""
+    more = [f"{len(phrases) - _MOST_FIELDS} more"] if len(phrases) > _MOST_FIELDS else []
+    named = "; ".join([*phrases[:_MOST_FIELDS], *more])
+    return named or "all recorded fields are equal, but not the keys made from them"

@@ -14,10 +14,13 @@ import functools
 import math
 from collections.abc import Sequence
 from statistics import fmean  # exact sums, so the order of rounds does not matter
+from typing import NamedTuple
 
 from results.gate.findings import Decision, Verdict
 from results.intervals import Interval, t_quantile, variance
 
+# The threshold of a quiet machine; on another, so many times its noise.
+QUIET_THRESHOLD, NOISE_IN_THRESHOLD = 0.05, 2
 _BOUND_CONFIDENCE = 0.99
 _INTERVAL_CONFIDENCE = 0.95
 _POWER = 0.95
@@ -25,17 +28,44 @@ _POWER = 0.95
 _ROUNDING = 1e-9
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sample:
-    """An estimate of the log ratio of candidate to base, negative if slower, and the rounds that must repeat it."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What rounds show of the log ratio of candidate to base, negative if slower.
 
-    mean: float
-    error: float  # standard error of the mean
-    degrees: float  # of freedom
-    repeats: Sequence[float]  # means over the rounds that must repeat a change; empty without such rounds
-    repeat_error: float  # standard error of such a mean if half of all rounds must repeat the change
-    repeats_name: str  # in sentences
-    rounds: int  # of each side; of unequal sides the fewer
+    Attributes:
+        change: the estimate.
+        half_width: of its 95 % interval.
+        bound: what a change must exceed to be certain.
+        margin: a rate has not changed if the estimate and this are less than the threshold.
+        repeats: means over the rounds that must repeat a change; empty without such rounds.
+        least_repeat: what each of them must reach.
+        smallest_drop: as in `Finding`.
+        rounds: of each side; of unequal sides the fewer.
+    """
+
+    change: float
+    half_width: float
+    bound: float
+    margin: float
+    repeats: Sequence[float]
+    least_repeat: float
+    smallest_drop: float
+    rounds: int
+
+    @property
+    def interval(self) -> Interval:
+        """The relative change with its 95 % interval."""
+        ends = (self.change, self.change - self.half_width, self.change + self.half_width)
+        return Interval(*map(_expm1, ends))
+
+
+class Reasons(NamedTuple):
+    """A sentence for each way in which a decision can end."""
+
+    repeated: str
+    unchanged: str
+    unclear: str
+    not_repeated: str
 
 
 def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decision:
@@ -57,7 +87,7 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
     if rounds < 2:
         return _too_few(log_ratios)
     spread = math.sqrt(variance(log_ratios))
-    sample = _Sample(
+    return _judge_sample(
         mean=fmean(log_ratios),
         error=spread / math.sqrt(rounds),
         degrees=rounds - 1,
@@ -65,22 +95,15 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
         repeat_error=spread / math.sqrt(rounds // 2),
         repeats_name=f"the last {fresh} rounds alone" if fresh > 1 else "the last round alone",
         rounds=rounds,
+        threshold=threshold,
     )
-    return _decide(sample, threshold)
 
 
 def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, threshold: float) -> Decision:
     """Judges rounds that were not interleaved, by Welch's interval: a drift of the machine looks like a change.
 
-    A drop is confirmed if each half in time shows it, not only the later one: neither half was searched for a drop.
-
-    Args:
-        base_logs: logarithms of the base's rates, in the order in which they ran.
-        candidate_logs: of the candidate's.
-        threshold: as in `judge`.
-
-    Raises:
-        ValueError: as in `judge`.
+    The logarithms of both sides' rates are in the order in which they ran. A drop is confirmed if each half in time
+    shows it, not only the later one: neither half was searched for a drop. Raises as `judge`.
     """
     log_threshold(threshold)
     _require_finite([*base_logs, *candidate_logs])
@@ -93,7 +116,7 @@ def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, 
     squared_error = sum(share for share, _ in shares)
     # Welch and Satterthwaite; without any spread, any number of degrees gives bounds of no width.
     scale = sum(share**2 / (count - 1) for share, count in shares)
-    sample = _Sample(
+    return _judge_sample(
         mean=fmean(candidate_logs) - fmean(base_logs),
         error=math.sqrt(squared_error),
         degrees=squared_error**2 / scale if scale > 0 else rounds - 1,
@@ -101,8 +124,8 @@ def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, 
         repeat_error=math.sqrt(sum(of_side / (count // 2) for of_side, count in variances)),
         repeats_name="the earlier and the later half of them",
         rounds=rounds,
+        threshold=threshold,
     )
-    return _decide(sample, threshold)
 
 
 def log_threshold(threshold: float) -> float:
@@ -116,56 +139,73 @@ def log_threshold(threshold: float) -> float:
     return -math.log1p(-threshold)
 
 
-def _decide(sample: _Sample, threshold: float) -> Decision:
+def decide(evidence: Evidence, threshold: float, reasons: Reasons) -> Decision:
+    """Applies the rule that all comparisons share, which docs/background/gate-statistics.md describes."""
     limit = log_threshold(threshold)
-    bound = t_quantile(_BOUND_CONFIDENCE, sample.degrees) * sample.error
-    size, downwards = abs(sample.mean), sample.mean < 0
-    is_change = size >= limit - _ROUNDING and size > bound
-    is_repeated = bool(sample.repeats) and all((-m if downwards else m) >= limit - _ROUNDING for m in sample.repeats)
+    size, downwards = abs(evidence.change), evidence.change < 0
+    is_change = size >= limit - _ROUNDING and size > evidence.bound
+    towards = [-mean if downwards else mean for mean in evidence.repeats]
+    is_repeated = bool(towards) and min(towards) >= evidence.least_repeat
     if is_change and is_repeated:
-        verdict = Verdict.REGRESSED if downwards else Verdict.IMPROVED
+        verdict, reason = Verdict.REGRESSED if downwards else Verdict.IMPROVED, reasons.repeated
+    elif not is_change and size + evidence.margin < limit:
+        verdict, reason = Verdict.UNCHANGED, reasons.unchanged
     else:
-        verdict = Verdict.UNCHANGED if not is_change and size + bound < limit else Verdict.INCONCLUSIVE
-    half = t_quantile((1 + _INTERVAL_CONFIDENCE) / 2, sample.degrees) * sample.error
-    smallest = _smallest_drop(sample, limit)
-    change = Interval(*map(_expm1, (sample.mean, sample.mean - half, sample.mean + half)))
+        verdict, reason = Verdict.INCONCLUSIVE, reasons.not_repeated if is_change else reasons.unclear
     return Decision(
         verdict=verdict,
-        reason=_reason(sample, verdict, is_change, change, smallest, threshold),
-        rounds=sample.rounds,
+        reason=reason,
+        rounds=evidence.rounds,
         is_suspect=is_change and not is_repeated,
-        change=change,
-        smallest_drop=smallest,
+        change=evidence.interval,
+        smallest_drop=evidence.smallest_drop,
     )
 
 
-def _smallest_drop(sample: _Sample, limit: float) -> float:
-    """Returns the drop that meets each condition often enough, if the noise is as large as the sample's."""
-    missed = (1 - _POWER) / max(1, len(sample.repeats))
-    seen_again = limit + t_quantile(1 - missed, sample.degrees) * sample.repeat_error
-    beyond_bound = _detectable(sample.degrees) * sample.error
-    return -math.expm1(-max(seen_again, beyond_bound))
+def _judge_sample(
+    *,
+    mean: float,
+    error: float,
+    degrees: float,
+    repeats: Sequence[float],
+    repeat_error: float,
+    repeats_name: str,
+    rounds: int,
+    threshold: float,
+) -> Decision:
+    """Judges the mean log ratio of rounds, whose standard error has so many degrees of freedom.
 
-
-def _reason(
-    sample: _Sample, verdict: Verdict, is_change: bool, change: Interval, smallest_drop: float, threshold: float
-) -> str:
-    interval = change.range(in_words)
-    seen = f"It is {in_words(change.value)} over {sample.rounds} rounds (95 % interval: {interval})"
-    repeats = " and ".join(in_words(_expm1(mean)) for mean in sample.repeats)
-    limit = f"{100 * threshold:.3g} %"
-    if verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
-        return f"{seen}, and {sample.repeats_name} showed it again: {repeats}. The threshold is {limit}."
-    if verdict is Verdict.UNCHANGED:
-        return f"{seen}; with 99 % confidence it has not changed by the threshold of {limit}."
-    if not is_change:
-        return (
-            f"{seen}, which neither shows nor excludes a change by the threshold of {limit}. With this noise, so many "
-            f"rounds show a drop of {100 * smallest_drop:.1f} % or more."
-        )
-    if repeats:
-        return f"{seen}, but {sample.repeats_name} did not show the threshold of {limit} again: {repeats}."
-    return f"{seen}, but no rounds were left to repeat it. Run it again, or with more rounds."
+    `repeat_error` is the standard error of a mean over half of the rounds, which must repeat the change.
+    """
+    limit = log_threshold(threshold)
+    bound = t_quantile(_BOUND_CONFIDENCE, degrees) * error
+    # The drop that meets each condition often enough, if the noise is as large as the sample's.
+    missed = (1 - _POWER) / max(1, len(repeats))
+    seen_again = limit + t_quantile(1 - missed, degrees) * repeat_error
+    evidence = Evidence(
+        change=mean,
+        half_width=t_quantile((1 + _INTERVAL_CONFIDENCE) / 2, degrees) * error,
+        bound=bound,
+        margin=bound,
+        repeats=repeats,
+        least_repeat=limit - _ROUNDING,
+        smallest_drop=-math.expm1(-max(seen_again, _detectable(degrees) * error)),
+        rounds=rounds,
+    )
+    change = evidence.interval
+    seen = f"It is {in_words(change.value)} over {rounds} rounds (95 % interval: {change.range(in_words)})"
+    means = " and ".join(in_words(_expm1(mean)) for mean in repeats)
+    share = f"{100 * threshold:.3g} %"
+    reasons = Reasons(
+        repeated=f"{seen}, and {repeats_name} showed it again: {means}. The threshold is {share}.",
+        unchanged=f"{seen}; with 99 % confidence it has not changed by the threshold of {share}.",
+        unclear=f"{seen}, which neither shows nor excludes a change by the threshold of {share}. With this noise, so "
+        f"many rounds show a drop of {100 * evidence.smallest_drop:.1f} % or more.",
+        not_repeated=f"{seen}, but {repeats_name} did not show the threshold of {share} again: {means}."
+        if repeats
+        else f"{seen}, but no rounds were left to repeat it. Run it again, or with more rounds.",
+    )
+    return decide(evidence, threshold, reasons)
 
 
 def _too_few(log_ratios: Sequence[float]) -> Decision:
@@ -194,12 +234,12 @@ def _halves(logs: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
 
 @functools.lru_cache(maxsize=1024)
 def _detectable(degrees: float) -> float:
-    """Returns how many standard errors a change must be for its bound to exclude zero often enough (noncentral t)."""
+    # How many standard errors a change must be for its bound to exclude zero often enough: noncentral t.
     from scipy import special
 
     return float(special.nctdtrinc(degrees, 1 - _POWER, t_quantile(_BOUND_CONFIDENCE, degrees)))
 
 
 def _expm1(log: float) -> float:
-    """Returns a log ratio as a relative change; the ends of an interval from two rounds may exceed all floats."""
+    # The ends of an interval from two rounds may exceed all floats.
     return math.expm1(min(log, 700.0))

@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 
 from results import store
+from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.gate.findings import Verdict
 from results.gate.trial import SHORTEST_TRIAL, Trial
 
-QUIET_THRESHOLD = 0.05
-NOISE_IN_THRESHOLD = 2
 # A rate cannot drop by 100 %, and a machine with such noise shows nothing.
 _LARGEST_THRESHOLD = 0.9
 FEWEST_ROUNDS = 3
@@ -40,7 +39,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         rounds: number of pairs that it was estimated from.
         time_utc: time of the estimate.
         title: what was run, in words.
-        in_turn: whether the runs of a pair interleaved their steps instead of running one after the other.
+        is_interleaved: whether the runs of a pair interleaved their steps instead of running one after the other.
     """
 
     noise: Annotated[float, msgspec.Meta(ge=0)]
@@ -50,7 +49,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     time_utc: str = ""
     suite_commit: str | None = None
     title: str = ""
-    in_turn: bool = False
+    is_interleaved: bool = msgspec.field(default=False, name="in_turn")
 
     @property
     def threshold(self) -> float:
@@ -82,11 +81,7 @@ def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> N
 def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60) -> int | None:
     """Returns the max_rounds with which a trial finds a drop in 95 % of the cases, by a seeded simulation of trials.
 
-    Args:
-        noise: of one round, as a share.
-        drop: the true drop, as a share; above the threshold.
-        threshold: the share by which a rate must drop to matter.
-        most: pairs; None is returned if these do not suffice.
+    `noise` of one round, `drop` and `threshold` are shares. None is returned if `most` pairs do not suffice.
     """
     generator = np.random.default_rng(0)
     mean, spread = math.log1p(-drop), math.sqrt(2) * noise

@@ -12,7 +12,7 @@ from results.record import Kind, Record, Status
 from results.report.anomalies import title
 from results.summary import summarize
 
-# A run that was refused or stopped by the user says nothing about the build.
+# A run that was refused or stopped by the user is no evidence about the build.
 _NO_EVIDENCE = (Status.SKIPPED, Status.INTERRUPTED)
 
 # config_key and hardware_key.
@@ -39,7 +39,7 @@ class RunGroup:
     @property
     def rates(self) -> list[float]:
         """Returns images per second of the valid rounds."""
-        return [found for record in self.records if (found := rate(record)) is not None]
+        return [images_per_sec for record in self.records if (images_per_sec := rate(record)) is not None]
 
     @property
     def failures(self) -> list[Record]:
@@ -49,10 +49,8 @@ class RunGroup:
 
 def rate(record: Record) -> float | None:
     """Returns images per second of a valid run: its status is ok and its rate a finite number above zero."""
-    found = record.derived.images_per_sec
-    if record.status is not Status.OK or found is None or not math.isfinite(found) or found <= 0:
-        return None
-    return found
+    value = record.derived.images_per_sec
+    return value if record.status is Status.OK and value is not None and 0 < value < math.inf else None
 
 
 def why_failed(record: Record) -> str:
@@ -64,7 +62,7 @@ def why_failed(record: Record) -> str:
 
 def notes_on_interleaving(records: Iterable[Record]) -> list[str]:
     """Returns a warning if some of the valid runs interleaved their steps with another run, and some ran alone."""
-    if len({record.in_turn for record in records if rate(record) is not None}) < 2:
+    if len({record.is_interleaved for record in records if rate(record) is not None}) < 2:
         return []
     return [
         "Some runs interleaved their steps with another run, and some ran alone. Interleaved runs begin each time "

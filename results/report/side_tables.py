@@ -8,12 +8,12 @@ from typing import Any
 
 from results import placement_tables
 from results.exchange.public_table import Figure
-from results.input_verdict import costs
+from results.input_bottleneck import costs
 from results.intervals import ASSUMED_SPREAD
 from results.record import Kind, Record
 from results.report import published, ranking, scalability
 from results.report.anomalies import title
-from results.statistics import MIN_STEPS_FOR_INTERVAL
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
 from results.text import Table, first_few
 

@@ -42,5 +42,5 @@ def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path:
     (record,) = load(tmp_path / "out" / "results.jsonl").records
     assert len(record.measurement.step_seconds) == 20
     assert max(record.measurement.step_seconds) < PAUSE_SECONDS, "no step contains the pause"
-    assert record.environment["steps_per_turn"] == peer.steps_per_slice in (1, 2) and record.in_turn
+    assert record.environment["steps_per_turn"] == peer.steps_per_slice in (1, 2) and record.is_interleaved
     assert not record.measurement.telemetry, "the energy and the time of two runs are not those of one"

@@ -146,10 +146,8 @@ def test_the_configuration_has_a_column_for_each_field() -> None:
     [
         ("model=VGG16", ["vgg16"]),
         ("model=vgg16,num_gpus=1", ["vgg16"]),
-        ("model=vgg16,num_gpus=2", []),
         ("num_gpus > 1", ["alexnet", "resnet50"]),
         ("num_gpus > 1 and model in ['alexnet', 'vgg16']", ["alexnet"]),
-        ("num_gpus == 4 or model == 'vgg16'", ["vgg16", "resnet50"]),
         ("images_per_sec_per_device.notna() and not (num_gpus == 1)", ["alexnet", "resnet50"]),
         ("eval_only", []),  # unknown for all of them
     ],
@@ -162,11 +160,8 @@ def test_conditions_select_records(three: Results, condition: str, models: list[
     ("condition", "why"),
     [
         ("modell=vgg16", "there is no column 'modell'"),
-        ("gpus > 1", "there is no column 'gpus'"),
         ("num_gpus >", "invalid syntax"),
         ("model", "true or false for each run"),
-        ("num_gpus + 1", "true or false for each run"),
-        ("1 > 0", "true or false for each run"),
         ("model > 1", "."),
         ("@three", "."),
         ("", "."),

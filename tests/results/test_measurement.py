@@ -1,4 +1,4 @@
-"""The numbers that follow from a measurement, each by hand. What telemetry gives is in test_resources.py."""
+"""The numbers that follow from a measurement, each by hand."""
 
 from __future__ import annotations
 
@@ -145,6 +145,8 @@ def test_resources_are_of_all_processes_together() -> None:
     derived = derived_from(telemetry=[process({"a": 1.0, "b": 2.0}, 7, None), process({"b": 2.0}, None, 9, cores=2.0)])
     assert (derived.power_watts, derived.images_per_joule) == pytest.approx((3.0, 2.0))
     assert (derived.cpu_cores_used, derived.gpu_memory_reserved_bytes) == (3.5, 9)
+    paused = derived_from(telemetry=[{**process({"a": 3.0}), "window_seconds": 8.0}])
+    assert paused.images_per_joule == pytest.approx(1.0), "the energy of pauses counts"
 
 
 def test_resources_that_are_partly_unknown() -> None:

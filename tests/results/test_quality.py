@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from results.measurement import Measurement, derive
+from results.measurement import POWER_LIMIT, Measurement, derive
 from results.quality import Conditions, quality_warnings
 
 QUIET = Conditions(load_per_core=0.0, cpu_devices=0, cores=8)
@@ -107,3 +108,32 @@ def test_waiting_is_a_share_of_each_towers_own_time() -> None:
         images_per_step=8, step_seconds=[0.2] * 10, input_wait_seconds=[0.1] * 10, tower_step_seconds=towers
     )
     assert derive(measurement, 2).input_wait_share == pytest.approx(0.5)
+
+
+def _gpu(uuid: str = "GPU-a", **fields: Any) -> dict[str, Any]:
+    steady = {"slowed_shares": {}, "clock_mhz_by_half": [1980.0, 1975.0], "peak_memory_bytes": 10}
+    return {"index": 0, "uuid": uuid} | steady | fields
+
+
+def _warnings_of_gpus(*gpus_of_processes: list[dict[str, Any]]) -> list[str]:
+    telemetry = [{"gpus": gpus, "mean_watts": {}, "cpu_cores_used": 1.5} for gpus in gpus_of_processes]
+    measurement = Measurement(images_per_step=16, step_seconds=[0.1] * 8, telemetry=telemetry)
+    return quality_warnings(measurement, derive(measurement, 1), QUIET)
+
+
+def test_a_gpu_that_was_throttled_is_named_with_the_reason() -> None:
+    throttled = _gpu(slowed_shares={"heat (driver)": 0.25, "power brake": 0.5, POWER_LIMIT: 1})
+    (sentence,) = _warnings_of_gpus([throttled])
+    assert sentence.startswith(
+        "GPU 0 was throttled by heat (driver) in 25% of the samples, by power brake in 50% of the samples: "
+    )
+    assert _warnings_of_gpus([_gpu(slowed_shares={POWER_LIMIT: 1.0}, clock_mhz_by_half=[None, None])]) == []
+
+
+def test_a_falling_clock_is_reported_once_per_gpu() -> None:
+    falling = _gpu("GPU-b", index=3, clock_mhz_by_half=[2000.0, 1800.0])
+    (sentence,) = _warnings_of_gpus([_gpu(), falling])
+    assert sentence.startswith("The clock of GPU 3 fell from 2000 MHz in the first half of the measurement to 1800 MHz")
+    (sentence,) = _warnings_of_gpus([_gpu()], [falling], [falling])
+    assert sentence.startswith("The clock of GPU 3 of worker 1 fell")
+    assert _warnings_of_gpus([_gpu(clock_mhz_by_half=[2000.0, 1905.0])]) == []

@@ -13,13 +13,6 @@ from results.record import Record, Status
 from tests.support.records import make_record
 
 
-def test_derived_numbers_by_hand() -> None:
-    derived = make_record().derived
-    assert derived.images_per_sec == pytest.approx(160)
-    assert derived.images_per_sec_per_device == pytest.approx(80)
-    assert derived.step_ms_p50 == pytest.approx(100)
-
-
 def test_a_run_without_steps_derives_nothing() -> None:
     derived = derive(Measurement(images_per_step=16), 2)
     assert derived.images_per_sec is None
@@ -70,8 +63,7 @@ def test_what_is_no_record_is_refused(line: str) -> None:
 
 
 def test_keys_do_not_depend_on_order() -> None:
-    assert record.key_of({"a": 1, "b": [2]}) == record.key_of({"b": [2], "a": 1})
-    assert record.key_of({"a": 1}) != record.key_of({"a": 2})
+    assert record.key_of({"a": 1, "b": [2]}) == record.key_of({"b": [2], "a": 1}) != record.key_of({"a": 2, "b": [2]})
 
 
 def test_row_has_every_column_and_leaves_unknown_ones_empty() -> None:
@@ -93,12 +85,6 @@ def test_the_promised_columns_exist() -> None:
         "gflop_per_image tf_version"
     )
     assert set(promised.split()) <= {column.name for column in columns.COLUMNS}
-
-
-def test_staleness_is_averaged_over_tower_steps() -> None:
-    assert make_record().derived.staleness_mean is None
-    asynchronous = Measurement(images_per_step=16, step_seconds=[0.1] * 6, staleness_counts=[2, 8, 2])
-    assert derive(asynchronous, 2).staleness_mean == 1.0
 
 
 @pytest.mark.parametrize(

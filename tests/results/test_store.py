@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import bz2
 import codecs
 import csv
 import fcntl
-import gzip
 import json
-import lzma
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
@@ -22,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from results import store as store_module
-from results.loading import Loaded, load
+from results.loading import _FOREIGN_FORMATS, load
 from results.record import Record
 from results.store import Store, StoreError
 from results.summary import summarize
@@ -162,22 +160,6 @@ def test_rows_of_records_that_were_moved_away_are_kept(tmp_path: Path) -> None:
     assert _rows(store) == [added.identity.run_id]
 
 
-def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.append(make_record(reason="\udcff × \U0001f600"))
-    loaded = store.load()
-    assert loaded.problems == []
-    assert loaded.records[0].reason == "\\udcff × \U0001f600"
-
-
-def test_a_record_that_was_pasted_again_counts_once(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.append(make_record())
-    with store.jsonl_path.open("a") as file:
-        file.write(store.jsonl_path.read_text())
-    assert len(store.load().records) == 1
-
-
 def test_the_end_of_a_long_file_is_read_in_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "long"
     path.write_bytes(b"first\n" + b"x" * 10_000_000)
@@ -294,38 +276,31 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_bytes(codecs.BOM_UTF8 + text.encode())
     store = Store(tmp_path)
     assert store.append(added := make_record()) == []
-    assert load(store.jsonl_path) == Loaded([*records, added], [])
+    loaded = load(store.jsonl_path)
+    assert (loaded.records, loaded.problems) == ([*records, added], [])
+
+
+_LINE = make_record().to_json()
 
 
 @pytest.mark.parametrize(
-    ("write", "words"),
+    ("content", "words"),
     [
-        (lambda text: text.encode("utf-16"), "is in UTF-16, and records are in UTF-8: convert it"),
-        (lambda text: text.encode("utf-16-le"), "is in UTF-16"),
-        (lambda text: gzip.compress(text.encode()), "is compressed with gzip: unpack it"),
-        (lambda text: bz2.compress(text.encode()), "is compressed with bzip2"),
-        (lambda text: lzma.compress(text.encode()), "is compressed with xz"),
-        (lambda text: json.dumps(json.loads(text), indent=2).encode(), "is indented JSON, and a file of records has"),
-        (lambda text: f"[{text}]".encode(), "is a JSON array, and a file of records has one record per line"),
-        (
-            lambda text: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12\n",
-            "is a pointer of Git LFS and not the file itself: run git lfs pull",
-        ),
-        (lambda text: b"run_id,time_utc\n1,2\n", "is a CSV file, which is derived: name results.jsonl"),
+        *((start + b"\n1,2\n", words) for start, words in _FOREIGN_FORMATS),
+        (_LINE.encode("utf-16-le"), "is in UTF-16"),
+        (json.dumps(json.loads(_LINE), indent=2).encode(), "is indented JSON, and a file of records has"),
     ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
-def test_a_file_of_another_format_is_named_once_and_left_alone(
-    tmp_path: Path, write: Callable[[str], bytes], words: str
-) -> None:
+def test_a_file_of_another_format_is_named_once_and_left_alone(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "results.jsonl"
-    content = write(f"{make_record().to_json()}\n")
     file.write_bytes(content)
     loaded = load(file)
     assert loaded.records == [] and len(loaded.problems) == 1
     assert loaded.problems[0].startswith(f"{file} {words}")
-    with pytest.raises(StoreError, match=f"results.jsonl {words}"):
+    with pytest.raises(StoreError, match=re.escape(f"results.jsonl {words}")):
         Store(tmp_path)
-    with file.open("r+b") as opened, pytest.raises(OSError, match=words):
+    with file.open("r+b") as opened, pytest.raises(OSError, match=re.escape(words)):
         store_module.append_lines(opened, [make_record()])
     assert file.read_bytes() == content
 
@@ -341,12 +316,6 @@ def test_a_merge_conflict_is_said_and_both_sides_are_read(tmp_path: Path) -> Non
     ]
     with pytest.raises(StoreError, match="has a merge conflict of git: resolve it"):
         Store(tmp_path)
-
-
-def test_of_many_damaged_lines_the_first_are_said(tmp_path: Path) -> None:
-    (tmp_path / "results.jsonl").write_text('{"a\n' * 500)
-    problems = load(tmp_path / "results.jsonl").problems
-    assert len(problems) == 21 and problems[-1] == f"{tmp_path}/results.jsonl: 480 more lines have such a problem."
 
 
 def _append_many(directory: Path, count: int) -> None:

@@ -108,34 +108,18 @@ def test_gpus_of_different_peaks_and_mig_instances_have_no_mfu() -> None:
     ("name", "fp32", "fp16"),
     [
         ("NVIDIA GB200", 80, 2500),
-        ("NVIDIA B200", 75, 2250),
         ("NVIDIA H200", 67, 989.5),
-        ("NVIDIA H200 NVL", 60, 835.5),
         ("NVIDIA GH200 480GB", 67, 990),
         ("NVIDIA H100 80GB HBM3", 67, 989.5),
         ("NVIDIA H100 PCIe", 51, 756.5),
-        ("NVIDIA H100 NVL", 60, 835.5),
-        ("NVIDIA H20", 44, 148),
-        ("NVIDIA H800 PCIe", 51, 756.5),
-        ("NVIDIA A800-SXM4-80GB", 19.5, 312),
         ("A100-SXM4-40GB", 19.5, 312),
         ("NVIDIA A100 80GB PCIe", 19.5, 312),
-        ("NVIDIA A30", 10.3, 165),
-        ("NVIDIA A10", 31.2, 125),
         ("NVIDIA A10G", 35, 70),
         ("NVIDIA L4", 30.3, 121),
-        ("NVIDIA L40", 90.5, 181.05),
-        ("NVIDIA L40S", 91.6, 362.05),
         ("Tesla T4", 8.1, 65),
         ("Tesla V100-SXM2-16GB", 15.7, 125),
         ("Tesla V100-PCIE-32GB", 14, 112),
-        ("Tesla V100-SXM3-32GB", 15.7, 125),
-        ("Quadro GV100", 14.8, 118.5),
-        ("NVIDIA TITAN V", 14.9, 110),
         ("Tesla P100-PCIE-16GB", 9.3, None),
-        ("NVIDIA RTX A6000", 38.7, 154.8),
-        ("NVIDIA RTX 6000 Ada Generation", 91.1, 364.2),
-        ("Quadro RTX 6000", 16.3, 130.5),
         ("NVIDIA GeForce RTX 4090", 82.6, 165.2),
         ("GeForce RTX 3090", 35.6, 71),
         ("NVIDIA GeForce RTX 3060", 12.7, 25.5),
@@ -149,22 +133,14 @@ def test_the_driver_s_name_finds_the_peak_of_its_form_factor(name: str, fp32: fl
 @pytest.mark.parametrize(
     "name",
     [
-        "NVIDIA RTX A1000",
         "NVIDIA RTX A1000 Laptop GPU",
         "Quadro P1000",
         "NVIDIA L400",
-        "NVIDIA H100 64GB HBM2",
-        "NVIDIA A100-SXM-64GB",
         "NVIDIA A100X",
         "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
         "GRID A100-40C",
-        "Tesla V100-SXM2-32GB-LS",
-        "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 3070 Ti",
-        "NVIDIA T400 4GB",
         "AMD Instinct MI300X",
-        "unknown GPU",
         "",
     ],
 )
@@ -270,22 +246,7 @@ def test_warnings_of_one_kind_are_reported_once() -> None:
 def test_the_terminal_table(everything: list[Record]) -> None:
     lines = headline.lines(summarize(everything))
     assert lines[0].startswith("model")
-    assert lines[2].split() == [
-        "resnet50",
-        "independent",
-        "1",
-        "32",
-        "313.73",
-        "313.73",
-        "to",
-        "313.73",
-        "313.73",
-        "1.00",
-        "ok",
-        "(3",
-        "of",
-        "3)",
-    ]
+    assert lines[2].split() == ("resnet50 independent 1 32 313.73 313.73 to 313.73 313.73 1.00 ok (3 of 3)".split())
     assert lines[-1].endswith("skipped. asks for 8 GPUs")
     assert headline.lines([]) == ["There are no runs."]
 

@@ -500,4 +500,4 @@ def test_a_real_slow_down_is_found(run_bench: Callable[..., Finished], tmp_path:
     assert finding["verdict"] == "regressed"
     base, candidate = (load(tmp_path / "out" / "ab" / side / "results.jsonl").records for side in ("base", "candidate"))
     assert all("on purpose" in record.warnings[0] for record in candidate)
-    assert all(record.in_turn for record in [*base, *candidate])
+    assert all(record.is_interleaved for record in [*base, *candidate])

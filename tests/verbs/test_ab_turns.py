@@ -208,7 +208,7 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: 
     assert main.dispatch([*words, *([] if in_turn else ["--nosteps_in_turn"])]) == ExitStatus.OK
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     ((key, found),) = noise.load(path).items()
-    assert found.in_turn == in_turn
+    assert found.is_interleaved == in_turn
     noise.save(path, {key: replace(found, noise=0.1)})
     _, said = ab(rate=90)
     assert ("the threshold is 20.0 %" in said) == in_turn
@@ -270,7 +270,7 @@ def _run_processes(directory: Path, *, stops: str = "", at: int = 7, seconds: fl
 def test_two_processes_interleave_their_steps(tmp_path: Path) -> None:
     records, steps = _run_processes(tmp_path, seconds=30.0)
     assert [str(record.status) for record in records] == ["ok", "ok"], [record.reason for record in records]
-    assert steps == "xxyy" * 10 and all(record.in_turn for record in records)
+    assert steps == "xxyy" * 10 and all(record.is_interleaved for record in records)
 
 
 @pytest.mark.fault(

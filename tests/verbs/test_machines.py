@@ -22,7 +22,6 @@ from tests.support.nvidia import MACHINES, Card, Machine, stand_in
 RunBench = Callable[..., Finished]
 EIGHT, FOUR, MIXED, MIG = MACHINES
 V100 = Machine([Card("Tesla V100-SXM2-16GB", 16, (7, 0))])
-H100_R550 = Machine([Card("NVIDIA H100 PCIe", 80, (9, 0))], cuda=12040)
 BLACKWELL = Machine([Card("NVIDIA B200", 180, (10, 0))])
 NEW_CUDNN = "9.28.0.42"
 
@@ -32,18 +31,11 @@ NEW_CUDNN = "9.28.0.42"
     [
         (EIGHT, ["NVIDIA H100 80GB HBM3"] * 8, [80] * 8, ["--variable_update=replicated", "--all_reduce_spec=nccl"]),
         (
-            FOUR,
-            ["NVIDIA A100 80GB PCIe"] * 4,
-            [80] * 4,
-            ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
-        ),
-        (
             MIXED,
             ["NVIDIA A100-PCIE-40GB", "Tesla T4"],
             [40, 15],
             ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
         ),
-        (MIG, ["NVIDIA A100-SXM4-40GB MIG"], [5], ["--variable_update=parameter_server"]),
     ],
 )
 def test_a_machine_is_described_and_explained(
@@ -88,10 +80,6 @@ def test_reductions_that_a_machine_has_are_searched(
     ("machine", "cudnn", "arguments", "problem"),
     [
         (V100, NEW_CUDNN, [], "Tesla V100-SXM2-16GB: cuDNN 9.28.0.42 has no code for compute capability 7.0"),
-        (V100, "9.10.2.21", ["--precision=tf32"], "Tesla V100-SXM2-16GB: --precision=tf32"),
-        (H100_R550, NEW_CUDNN, [], "NVIDIA H100 PCIe: the driver supports CUDA up to 12.4"),
-        (BLACKWELL, NEW_CUDNN, ["--xla"], "NVIDIA B200: --xla=jit"),
-        (MACHINES[MIXED], NEW_CUDNN, ["--num_gpus=2", "--precision=tf32"], "Tesla T4: --precision=tf32"),
         (MACHINES[MIXED], NEW_CUDNN, ["--gpus=1", "--precision=tf32"], "Tesla T4: --precision=tf32"),
         (
             MACHINES[MIG],
@@ -123,10 +111,8 @@ def test_what_these_gpus_cannot_do_is_refused_before_the_run(
 @pytest.mark.parametrize(
     ("machine", "arguments", "notice"),
     [
-        (V100, ["--precision=bf16"], "Tesla V100-SXM2-16GB: --precision=bf16"),
         (BLACKWELL, [], "NVIDIA B200: TensorFlow"),
         (MACHINES[MIXED], ["--gpus=0", "--precision=bf16"], None),
-        (MACHINES[EIGHT], ["--num_gpus=8", "--precision=tf32", "--xla"], None),
     ],
 )
 def test_what_they_do_badly_is_a_notice(

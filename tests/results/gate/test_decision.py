@@ -60,16 +60,6 @@ def test_the_interval_is_students() -> None:
     assert decision.change.high == pytest.approx(math.expm1(0.01 + half), abs=1e-5)
 
 
-def test_the_interval_apart_is_welchs() -> None:
-    # Variances 0.0001 and 0.0016 of 2 and 3: standard error 0.024152, 2.3646 degrees of freedom by hand.
-    decision = judge_apart([0.0, 0.0002**0.5], [0.0, 0.04, 0.08], threshold=0.05)
-    mean, error = 0.04 - 0.0002**0.5 / 2, math.sqrt(0.0001 / 2 + 0.0016 / 3)
-    degrees = (0.0001 / 2 + 0.0016 / 3) ** 2 / ((0.0001 / 2) ** 2 + (0.0016 / 3) ** 2 / 2)
-    draws = np.random.default_rng(1).standard_t(degrees, 400_000)
-    quantile = float(np.quantile(np.abs(draws), 0.95))
-    assert math.log1p(decision.change.high) == pytest.approx(mean + quantile * error, rel=0.01)
-
-
 def test_a_drop_of_exactly_the_threshold_counts() -> None:
     for rate in range(1, 200):
         for slower, verdict in ((0.95 * rate, Verdict.REGRESSED), (0.951 * rate, Verdict.UNCHANGED)):
@@ -211,8 +201,7 @@ def test_a_verdict_fits_its_interval(logs: list[float], threshold: float) -> Non
         assert -threshold < decision.change.low and decision.change.high < 1 / (1 - threshold) - 1
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.03])
-@pytest.mark.parametrize("rounds", [3, 6, 10, 15])
+@pytest.mark.parametrize(("noise", "rounds"), [(0.01, 3), (0.03, 6), (0.03, 15)])
 def test_the_smallest_drop_is_found_in_95_of_100_cases(noise: float, rounds: int) -> None:
     generator = np.random.default_rng(rounds)
     seen = generator.standard_normal((1000, rounds)) * noise * math.sqrt(2)
@@ -301,12 +290,6 @@ def test_a_bound_excludes_99_of_100_cases() -> None:
     # Of a tenth of the error 0.0318205, which leaves 0.0194728 to the threshold.
     for center, verdict in ((-0.0194, Verdict.UNCHANGED), (-0.0195, Verdict.INCONCLUSIVE)):
         assert judge([center - 0.001, center + 0.001], threshold=0.05, fresh=1).verdict is verdict
-
-
-@pytest.mark.parametrize("least", [-0.0512932, -0.0512934])
-def test_a_repetition_must_reach_the_threshold(least: float) -> None:
-    verdict = judge([-0.06, -0.061, -0.06, least], threshold=0.05, fresh=1).verdict
-    assert (verdict is Verdict.REGRESSED) is (least < -L)
 
 
 @pytest.mark.parametrize(("missing", "is_allowed"), [(1e-9, True), (1.1e-9, False)])

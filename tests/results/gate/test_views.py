@@ -10,22 +10,21 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import jsonschema
 import pytest
 
 from results import gate
+from results.gate import views
 from results.gate.findings import Finding, Findings, Side, Verdict
-from results.gate.views import json_view, junit_view, text_view
 
 GOLDEN = Path(__file__).parent / "golden"
 VIEWS = {
-    "findings.txt": text_view.render,
-    "findings.json": json_view.render,
-    "findings.xml": junit_view.render,
-    "findings.md": text_view.render_markdown,
-    "benchmark.json": json_view.render_github_benchmark,
+    "findings.txt": views.render_text,
+    "findings.json": views.render_json,
+    "findings.xml": views.render_junit,
+    "findings.md": views.render_markdown,
+    "benchmark.json": views.render_github_benchmark,
 }
 AWKWARD = 'vgg16 <fp16> & "größer" | 2 GPUs'
 FINDINGS = Findings(
@@ -119,28 +118,18 @@ def test_a_view_is_as_its_golden_file(name: str, render: Callable[[Findings], st
     assert render(FINDINGS) == (GOLDEN / name).read_text(encoding="utf-8")
 
 
-def test_the_table_is_aligned_and_says_a_sentence_on_all_that_is_not_unchanged() -> None:
-    lines = text_view.render(FINDINGS).splitlines()
-    assert lines[-1] == "1 of 6 regressed, 1 failed, 1 missing, 1 inconclusive, 1 improved, 1 unchanged."
-    table = lines[lines.index("") + 1 :][: 2 + len(FINDINGS.findings)]
-    begin = table[0].index("verdict")
-    assert [line[begin:] for line in table[2:]] == [finding.verdict for finding in FINDINGS.findings]
-    explained = [finding.title for finding in FINDINGS.findings if any(f"{finding.title}: " in line for line in lines)]
-    assert explained == [finding.title for finding in FINDINGS.findings if finding.verdict != "unchanged"]
-
-
 def test_the_last_line_sums_up() -> None:
     regressed = dataclasses.replace(EVERYTHING_FINE.findings[0], verdict=Verdict.REGRESSED)
     both = dataclasses.replace(EVERYTHING_FINE, findings=[*EVERYTHING_FINE.findings, regressed])
-    assert text_view.summary(EVERYTHING_FINE) == "1 of 1 unchanged."
-    assert text_view.summary(both) == "1 of 2 regressed, 1 unchanged."
-    assert text_view.summary(dataclasses.replace(EVERYTHING_FINE, findings=())) == "Nothing was compared."
+    nothing = dataclasses.replace(EVERYTHING_FINE, findings=())
+    last_lines = [views.render_text(findings).splitlines()[-1] for findings in (EVERYTHING_FINE, both, nothing)]
+    assert last_lines == ["1 of 1 unchanged.", "1 of 2 regressed, 1 unchanged.", "Nothing was compared."]
 
 
 def test_json_fits_its_schema_and_holds_everything() -> None:
     schema = json.loads((Path(gate.__file__).parent / "data" / "findings.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    values = json.loads(json_view.render(FINDINGS))
+    values = json.loads(views.render_json(FINDINGS))
     jsonschema.validate(values, schema)
     assert values["format_version"] == 1
     assert values["counts"] == dict.fromkeys(Verdict, 1)
@@ -155,74 +144,20 @@ def test_json_fits_its_schema_and_holds_everything() -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_json_has_no_number_that_is_none(number: float) -> None:
     odd = dataclasses.replace(FINDINGS.findings[0], change=number, smallest_drop=number)
-    (finding,) = json.loads(json_view.render(dataclasses.replace(FINDINGS, findings=[odd])))["findings"]
+    (finding,) = json.loads(views.render_json(dataclasses.replace(FINDINGS, findings=[odd])))["findings"]
     assert finding["change"] is finding["smallest_drop"] is None
-
-
-def test_junit_has_a_case_per_configuration_and_closes_the_gate_where_the_exit_status_does() -> None:
-    text = junit_view.render(FINDINGS)
-    root = ElementTree.fromstring(text.encode())
-    (suite,) = root
-    assert text.isascii(), "whatever encoding the file is written in, it is the one that is declared"
-    cases = suite.findall("testcase")
-    assert root.tag == "testsuites"
-    assert [case.get("name") for case in cases] == [finding.title for finding in FINDINGS.findings]
-    outcome = {case.get("name"): next((c.tag for c in case if c.tag != "properties"), "passed") for case in cases}
-    assert list(outcome.values()) == ["passed", "failure", "passed", "skipped", "skipped", "failure"]
-    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "6",
-        "failures": "2",
-        "errors": "0",
-        "skipped": "2",
-    }
-    assert suite.find("testcase[2]/failure").get("message") == f"regressed. {FINDINGS.findings[1].reason}"
-    assert suite.find("testcase[4]/skipped").get("message") == f"inconclusive. {FINDINGS.findings[3].reason}"
-    assert not [element for element in root.iter() if "time" in element.attrib], "no times are made up"
-
-
-def test_junit_says_what_is_known_as_properties() -> None:
-    suite = ElementTree.fromstring(junit_view.render(FINDINGS))[0]
-    known = [
-        {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
-        for case in suite.iterfind("testcase")
-    ]
-    assert known[1]["change"] == "-0.07"
-    assert known[1]["config_key"] == "1123456789ab"
-    assert float(known[1]["candidate_images_per_sec"]) == 93.0
-    assert "change" not in known[4], "what is not known is not there"
-    of_suite = {p.get("name"): p.get("value") for p in suite.iterfind("./properties/property")}
-    assert of_suite["hardware"] == FINDINGS.hardware
-    assert of_suite["candidate"] == FINDINGS.candidate.name
-
-
-def test_markdown_keeps_its_table_whatever_is_in_a_title() -> None:
-    lines = text_view.render_markdown(FINDINGS).splitlines()
-    assert lines[0] == "## Performance gate: regressed"
-    table = [line for line in lines if line.startswith("| ")]
-    assert len(table) == 2 + len(FINDINGS.findings)
-    assert {line.replace("\\|", "").count("|") for line in table} == {8}
-    assert not any("<" in line or "& " in line for line in lines)
-    assert any(line.startswith("- **vgg16 &lt;fp16> &amp; ") and "fresh rounds \\| repeat" in line for line in lines)
-    assert not any("resnet50" in line for line in lines if line.startswith("- ")), "unchanged needs no words"
 
 
 def test_markdown_is_headed_by_what_it_comes_to() -> None:
     undecided = dataclasses.replace(FINDINGS, findings=[FINDINGS.findings[0], FINDINGS.findings[4]])
     for findings, heading in ((EVERYTHING_FINE, "passed"), (undecided, "undecided"), (FINDINGS, "regressed")):
-        assert text_view.render_markdown(findings).startswith(f"## Performance gate: {heading}\n")
-    assert "###" not in text_view.render_markdown(EVERYTHING_FINE), "no heading of nothing"
+        assert views.render_markdown(findings).startswith(f"## Performance gate: {heading}\n")
+    assert "###" not in views.render_markdown(EVERYTHING_FINE), "no heading of nothing"
 
 
-def test_the_chart_has_the_candidates_rates() -> None:
-    entries = json.loads(json_view.render_github_benchmark(FINDINGS))
-    assert [entry["value"] for entry in entries] == [1239.438, 93.0, 10.36, 1000.0]
-    assert {entry["unit"] for entry in entries} == {"images/sec"}
-    assert entries[1]["name"] == AWKWARD
-    assert entries[1]["range"] == "± 2.10"
-    assert "change: -7.0 % (95 % interval -9.1 to -4.9) against main" in entries[1]["extra"]
-    assert "range" not in entries[3], "one round has no interval"
+def test_the_chart_has_no_rate_that_is_none() -> None:
     nothing = dataclasses.replace(FINDINGS.findings[0], candidate_images_per_sec=math.nan)
-    assert json.loads(json_view.render_github_benchmark(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
+    assert json.loads(views.render_github_benchmark(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
 
 
 if __name__ == "__main__":

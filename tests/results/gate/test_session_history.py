@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from results.gate.change_points import change_points
-from results.gate.views.history_view import History, as_json, as_text, draw, histories
-from results.record import Record, Status
+from results.gate.session_history import History, as_json, as_text, change_points, draw, histories
+from results.record import Status
+from tests.results.gate.test_baselines import night
 from tests.support.records import fake_run
 
 NOISE = 0.02
@@ -50,17 +49,6 @@ def test_a_single_odd_session_is_no_level() -> None:
 @pytest.mark.parametrize("rates", [[], [1.0], [1.0, 2.0, 1.0, 2.0, 1.0], [5.0] * 20])
 def test_too_few_or_equal_sessions_have_no_change_point(rates: list[float]) -> None:
     assert change_points(rates) == []
-
-
-def night(day: int, rate: float, rounds: int = 3, **config: object) -> list[Record]:
-    """A session of rounds; a night's rate is their median."""
-    made = []
-    for index in range(rounds):
-        run = fake_run(step_seconds=32 / (rate * (1 + 0.001 * (index - 1))), **config)
-        time = f"2026-01-{day:02d}T0{index}:00:00+00:00"
-        identity = replace(run.identity, time_utc=time, session_id=f"night {day}")
-        made.append(replace(run, identity=identity))
-    return made
 
 
 @pytest.fixture

@@ -68,11 +68,9 @@ class StageCost:
 
 
 def costs(stages: Mapping[str, float], rounds: Mapping[str, Sequence[float]] | None = None) -> list[StageCost]:
-    """Returns the cost of each stage; a negative difference counts as 0.
+    """Returns the cost of each stage; a negative difference counts as 0. `stages`: images/s of the pipeline up to it.
 
-    Args:
-        stages: images per second of the pipeline up to each stage.
-        rounds: the same in each round; all stages took part in each, so rounds are compared in pairs.
+    All stages take part in each of the `rounds`, so rounds are compared in pairs.
     """
     rounds = rounds or {}
     added: dict[str, float] = {}
@@ -109,13 +107,10 @@ def advice(
 ) -> str:
     """Returns a sentence on the most expensive stage and what to try; empty if no stage was measured.
 
-    Args:
-        stages: as of `costs`.
-        options: of the input, and `pipelined_input`; what is already so is not advised. None if they are unknown.
-        rounds: as of `costs`.
+    Of `options` (those of the input, and `pipelined_input`), what is already so is not advised; None: they are unknown.
     """
-    found = costs(stages, rounds)
-    stage = max((cost for cost in found if cost.is_clear), key=lambda cost: cost.share, default=None)
+    stage_costs = costs(stages, rounds)
+    stage = max((cost for cost in stage_costs if cost.is_clear), key=lambda cost: cost.share, default=None)
     if stage is None:
         return ""
     what, pieces = _ADVICE.get(stage.name, (stage.name, []))
@@ -134,11 +129,8 @@ def verdict(
 ) -> str:
     """Returns sentences on how the input limits a run; empty if it does not.
 
-    Args:
-        wait_share: share of the measured time spent waiting for images.
-        stages: images per second of the input alone, by stage.
-        needed_images_per_sec: the rate that the run would reach without waiting.
-        options: as of `advice`.
+    `wait_share` is the share of the measured time spent waiting for images. `stages` are images per second of the input
+    alone; `needed_images_per_sec` is the rate that the run would reach without waiting.
     """
     if wait_share is None or wait_share < LEAST_REPORTED_WAIT:
         return ""

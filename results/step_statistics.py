@@ -88,7 +88,7 @@ def straggler(
         return None
     times = _in_slices(taken, float(np.sum(step_seconds))) if asynchronous else _in_blocks(taken)
     least_difference = _LEAST_SHARE_OF_STEP * float(np.median(step_seconds))
-    found = None
+    slowest = None
     for row, index in enumerate(members if len(times) >= _LEAST_STEPS_OF_STRAGGLER else ()):
         own, others = times[:, row], np.delete(times, row, axis=1).mean(axis=1)
         logs = np.log(own / others)
@@ -97,14 +97,14 @@ def straggler(
         is_slower = ratio >= least_ratio and difference >= least_difference
         has_none = not len(taken[row]) and len(times) == _MOST_BLOCKS
         if is_slower and (has_none or _chance(logs) <= _STRAGGLER_ERROR_RATE / len(members)):
-            found = max(found or (index, ratio), (index, ratio), key=lambda one: one[1])
-    return found
+            slowest = max(slowest or (index, ratio), (index, ratio), key=lambda candidate: candidate[1])
+    return slowest
 
 
 def _in_blocks(taken: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the mean times of blocks of the steps that all have taken: (blocks, members)."""
+    # (blocks, members), of the steps that all have taken
     steps = min(map(len, taken))
-    times = np.array([own[:steps] for own in taken])
+    times = np.array([steps_of_one[:steps] for steps_of_one in taken])
     return np.array([block.mean(axis=1) for block in np.array_split(times, min(steps, _MOST_BLOCKS), axis=1)])
 
 
@@ -117,13 +117,13 @@ def _in_slices(taken: Sequence[np.ndarray], window: float) -> np.ndarray:
     slices = min(_MOST_BLOCKS, max(map(len, taken)))
     bounds = np.linspace(0.0, window, slices + 1)
     times = []
-    for own in taken:
-        missing = window - float(own.sum())
-        progress = np.arange(len(own) + 1.0)
-        ends = min(0.0, missing) + np.concatenate([[0.0], np.cumsum(own)])
+    for steps_of_one in taken:
+        missing = window - float(steps_of_one.sum())
+        progress = np.arange(len(steps_of_one) + 1.0)
+        ends = min(0.0, missing) + np.concatenate([[0.0], np.cumsum(steps_of_one)])
         if missing > 0:
-            last = min(1.0, missing / float(own.mean())) if len(own) else 1.0
-            progress, ends = np.append(progress, len(own) + last), np.append(ends, window)
+            last = min(1.0, missing / float(steps_of_one.mean())) if len(steps_of_one) else 1.0
+            progress, ends = np.append(progress, len(steps_of_one) + last), np.append(ends, window)
         times.append(window / slices / np.diff(np.interp(bounds, ends, progress)))
     return np.array(times).T
 

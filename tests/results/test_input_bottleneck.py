@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from benchmarks.data import data_verb, input_verb
 from benchmarks.data.options import InputOptions
-from results.input_verdict import advice, costs, out_of_order
+from results.input_bottleneck import advice, costs, out_of_order
 from results.measurement import derive
 from results.record import Kind, Record, Status
 from results.store import Store
@@ -57,9 +57,7 @@ def test_advice_on_every_stage_that_is_measured_names_flags_that_exist(stage: st
     [
         ("read", {"cache": "records"}, "--datasets_use_caching"),
         ("decode", {"decode_scaling": True}, "--decode_scaling"),
-        ("decode", {"fuse_decode_and_crop": True}, "--fuse_decode_and_crop"),
         ("augment", {"distortions": False}, "--distortions"),
-        ("augment", {"resize_method": "bilinear"}, "--resize_method"),
         ("copy", {"pipelined_input": True}, "--pipelined_input"),
     ],
 )
