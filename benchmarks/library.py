@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import threading
-import uuid
 
 from benchmarks.cluster import launch_plan
 from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import UsageError
-from benchmarks.machine.provenance import of_this_run
-from benchmarks.process import subprocesses
-from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import CellRunner
+from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.sweep.progress import in_few_words
 from benchmarks.trackers import tracker_list as trackers
 from results.record import Record, Status
 
 # `CellRunner` sets these flags itself.
 _OWN_FLAGS = ("--output_dir=", "--session_id=", "--output_format=")
-_numbers = itertools.count()
+_numbers = itertools.count(1)
 _one_at_a_time = threading.Lock()
 
 
@@ -58,22 +53,14 @@ def train(config: Config) -> Record:
     for notice in config.notices:
         warn(notice)
     cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)
-    runner = CellRunner(
-        program=(sys.executable, str(subprocesses.RUN_BENCH)),
-        store=open_store(config.output.output_dir),
-        output_dir=config.output.output_dir,
-        provenance=of_this_run(
-            cell.arguments,
-            on_gpus=config.devices.device == "gpu",
-            session_id=config.output.session_id or uuid.uuid4().hex[:12],
-        ),
-        timeout_seconds=math.inf,
-    )
+    on_gpus, output = config.devices.device == "gpu", config.output
+    session = new_session(cell.arguments, on_gpus=on_gpus, session_id=output.session_id)
+    runner = CellRunner(output_dir=output.output_dir, provenance=session, timeout_seconds=math.inf, numbers=_numbers)
     what = in_few_words(config.to_dict())
     with _one_at_a_time:
         progress.begin(f"running {what}", measured=True)
         try:
-            record = runner.run(cell, next(_numbers))
+            record = runner.run_cell(cell)
         finally:
             progress.end()
     for warning in record.warnings[len(config.notices) :]:

@@ -80,7 +80,7 @@ class Model:
 
     @property
     def divided(self) -> frozenset[str]:
-        """Returns the names of variables that are divided over devices: none; see `models.splitting`."""
+        """Returns the names of variables that are divided over devices: none; see `models.parts`."""
         return frozenset()
 
 
@@ -113,7 +113,12 @@ def build(
     def built() -> Model:
         with scope(seed, _POLICIES[precision]):
             layers = Layers(data_format, products=products, fused_bn=fused_bn)
-            return adapt(_architecture(spec, layers, num_classes))
+            size = (spec.image_size, spec.image_size)
+            images = keras.Input(
+                (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels), name="images"
+            )
+            logits = spec.build(images, layers, num_classes)
+            return adapt(keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name).strip("_")))
 
     return built() if owning else _with_names_of_its_own(built)
 
@@ -121,9 +126,7 @@ def build(
 def decaying(model: Model, decayed: str) -> Model:
     """Returns the model with weight decay on other weights.
 
-    Args:
-        model: decays its kernels.
-        decayed: `kernels`; `kernels_and_biases`: all weights but those of normalisation; `all`.
+    `decayed` is `kernels`, as it was built; `kernels_and_biases`: all but those of normalisation; or `all`.
     """
     if decayed == "kernels":
         return model
@@ -149,21 +152,19 @@ def _with_names_of_its_own(build_model: Callable[[], Model]) -> Model:
 
 def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
     """Builds `keras.applications.ResNet50` with random weights and with logits; Keras owns the variables."""
-    with _seeded_building(seed, _POLICIES[precision]):
-        before = keras.config.image_data_format()
-        keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
-        try:
-            return adapt(keras.applications.ResNet50(weights=None, classes=num_classes, classifier_activation=None))
-        finally:
-            keras.config.set_image_data_format(before)
+    with _seeded_building(seed, _POLICIES[precision]), keras_format(data_format):
+        return adapt(keras.applications.ResNet50(weights=None, classes=num_classes, classifier_activation=None))
 
 
-def _architecture(spec: ModelSpec, layers: Layers, num_classes: int) -> keras.Model:
-    size = spec.image_size
-    shape = (spec.channels, size, size) if layers.data_format == "NCHW" else (size, size, spec.channels)
-    images = keras.Input(shape, name="images")
-    logits = spec.build(images, layers, num_classes)
-    return keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name).strip("_"))
+@contextlib.contextmanager
+def keras_format(data_format: DataFormat) -> Iterator[None]:
+    """Inside it, Keras builds models for images in this layout unless they name one."""
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
+    try:
+        yield
+    finally:
+        keras.config.set_image_data_format(before)
 
 
 _POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}

@@ -48,7 +48,7 @@ class PixelwiseProduct(keras.layers.Conv2D):
         kernel = tf.reshape(tf.convert_to_tensor(self.kernel), [-1, self.filters])
         product = tf.matmul(tf.reshape(pixels, [-1, kernel.shape[0]]), kernel)
         outputs = tf.reshape(product, [-1, *pixels.shape[1:3], self.filters])
-        return self.activation(tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs)
+        return _with_bias_and_activation(self, outputs)
 
 
 class ProductGradient(keras.layers.Conv2D):
@@ -60,7 +60,7 @@ class ProductGradient(keras.layers.Conv2D):
     def call(self, inputs: Any) -> Any:
         """Convolves a 4-D batch with known height and width."""
         outputs = _convolution(self.padding.upper())(inputs, tf.convert_to_tensor(self.kernel))
-        return self.activation(tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs)
+        return _with_bias_and_activation(self, outputs)
 
 
 class GroupedConvolution(keras.layers.Conv2D):
@@ -110,7 +110,6 @@ def _layout(layer: Any) -> str:
 
 
 def _by_channel(layer: Any, images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Returns the depthwise convolution with a layer's strides, padding and layout."""
     layout = _layout(layer)
     strides = (1, 1, *layer.strides) if layout == "NCHW" else (1, *layer.strides, 1)
     return tf.nn.depthwise_conv2d(images, kernel, strides, layer.padding.upper(), layout)

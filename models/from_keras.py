@@ -6,21 +6,21 @@ final softmax is left out. Names of layers and variables stay.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from models.applications import APPLICATION
+from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
-from models.layers import DataFormat, Layers, Pool, PoolKind, Tensor
+from models.layers import Layers, Pool, PoolKind, Tensor
 from models.outside_code import contained
 from models.seeds import RunTimeSeed
 
@@ -40,7 +40,7 @@ class UnusableModelError(ValueError):
 
 def build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Tensor:
     """Returns the logits of a model that other code builds; see `keras_model`."""
-    with data_format(layers.data_format):
+    with keras_format(layers.data_format):
         model = keras_model(name, num_classes, tuple(images.shape[1:]))
     if name.startswith(APPLICATION):
         return adopt(model, images, layers, without=_PREPROCESSING)
@@ -61,8 +61,16 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
     """
     if not name.startswith(APPLICATION):
         function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
-        with _no_variables_outside_layers(), contained():
-            return _checked(function(**given))
+        try:
+            with contained():
+                return _checked(function(**given))
+        except ValueError as error:
+            if "stateless scope" not in str(error):
+                raise
+            raise UnusableModelError(
+                "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the "
+                "model without compiling it."
+            ) from error
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
     if "include_preprocessing" in inspect.signature(builder).parameters:
@@ -72,20 +80,6 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
         is_nchw = keras.config.image_data_format() == "channels_first"
         return keras_model(name, num_classes, (3, *_USUAL_SIZE) if is_nchw else (*_USUAL_SIZE, 3))
     return model
-
-
-@contextlib.contextmanager
-def _no_variables_outside_layers() -> Iterator[None]:
-    """Explains Keras' error if a function creates a variable that has its value at once."""
-    try:
-        yield
-    except ValueError as error:
-        if "stateless scope" not in str(error):
-            raise
-        raise UnusableModelError(
-            "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the model "
-            "without compiling it."
-        ) from error
 
 
 def takes_num_classes(name: str) -> bool:
@@ -124,7 +118,6 @@ def _checked(model: Any) -> keras.Model:
 
 
 def _is_graph(layer: Any) -> bool:
-    """Returns whether a layer is a functional or sequential model."""
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
 
 
@@ -179,27 +172,13 @@ def _load_file(path: Path) -> Any:
     return sys.modules[name]
 
 
-@contextlib.contextmanager
-def data_format(name: DataFormat) -> Iterator[None]:
-    """Inside it, Keras builds models for images in this layout unless they name one."""
-    before = keras.config.image_data_format()
-    keras.config.set_image_data_format("channels_first" if name == "NCHW" else "channels_last")
-    try:
-        yield
-    finally:
-        keras.config.set_image_data_format(before)
-
-
 def adopt(
     keras_model: keras.Model, images: Tensor, layers: Layers, *, without: tuple[type[keras.Layer], ...] = ()
 ) -> Tensor:
     """Clones a functional or sequential model onto images and returns float32 logits, [batch, classes].
 
-    Args:
-        keras_model: has one input and one output; its variables are not used.
-        images: symbolic batch, in the data format that the model was built for.
-        layers: the run's layers, of which batch normalisation and convolutions are used.
-        without: classes of layers to leave out.
+    The variables of the model are not used, and layers of the classes `without` are left out. Images are symbolic, in
+    the data format that the model was built for.
     """
     last = _last(keras_model)
 

@@ -134,12 +134,12 @@ def _restored_handlers(in_main_thread: bool) -> Iterator[None]:
 
 def _children() -> dict[int, str]:
     """Returns the processes that this one has started and that run, by number, with their names."""
-    found = {}
+    children = {}
     for thread in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended
             for number in map(int, thread.read_text().split()):
                 with contextlib.suppress(OSError):  # the process has ended
                     name, _, rest = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")
                     if rest.split()[0] not in "ZX":  # ended, and only not awaited yet
-                        found[number] = name.partition("(")[2]
-    return found
+                        children[number] = name.partition("(")[2]
+    return children

@@ -56,9 +56,7 @@ def register(spec: ModelSpec) -> None:
 def find_model(name: str, data_name: str | None = None) -> ModelSpec:
     """Returns the spec of a model; case and punctuation do not matter.
 
-    Args:
-        name: of the model.
-        data_name: of a data set, for which the model may have a variant.
+    The model may have a variant for a data set.
 
     Raises:
         UnknownModelError: no model has this name.
@@ -66,12 +64,12 @@ def find_model(name: str, data_name: str | None = None) -> ModelSpec:
     if name in _REGISTERED:
         return _REGISTERED[name]
     plain = _plain(name)
-    wanted = _ALIASES.get(plain, plain)
+    sought = _ALIASES.get(plain, plain)
     for spec in MODELS:
-        if data_name and (_plain(spec.variant_of), spec.data_name) == (wanted, data_name):
+        if data_name and (_plain(spec.variant_of), spec.data_name) == (sought, data_name):
             return spec
     for spec in MODELS:
-        if _plain(spec.name) == wanted:
+        if _plain(spec.name) == sought:
             return spec
     near = difflib.get_close_matches(name.lower(), names(), n=5, cutoff=0.7)
     near.sort(key=lambda other: sorted(other) != sorted(name.lower()))  # `vgg61` is as near to `vgg19`

@@ -19,18 +19,7 @@ _DROPOUT = 0.1
 def build(
     images: Tensor, layers: Layers, num_classes: int, *, patch: int, width: int, blocks: int, heads: int, mlp: int
 ) -> Tensor:
-    """Returns logits.
-
-    Args:
-        images: [batch, ...] in the layout of `layers`.
-        layers: makes the layers.
-        num_classes: number of logits.
-        patch: height and width of a patch, pixels.
-        width: numbers per token.
-        blocks: number of encoder blocks.
-        heads: attention heads of a block.
-        mlp: hidden units of a block's perceptron.
-    """
+    """Returns logits; a patch has `patch` pixels squared, a token `width` numbers, a perceptron `mlp` hidden units."""
     layers = layers.styled(_STYLE)
     x = layers.with_positions(layers.patches(images, width, patch, name="patches"), name="embedding")
     x = layers.dropout(x, _DROPOUT, name="embedding_dropout")

@@ -105,7 +105,7 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
     if conditions.load_per_core is None and used is not None and used > _OTHERS_SHARE * conditions.cores:
         yield (
             f"Other processes used {used:.1f} of {counted(conditions.cores, 'core')} during the measurement, which may "
-            "have slowed it: repeat it on an idle machine ('run_bench.py doctor --noladder' names them)."
+            "have slowed it: repeat it on an idle machine ('run_bench.py doctor --nobreakdown' names them)."
         )
     if conditions.load_per_core is not None and conditions.load_per_core > BUSY_LOAD_PER_CORE:
         yield (

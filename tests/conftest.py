@@ -252,10 +252,8 @@ def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
 @pytest.fixture(scope="session")
 def fake_imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fake ImageNet of 40 images in 4 shards. Tests must not change it."""
-    from benchmarks.data.writing import fake_imagenet
-    from benchmarks.data.writing import fake_imagenet as splits
+    from benchmarks.data.writing import fake_imagenet, photo_records
 
     directory = tmp_path_factory.mktemp("imagenet")
-    part = splits.split("train", 40, 10)
-    fake_imagenet.write(directory, part, seed=3, on_shard=lambda path, images: None)
+    fake_imagenet.write(directory, photo_records.split("train", 40, 10), seed=3)
     return directory

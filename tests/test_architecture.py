@@ -60,7 +60,7 @@ NEEDS_NO_TENSORFLOW = (
     "models.specs",
     "results",
     "variable_mgr.catalog",
-    "variable_mgr.placement",
+    "variable_mgr.place",
 )
 MOST_FILES_IN_A_ROOM = 16
 MOST_LINES_IN_A_FILE = 400

@@ -15,7 +15,7 @@ from benchmarks.checkpoints import export_verb
 from benchmarks.cli import main
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.cluster import server_verb
-from benchmarks.compare import ab_verb, calibrate_verb
+from benchmarks.compare import ab_verb
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
@@ -67,7 +67,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         sweep_verb: "run_sweep",
         scaling_verb: "run_scaling",
         ab_verb: "run_ab",
-        calibrate_verb: "run_calibrate",
         recommend_verb: "run_recommend",
         verify_verb: "run_verify",
         doctor_verb: "run_doctor",
@@ -82,6 +81,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     }
     for module, job in jobs.items():
         monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)
+    monkeypatch.setattr(ab_verb, "run_calibrate", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(
         batch_size, "resolve_batch_size", lambda values, *_: config.resolve({**values, "batch_size": 1}, int)
     )
@@ -356,6 +356,8 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
     ("text", "words"),
     [
         ("`--num_gpu=2`", "There is no flag --num_gpu"),
+        ("`--nobreakdowns`", "There is no flag --nobreakdowns"),
+        ("`--resize_method=lanczos`", "there is no 'lanczos'"),
         ("`--batch_size=-1`", "too small"),
         ("`--preset=quickly`", "Presets: "),
         ("`--data_format=NCHW\\|NHCW`", "there is no 'NHCW'"),
@@ -395,7 +397,7 @@ EXECUTED = (
     ("run_bench.py check out", ()),
     ("run_bench.py history --plot=history.png", ()),
     ("run_bench.py explain replicated --num_gpus=8 --model=vgg16", ()),
-    ("run_bench.py doctor --noladder", ()),
+    ("run_bench.py doctor --nobreakdown", ()),
     ("run_bench.py data make-imagenet data/fake --train_images=512", ()),
     ("run_bench.py input --data_dir=data/fake", ("--device=cpu", "--seconds=0.2")),
 )

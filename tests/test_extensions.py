@@ -76,7 +76,7 @@ TOY_MANAGER = '''
 
 import tensorflow as tf
 
-from variable_mgr.manager import Applied, Explanation
+from variable_mgr.manager import UpdateOp, Explanation
 from variable_mgr.managers.one_copy import OneCopy
 
 
@@ -91,7 +91,7 @@ class Toy(OneCopy):
             operations = optimizer.apply([self._shared[name] for name in names], means)
         for tower, update in enumerate(updates):
             operations += self._store_state(tower, update)
-        return [Applied(tf.group(*operations))]
+        return [UpdateOp(tf.group(*operations))]
 
     def explain(self, optimizer="sgd"):
         return Explanation("one toy copy", "averaged by a toy", "tower 0 -> [weights] <- tower 1")
@@ -136,10 +136,10 @@ def test_a_manager_in_the_catalog_is_verified(with_toy_manager: Tree) -> None:
     """Against NumPy with each optimizer and each home of shared variables, and against the whole batch."""
     code = """
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.verify import cases
+from benchmarks.verify import cases, comparisons
 of_toy = [case for case in cases.cases() if case.manager == "toy"]
 cases.cases = lambda: iter(of_toy)
-for result in cases.results(Devices(num_devices=2)):
+for result in comparisons.results(Devices(num_devices=2)):
     print(result.case.title, result.case.reference, result.error is not None and result.passed, sep=", ")
 """
     assert with_toy_manager.python(code).splitlines() == [
@@ -268,7 +268,7 @@ OPTIONS = {
     "resize_method": {
         "benchmarks/data/options.py",
         "benchmarks/config/rule_table.py",
-        "benchmarks/data/pipeline/preprocessing.py",
+        "benchmarks/data/pipeline/photo_decoding.py",
         "results/input_bottleneck.py",  # names it as advice
     },
 }

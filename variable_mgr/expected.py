@@ -33,10 +33,10 @@ class Rule:
     def update(self, weights: Values, gradients: Values, velocities: Values, rate: float) -> Values:
         """Returns one copy of the weights after a step, and changes its velocities; all by name."""
         if self.clip_value is not None:
-            gradients = {name: np.clip(each, -self.clip_value, self.clip_value) for name, each in gradients.items()}
+            gradients = {name: np.clip(g, -self.clip_value, self.clip_value) for name, g in gradients.items()}
         if self.clip_norm is not None:
             norm = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients.values()))
-            gradients = {name: each * min(1.0, self.clip_norm / max(norm, 1e-30)) for name, each in gradients.items()}
+            gradients = {name: g * min(1.0, self.clip_norm / max(norm, 1e-30)) for name, g in gradients.items()}
         after, momentum = {}, 0.0 if self.optimizer == "sgd" else MOMENTUM
         for name, gradient in gradients.items():
             if self.optimizer == "lars":
@@ -72,11 +72,11 @@ class Trajectory:
         return max(relative_error(np.asarray(mine), np.asarray(theirs)) for mine, theirs in pairs)
 
 
-def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:
+def relative_error(values: np.ndarray, reference: np.ndarray) -> float:
     """Returns the largest relative difference, absolute below 1; infinite for other shapes or what is not finite."""
-    if got.shape != wanted.shape or not np.isfinite(got).all():
+    if values.shape != reference.shape or not np.isfinite(values).all():
         return float("inf")
-    return float(np.max(np.abs(got - wanted) / np.maximum(1.0, np.abs(wanted))))
+    return float(np.max(np.abs(values - reference) / np.maximum(1.0, np.abs(reference))))
 
 
 def expected(
@@ -123,11 +123,8 @@ def expected(
 def expected_in_turn(towers: int, rule: Rule, *, workers: int = 0) -> Trajectory:
     """Computes what must come out if a parameter server applies gradients one after the other.
 
-    Args:
-        towers: of each process. In one process each applies its own gradients; its step draws the numbers of all towers
-            and uses its own part, see `benchmarks.verify.oracle`.
-        rule: updates the weights.
-        workers: of a cluster, each of which applies the mean over its towers; 0: one process.
+    In one process each tower applies its own gradients; its step draws the numbers of all towers and uses its own part,
+    see `benchmarks.verify.oracle`. Each of several workers (0: one process) applies the mean over its towers.
     """
     weights, trajectory = np.array([1.0, 2.0]), Trajectory()
     velocities: Values = {}
@@ -147,7 +144,6 @@ def expected_in_turn(towers: int, rule: Rule, *, workers: int = 0) -> Trajectory
 
 
 def _updated(rule: Rule, weights: np.ndarray, gradients: np.ndarray, velocities: Values) -> np.ndarray:
-    """Returns the scalars [a, b] of one copy after an update."""
     after = rule.update(
         dict(zip("ab", weights, strict=True)), dict(zip("ab", gradients, strict=True)), velocities, RATE
     )
@@ -157,12 +153,7 @@ def _updated(rule: Rule, weights: np.ndarray, gradients: np.ndarray, velocities:
 def of_manager(manager: str, modifiers: Modifiers, rule: Rule, towers: int, *, workers: int = 0) -> Trajectory:
     """Computes what must come out under a manager with modifiers, as all processes together see it.
 
-    Args:
-        manager: a key of `variable_mgr.catalog.MANAGERS`.
-        modifiers: of the manager.
-        rule: updates the weights.
-        towers: that each process drives.
-        workers: of a cluster; 0: one process.
+    `towers` are those of each process; `workers` is 0 in one process.
     """
     if modifiers.asynchronous:
         return expected_in_turn(towers, rule, workers=workers)

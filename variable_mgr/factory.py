@@ -17,12 +17,7 @@ def make(
 ) -> VariableManager:
     """Makes the manager called `name`, a key of `variable_mgr.catalog.MANAGERS`.
 
-    Args:
-        name: of the manager.
-        place: one device per tower, and the host.
-        shared_devices: where shared variables live.
-        modifiers: of the manager.
-        divided: with `fc_model_parallel`, names of the weights of which each tower holds some columns.
+    With `fc_model_parallel`, `divided` has the names of the weights of which each tower holds some columns.
 
     Raises:
         ValueError: the manager does not support the modifiers, or not in this place; see `modifiers.why_not`.

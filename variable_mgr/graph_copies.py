@@ -41,7 +41,7 @@ class GraphCopies:
         """Returns what the function would return."""
         flat = tf.nest.flatten(arguments)
         tensors = [argument for argument in flat if argument is not None]
-        key = tuple(None if one is None else (one.dtype, tuple(one.shape.as_list())) for one in flat)
+        key = tuple(a if a is None else (a.dtype, tuple(a.shape.as_list())) for a in flat)
         if key not in self._built:
             self._built[key] = self._build(arguments)
         built = self._built[key]
@@ -57,12 +57,12 @@ class GraphCopies:
     def _build(self, arguments: Any) -> _Built:
         with tf.Graph().as_default() as graph:
             parameters = tf.nest.map_structure(
-                lambda one: None if one is None else tf.compat.v1.placeholder(one.dtype, one.shape), arguments
+                lambda a: a if a is None else tf.compat.v1.placeholder(a.dtype, a.shape), arguments
             )
             placeholders = [parameter for parameter in tf.nest.flatten(parameters) if parameter is not None]
+            given = {id(placeholder) for placeholder in placeholders}
             results = tf.nest.map_structure(
-                lambda one: tf.identity(one) if any(one is each for each in placeholders) else one,
-                self._function(*parameters),
+                lambda result: tf.identity(result) if id(result) in given else result, self._function(*parameters)
             )
         definition = graph.as_graph_def()
         remove(definition, {placeholder.op.name for placeholder in placeholders})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -64,8 +65,8 @@ class TowerUpdate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Applied:
-    """The end of a step: of all towers together, or of one asynchronous tower.
+class UpdateOp:
+    """Ends a step: of all towers together, or of one asynchronous tower.
 
     Attributes:
         operation: combines and applies gradients, and stores state.
@@ -78,7 +79,7 @@ class Applied:
 
 
 @dataclasses.dataclass(frozen=True)
-class Preparation:
+class InitOp:
     """Runs once after variables have their initial values; `computes` if towers compute in it, as in a step."""
 
     operation: tf.Operation
@@ -86,12 +87,12 @@ class Preparation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class StagedValue:
     """What one step leaves for the next outside of variables, in a staging area.
 
     Attributes:
         value: to fetch between steps; it stays where it is.
-        put: the tensor to feed with it while `resumptions` run.
+        put: the tensor to feed with it while `resume_ops` run.
     """
 
     value: tf.Tensor | tf.Variable
@@ -133,10 +134,10 @@ class Explanation:
 
 
 class VariableManager(abc.ABC):
-    """Decides where variables live, what a tower reads, and how gradients come together.
+    """Decides where variables live, what a tower computes with, and how gradients come together.
 
-    Use: `create` once, `read` once per tower, `apply` once with the updates of all towers. After the graph's
-    initialisers have run, `preparations` run once, then the steps. `explain` and `transfers` work before `create`, too.
+    Use: `create` once, `tower_values` once per tower, `apply` once with the updates of all towers. After the graph's
+    initialisers have run, `init_ops` run once, then the steps. `explain` and `transfers` work before `create`, too.
 
     Attributes:
         adds_decay: whether `apply` adds weight decay, once where a weight lives, so that no tower has to.
@@ -145,52 +146,57 @@ class VariableManager(abc.ABC):
 
     adds_decay = False
     copies_differ = False
+    _specs: Sequence[VariableSpec] = ()
 
     @abc.abstractmethod
     def create(self, specs: Sequence[VariableSpec]) -> None:
         """Creates all variables in the default graph."""
 
     @abc.abstractmethod
-    def read(self, tower: int) -> list[tf.Tensor]:
+    def tower_values(self, tower: int) -> list[tf.Tensor]:
         """Returns what tower `tower` computes with: one tensor per spec, in the order given to `create`."""
 
     @abc.abstractmethod
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Returns the ends of a step: one if all towers step together, else one per tower.
 
-        Args:
-            updates: one per tower, in tower order; each gradient is of the tower's own mean loss.
-            optimizer: the update rule.
+        There is one update per tower, in tower order; each gradient is of the tower's own mean loss.
         """
 
-    def preparations(self) -> list[Preparation]:
+    def init_ops(self) -> list[InitOp]:
         """Returns what runs once, in this order, after all variables have their initial values."""
         return []
 
-    def held(self) -> dict[str, Held]:
+    def staged_values(self) -> dict[str, StagedValue]:
         """Returns what steps leave for the next outside of variables, by a name that is unique in the graph."""
         return {}
 
-    def resumptions(self) -> list[Preparation]:
-        """Returns what runs instead of `preparations` if what is `held` is fed."""
-        return self.preparations()
+    def resume_ops(self) -> list[InitOp]:
+        """Returns what runs instead of `init_ops` if the `staged_values` are fed."""
+        return self.init_ops()
 
     @abc.abstractmethod
+    def homes(self) -> list[Mapping[str, tf.Variable]]:
+        """Returns the created variables by name: of each home one copy, or part, of some; authoritative ones first."""
+
     def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
         """Returns every copy of each variable by canonical name, the authoritative one first.
 
         Each copy is one variable, or one per tower that make up the whole when they are joined along the last axis.
         Of a tower's own state there is one per tower.
         """
+        homes = self.homes()
+        return {spec.name: [[home[spec.name]] for home in homes if spec.name in home] for spec in self._specs}
 
     def checkpoint_variables(self) -> dict[str, Sequence[tf.Variable]]:
         """Returns the authoritative copy of every weight and statistic by canonical name, as `copies` has it."""
-        states = {entry.name for entry in self.placed() if entry.kind == "tower_state"}
+        states = {spec.name for spec in self._specs if spec.kind == "tower_state"}
         return {name: copies[0] for name, copies in self.copies().items() if name not in states}
 
-    @abc.abstractmethod
     def placed(self) -> list[Placed]:
         """Returns every created variable, copies included."""
+        created = [(spec, home[spec.name]) for home in self.homes() for spec in self._specs if spec.name in home]
+        return [Placed(spec.name, spec.kind, v.device, math.prod(v.shape) * v.dtype.size) for spec, v in created]
 
     def replica_drift(self) -> tf.Tensor | None:
         """Returns the largest absolute difference between copies that must be equal; None if there are none."""
@@ -208,10 +214,36 @@ class VariableManager(abc.ABC):
     def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns what a step sends: in a cluster between processes, else between devices; unknown unless overridden.
 
-        No tower's device may be the host.
-
-        Args:
-            variables: of the model, without those that are divided over towers.
-            training: whether gradients are computed; a forward pass only fetches.
+        No tower's device may be the host. Variables that are divided over towers are left out. A forward pass, without
+        `training`, only fetches.
         """
         return [UNKNOWN]
+
+
+class WrappingManager(VariableManager):
+    """Abstract. Leaves to another manager all that its subclass does not change."""
+
+    def __init__(self, inner: VariableManager, tower_devices: Sequence[str]) -> None:
+        self._inner = inner
+        self._devices = list(tower_devices)
+
+    def create(self, specs: Sequence[VariableSpec]) -> None:
+        """Creates the inner manager's variables."""
+        self._specs = list(specs)
+        self._inner.create(specs)
+
+    def init_ops(self) -> list[InitOp]:
+        """Returns the inner manager's."""
+        return self._inner.init_ops()
+
+    def homes(self) -> list[Mapping[str, tf.Variable]]:
+        """Returns the inner manager's."""
+        return self._inner.homes()
+
+    def replica_drift(self) -> tf.Tensor | None:
+        """Returns the inner manager's."""
+        return self._inner.replica_drift()
+
+    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
+        """Returns the inner manager's; `variables` are those that it holds."""
+        return self._inner.transfers(variables, training=training)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
 
@@ -69,3 +69,43 @@ class Turn:
 
 # From one value per tower, the place and the tensor's turn: one mean per tower.
 MeanFunction = Callable[[Sequence[Tensor], Place, Turn], list[Tensor]]
+
+
+_Device = TypeVar("_Device")
+
+
+def balance_by_bytes(sizes_bytes: Sequence[int], devices: Sequence[_Device]) -> list[_Device]:
+    """Spreads variables: each, in the order given, goes to the device that holds the fewest bytes so far.
+
+    No device ends more than the largest variable above another one. With one device, all go there. Of devices that hold
+    equally much, the first gets it.
+
+    Returns:
+        One device per variable.
+    """
+    load = dict.fromkeys(devices, 0)
+    chosen = []
+    for size in sizes_bytes:
+        device = min(load, key=lambda candidate: load[candidate])
+        load[device] += size
+        chosen.append(device)
+    return chosen
+
+
+def group_small(sizes_bytes: Sequence[int], max_bytes: int, max_group: int) -> list[list[int]]:
+    """Returns the indices in order, small ones that follow each other together, at most `max_group` in a group."""
+    groups: list[list[int]] = []
+    open_group = False
+    for index, size in enumerate(sizes_bytes):
+        small = size <= max_bytes
+        if small and open_group and len(groups[-1]) < max_group:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        open_group = small
+    return groups
+
+
+def even_parts(elements: int, parts: int) -> list[int]:
+    """Divides a number of elements into parts that differ by one at most."""
+    return [elements * (part + 1) // parts - elements * part // parts for part in range(parts)]

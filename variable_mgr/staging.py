@@ -13,10 +13,6 @@ _names = itertools.count()
 def area(device: str, tensors: Sequence[tf.Tensor]) -> tuple[tf.Operation, list[tf.Tensor]]:
     """Makes a staging area on a device.
 
-    Args:
-        device: of the area.
-        tensors: put in together.
-
     Returns:
         The operation that puts the tensors in, and the oldest tensors in the area. The operation must run once before
         the first step, and once in every step.

@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from variable_mgr.place import Place
-from variable_mgr.placement import balance_by_bytes
+from variable_mgr.place import Place, balance_by_bytes
 
 if TYPE_CHECKING:
     from variable_mgr.manager import VariableSpec
@@ -107,34 +106,22 @@ def busiest_server(links: Mapping[str, int]) -> int | None:
     return max(of_server.values(), default=None)
 
 
-@dataclasses.dataclass(frozen=True)
-class DividedLayers:
-    """The dense layers that end a model, of which each tower computes some columns for the images of all towers.
+def between_divided_layers(
+    towers: int, *, batch_per_tower: int, features: int, outputs: Sequence[int], features_are_images: bool = False
+) -> list[Transfer]:
+    """Returns what all towers together send in a step if each computes some columns of the dense layers for all images.
 
-    Attributes:
-        batch_per_tower: images.
-        features: width of the input of the first layer.
-        outputs: width of each layer.
-        features_are_images: nothing before the first layer is trained, so the features need no gradient.
+    Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits it
+    sends only those of the other tower's own images. Backward it sends as much, unless `features_are_images`:
+    nothing before the first layer is then trained, so the features need no gradient. `features` is the width of the
+    input of the first layer, and `outputs` are the widths of the layers.
     """
-
-    batch_per_tower: int
-    features: int
-    outputs: tuple[int, ...]
-    features_are_images: bool = False
-
-    def transfers(self, towers: int) -> list[Transfer]:
-        """Returns what all towers together send in a step, forward and backward.
-
-        Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits
-        it sends only those of the other tower's own images. Backward it sends as much, but not to images.
-        """
-        images = towers * self.batch_per_tower
-        *hidden, logits = self.outputs
-        ways = 1 if self.features_are_images else 2
-        elements = ways * images * self.features + 2 * (images * sum(hidden) + self.batch_per_tower * logits)
-        number = towers * (towers - 1) * (ways + 2 * len(self.outputs))
-        return [Transfer(DEVICE, DEVICE, FLOAT32_BYTES * (towers - 1) * elements, number, "activation")]
+    images = towers * batch_per_tower
+    *hidden, logits = outputs
+    ways = 1 if features_are_images else 2
+    elements = ways * images * features + 2 * (images * sum(hidden) + batch_per_tower * logits)
+    number = towers * (towers - 1) * (ways + 2 * len(outputs))
+    return [Transfer(DEVICE, DEVICE, FLOAT32_BYTES * (towers - 1) * elements, number, "activation")]
 
 
 def over_servers(
@@ -149,14 +136,8 @@ def over_servers(
     """Returns what parameter servers and workers send each other in a step.
 
     All shared variables go to every worker. A weight's gradient comes back from each, moving averages from worker 0.
-
-    Args:
-        variables: in the order of their creation.
-        servers: over which they are spread.
-        workers: how many.
-        wire_bytes: size of one element of a gradient on the wire.
-        training: whether anything comes back.
-        exchanges: how often a worker fetches weights and sends gradients in a step.
+    The variables are in the order of their creation. `wire_bytes` is the size of an element of a gradient, and
+    `exchanges` how often a worker fetches and sends in a step.
     """
     shared = [variable for variable in variables if variable.kind != "tower_state"]
     elements = [math.prod(variable.shape) for variable in shared]
@@ -180,8 +161,8 @@ def around_ring(size_bytes: float, place: Place) -> list[Transfer]:
     Each tower sends 2 (n-1)/n of them to the next one, and the last tower of a worker sends to the next worker.
     """
     towers, workers = place.towers_in_total, place.workers
-    each = 2 * (towers - 1) / towers * size_bytes
-    return [Transfer(f"worker {i}", f"worker {(i + 1) % workers}", each, math.nan) for i in range(workers)]
+    sent = 2 * (towers - 1) / towers * size_bytes
+    return [Transfer(f"worker {i}", f"worker {(i + 1) % workers}", sent, math.nan) for i in range(workers)]
 
 
 def weight_elements(variables: Iterable[VariableSpec]) -> list[int]:

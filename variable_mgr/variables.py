@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import graph_copies
-from variable_mgr.manager import Placed, VariableSpec
-from variable_mgr.place import Place
-from variable_mgr.placement import balance_by_bytes
+from variable_mgr.manager import VariableSpec
+from variable_mgr.place import Place, balance_by_bytes
 
 _PARAMETER = "initial_value_{}"
 
@@ -25,12 +24,8 @@ def create(
 ) -> tf.Variable:
     """Creates one variable on a device.
 
-    Args:
-        spec: what to create.
-        device: where.
-        prefix: precedes the canonical name and distinguishes copies in traces.
-        initial_value: used instead of the spec's own, so that copies start equal.
-        shape: used instead of the spec's own, if this is only a part of the variable.
+    The prefix precedes the canonical name and distinguishes copies in traces. Copies get the same `initial_value`, so
+    that they start equal; a part of a variable has a `shape` of its own.
     """
     with tf.device(device):
         value = spec.initial_value() if initial_value is None else initial_value
@@ -39,7 +34,8 @@ def create(
 
 def create_shared(specs: Sequence[VariableSpec], devices: Sequence[str]) -> dict[str, tf.Variable]:
     """Creates one variable per spec, spread over devices by bytes."""
-    homes = balance_by_bytes([size_bytes(spec) for spec in specs], devices)
+    sizes_bytes = [math.prod(spec.shape) * tf.as_dtype(spec.dtype).size for spec in specs]
+    homes = balance_by_bytes(sizes_bytes, devices)
     return {spec.name: create(spec, device=home, prefix="shared") for spec, home in zip(specs, homes, strict=True)}
 
 
@@ -113,24 +109,6 @@ def create_tower_state(spec: VariableSpec, place: Place, tower: int) -> tf.Varia
         value = spec.initial_value()
         value += tf.constant(number, value.dtype)
     return create(spec, device=device, prefix=f"tower_{number}", initial_value=value)
-
-
-def copies(
-    specs: Iterable[VariableSpec], homes: Sequence[Mapping[str, tf.Variable]]
-) -> dict[str, list[Sequence[tf.Variable]]]:
-    """Returns for each spec every variable of its name, in the order of `homes`, each as a copy of one part."""
-    return {spec.name: [[home[spec.name]] for home in homes if spec.name in home] for spec in specs}
-
-
-def size_bytes(spec: VariableSpec) -> int:
-    """Returns how many bytes one copy of the variable takes."""
-    return math.prod(spec.shape) * tf.as_dtype(spec.dtype).size
-
-
-def placed(specs: Sequence[VariableSpec], variables: Mapping[str, tf.Variable]) -> list[Placed]:
-    """Returns where each variable lives."""
-    found = [(spec, variables[spec.name]) for spec in specs if spec.name in variables]
-    return [Placed(spec.name, spec.kind, v.device, math.prod(v.shape) * v.dtype.size) for spec, v in found]
 
 
 def assign_all(variables: Mapping[str, tf.Variable], values: Mapping[str, tf.Tensor]) -> list[tf.Operation]:

@@ -16,9 +16,8 @@ from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.data.options import of_validation
-from benchmarks.data.pipeline import host_pipeline, run_input
-from benchmarks.data.pipeline.host_pipeline import NO_LABEL
-from benchmarks.data.pipeline.run_input import RunInput
+from benchmarks.data.pipeline import input_pipeline
+from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
 from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.graph import run_facts, run_graph
 from benchmarks.graph.run_session import RunSession
@@ -67,7 +66,7 @@ class Evaluator:
         model: as it was built, before it was divided over devices.
         weights: by name, the variable, or its parts that are joined along the last axis.
         devices: each evaluates a part of the images.
-        images: of the devices, as `run_input.build_validation` makes them.
+        images: of the devices, as `input_pipeline.build_validation` makes them.
         num_classes: of the labels.
     """
 
@@ -202,12 +201,12 @@ def build_evaluator(config: Config, model: Model, manager: VariableManager, devi
     workload, data = config.workload, config.data
     assert data.input is not None and data.data_dir is not None, "the configuration requires images"
     batch_per_device = config.evaluation.eval_batch_size
-    images = run_input.build_validation(
+    images = input_pipeline.build_validation(
         specs.find_model(workload.model),
         run_graph.input_spec(workload, config.place, config.training.seed, batch_per_device),
         devices.towers,
         of_validation(data.input),
-        host_pipeline.find_source(data.data_name, data.data_dir, "validation"),
+        input_pipeline.find_source(data.data_name, data.data_dir, "validation"),
     )
     return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes)
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 from benchmarks.checkpoints.bundle_index import stated_bytes
 from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
-from benchmarks.data.sources.local_files import read_file
+from benchmarks.data.sources.safe_files import read_file
 from benchmarks.data.sources.storage import Address, StorageError, place
 from benchmarks.errors import DataError, UnsavedError, headline
 from results.loading import open_file

@@ -19,7 +19,7 @@ from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.data.sources.local_files import only_writer
+from benchmarks.data.sources.safe_files import only_writer
 from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import UsageError
 from benchmarks.graph.run_graph import RunGraph

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.errors import DataError
-from variable_mgr.manager import Held, Optimizer, VariableManager, VariableSpec
+from variable_mgr.manager import Optimizer, StagedValue, VariableManager, VariableSpec
 
 IN_FLIGHT = "in_flight/"
 _OF_RULE = "optimizer/"
@@ -52,9 +52,9 @@ class TrainingState:
             for part in copy
         }
         others = [variable for variable in variables if variable.op.name not in covered] if alone else []
-        self._others = {f"{IN_FLIGHT}{variable.op.name}": Held(variable, _initial(variable)) for variable in others}
-        held = manager.held() if alone else {}
-        self._staged = {f"{IN_FLIGHT}{name}": each for name, each in held.items()}
+        self._others = {f"{IN_FLIGHT}{other.op.name}": StagedValue(other, _initial(other)) for other in others}
+        staged = manager.staged_values() if alone else {}
+        self._staged = {f"{IN_FLIGHT}{name}": value for name, value in staged.items()}
 
     @property
     def size_bytes(self) -> int:
@@ -65,7 +65,7 @@ class TrainingState:
     def fetch(self, session: tf.compat.v1.Session) -> dict[str, np.ndarray]:
         """Returns the values of all entries, between two steps."""
         whole = {name: list(copies[0]) for name, copies in self._entries.items()}
-        between = {name: held.value for name, held in {**self._others, **self._staged}.items()}
+        between = {name: staged.value for name, staged in {**self._others, **self._staged}.items()}
         parts, values = session.run((whole, between))
         joined = {name: np.concatenate(of_it, -1) if len(of_it) > 1 else of_it[0] for name, of_it in parts.items()}
         return {**joined, **values}
@@ -95,9 +95,9 @@ class TrainingState:
                 sizes = [part.shape[-1] for part in copy[:-1]] if len(copy) > 1 else []
                 parts = np.split(value, np.cumsum(sizes), axis=-1) if sizes else [value]
                 fed.update((_initial(part), of_it) for part, of_it in zip(copy, parts, strict=True))
-        for name, held in {**self._others, **self._staged}.items():
-            if name in values and held.put.shape.is_compatible_with(values[name].shape):
-                fed[held.put] = values[name]
+        for name, staged in {**self._others, **self._staged}.items():
+            if name in values and staged.put.shape.is_compatible_with(values[name].shape):
+                fed[staged.put] = values[name]
         return fed
 
     def resumes(self, values: Values) -> bool:

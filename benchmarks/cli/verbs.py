@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.checkpoints import export_verb
 from benchmarks.cli import completion_verb, publish_verb, report_verb
 from benchmarks.cluster import cluster_verb, server_verb
-from benchmarks.compare import ab_verb, baseline_verb, calibrate_verb, compare_verb
+from benchmarks.compare import ab_verb, baseline_verb, compare_verb
 from benchmarks.config.verb import Verb
 from benchmarks.data import data_verb, input_verb
 from benchmarks.devices import devices_verb
@@ -48,9 +48,9 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         publish_verb.VERB,
     ),
     "Is it slower than before": (
-        ab_verb.VERB,
+        ab_verb.AB,
         compare_verb.VERB,
-        calibrate_verb.VERB,
+        ab_verb.CALIBRATE,
         baseline_verb.BASELINE,
         baseline_verb.CHECK,
         baseline_verb.HISTORY,

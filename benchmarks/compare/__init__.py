@@ -1,1 +1,1 @@
-"""Comparisons: two versions in turn, baselines, noise; the verbs of the gate."""
+"""Comparisons: two versions in interleaved rounds, baselines, noise; the verbs of the gate."""

@@ -1,26 +1,28 @@
-"""The verb `ab`: is the candidate slower than the base? Interleaves runs of both until that is known. No TensorFlow."""
+"""The verbs `ab`: is the candidate slower than the base?, and `calibrate`: how much do equal runs differ?"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import builds, interleaved_rounds, outputs
+from msgspec.structs import replace
+
+from benchmarks.compare import builds, compare_verb, interleaved_rounds
 from benchmarks.compare.builds import Build
+from benchmarks.compare.compare_verb import OUTPUT_FLAGS
 from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
-from benchmarks.compare.outputs import OUTPUT_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import in_words, warn
+from benchmarks.console import in_words, say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
-from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
-from benchmarks.sweep.progress import what_is_run
+from benchmarks.sweep.progress import estimate_seconds, what_is_run
 from results.gate import noise
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import (
@@ -30,23 +32,26 @@ from results.gate.comparison import (
     software_differences,
     software_in_words,
 )
-from results.gate.decision import QUIET_THRESHOLD
+from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
+from results.gate.noise import Noise
 from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial
 from results.record import Record
 from results.text import counted
 
-STOPPED = "Stopped before the end. The finished runs are in {}."
+_STOPPED = "Stopped before the end. The finished runs are in {}."
 _MAX_ROUNDS = 15
 _OUTPUT_DIR = "out/ab"
-# Of calibrate, whose flags are here, too.
-CALIBRATION_ROUNDS = 10
-CALIBRATION_DIR = "out/calibrate"
+_CALIBRATION_ROUNDS = 10
+_CALIBRATION_DIR = "out/calibrate"
+# A drop that a gate should not miss, in thresholds.
+_CLEAR_DROP = 1.5
+_MOST_NEEDED = 60
 _UNKNOWN = "unknown, no run was valid"
 
 
-def _resolve(values: Mapping[str, Any]) -> RoundsPlan:
+def _plan_ab(values: Mapping[str, Any]) -> RoundsPlan:
     """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
     max_rounds = _MAX_ROUNDS if values["max_rounds"] is None else values["max_rounds"]
     for side in (BASE, CANDIDATE):
@@ -62,16 +67,16 @@ def _resolve(values: Mapping[str, Any]) -> RoundsPlan:
 def _sides(values: Mapping[str, Any]) -> Iterator[dict[str, Build]]:
     """Yields the builds of both sides, and removes what was checked out for them."""
     with contextlib.ExitStack() as stack:
-        found = {}
+        sides = {}
         for side in (BASE, CANDIDATE):
             command, revision = values[f"{side}_command"], values[side]
             if command is not None:
-                found[side] = builds.of_command(f"{side}_command", command)
+                sides[side] = builds.of_command(f"{side}_command", command)
             elif revision is not None:
-                found[side] = stack.enter_context(builds.of_revision(revision))
+                sides[side] = stack.enter_context(builds.of_revision(revision))
             else:
-                found[side] = builds.this_suite()
-        yield found
+                sides[side] = builds.this_suite()
+        yield sides
 
 
 def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
@@ -82,14 +87,14 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
             sides ran on different hardware.
         DataError: the stored noise of this machine cannot be read.
     """
-    plan, threshold = _resolve(values), outputs.threshold_of(values["threshold"])
+    plan, threshold = _plan_ab(values), compare_verb.threshold_of(values["threshold"])
 
     def compare() -> ExitStatus:
         with _sides(values) as sides:
             findings = _compare(plan, threshold, sides, command)
-        return outputs.report(findings, values)
+        return compare_verb.report(findings, values)
 
-    return until_stopped(compare, STOPPED.format(plan.output_dir))
+    return until_stopped(compare, _STOPPED.format(plan.output_dir))
 
 
 def _compare(plan: RoundsPlan, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]) -> Findings:
@@ -146,13 +151,95 @@ def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) 
 
 
 def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yields how software and configurations of the sides differ, for pairs with rates."""
     for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
-        if found := software_differences(base, candidate, SIDES):
-            yield f"The software differs: {listed(found)}."
+        if fields := software_differences(base, candidate, SIDES):
+            yield f"The software differs: {listed(fields)}."
         if base.identity.config_key != candidate.identity.config_key:
-            found = config_differences(base, candidate, SIDES)
-            yield f"The sides understand the same flags differently: {listed(found)}."
+            fields = config_differences(base, candidate, SIDES)
+            yield f"The sides understand the same flags differently: {listed(fields)}."
+
+
+def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+    """Runs the suite against itself, reports the noise, and stores it.
+
+    Raises:
+        UsageError: a value is out of range, nothing can be run, or records or noise cannot be stored.
+        DataError: the stored noise of this machine cannot be read.
+    """
+    count = _CALIBRATION_ROUNDS if values["rounds"] is None else values["rounds"]
+    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
+    plan = interleaved_rounds.plan_rounds(values, cells, count, _CALIBRATION_DIR)
+
+    def calibrate() -> ExitStatus:
+        suite = builds.this_suite()
+        configurations = [Configuration(cell) for cell in plan.cells]
+        interleaved_rounds.run_rounds(plan, {BASE: suite, CANDIDATE: suite}, configurations, command)
+        done = [each for each in configurations if not each.failure]
+        for each, title in zip(done, interleaved_rounds.titles(done), strict=True):
+            _store_noise(plan, each.pairs, title)
+        for each in configurations:
+            if each.failure:
+                warn(f"{each.what} is not calibrated. {each.failure[1]}")
+        return ExitStatus.OK if len(done) == len(configurations) else ExitStatus.RUN_FAILED
+
+    return until_stopped(calibrate, _STOPPED.format(plan.output_dir))
+
+
+def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
+    """Reports the noise of a configuration, and stores it."""
+    base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
+    first = pairs[0].base
+    result = replace(
+        noise.estimate(base, candidate),
+        time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        suite_commit=first.identity.suite_commit,
+        title=title,
+        is_interleaved=first.is_interleaved,
+    )
+    for line in noise_lines(result):
+        say(line)
+    path = noise.path_of(plan.baselines_dir, first.identity.hardware_key)
+    try:
+        noise.save(path, {first.identity.config_key: result})
+    except noise.NoiseFileError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"--baselines_dir={plan.baselines_dir}: {error.strerror or error}.") from error
+    say(f"  stored in {path}; ab uses it for this configuration on this hardware")
+
+
+def noise_lines(result: Noise) -> list[str]:
+    """Returns what noise means for thresholds and rounds, in lines."""
+    threshold = result.threshold
+    drop = _CLEAR_DROP * threshold
+    count = noise.rounds_needed(result.noise, drop=drop, threshold=threshold, most=_MOST_NEEDED) if drop < 1 else None
+    needed = f"up to {count} pairs of rounds" if count else f"more than {_MOST_NEEDED} pairs of rounds"
+    interval = f"{_percent(result.low)} to {_percent(result.high)}"
+    return [
+        result.title,
+        f"  noise of one round: {_percent(result.noise)} (95 % interval {interval}, {result.rounds} pairs)",
+        f"  threshold that this machine supports: {_percent(threshold)}",
+        f"  a drop of {_percent(drop)} is found in 95 % of the cases with {needed}",
+        f"  {_advice(result)}",
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
+
+
+def _advice(result: Noise) -> str:
+    if result.threshold > QUIET_THRESHOLD:
+        advice = "give the run fewer threads than there are cores"
+        if result.is_interleaved:
+            advice = "let the run use all cores"
+        return (
+            "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
+            f"{advice}; then calibrate again."
+        )
+    if NOISE_IN_THRESHOLD * result.high > QUIET_THRESHOLD:
+        return "Quiet enough for 5 %, but these rounds are too few to be sure: set more --rounds."
+    return "Quiet enough for 5 %."
 
 
 _SUITE = Flag(
@@ -166,7 +253,7 @@ _TIMEOUT = Flag(
     above=0,
 )
 _INTERLEAVING = Flag(
-    "steps_in_turn",
+    "interleave_steps",
     bool,
     "start both sides of a pair at once and interleave their steps in time slices of 0.25 s, so that both run under "
     "the same load; on CPUs with synthetic images only; false: one run after the other",
@@ -216,7 +303,7 @@ CALIBRATE_FLAGS: Groups = {
             "rounds",
             int,
             "pairs of rounds per configuration",
-            default=CALIBRATION_ROUNDS,
+            default=_CALIBRATION_ROUNDS,
             at_least=noise.FEWEST_ROUNDS,
         ),
         _SUITE,
@@ -227,14 +314,14 @@ CALIBRATE_FLAGS: Groups = {
             "output_dir",
             str,
             "directory of base/ and candidate/, with records and logs",
-            default=CALIBRATION_DIR,
+            default=_CALIBRATION_DIR,
             path="directory",
         ),
     ),
 }
 
 
-VERB = Verb(
+AB = Verb(
     "ab",
     "is this revision, or environment, slower than that one?",
     AB_FLAGS,
@@ -242,4 +329,12 @@ VERB = Verb(
     takes="lists",
     details="Fresh processes of both alternate. Exit status 1 if the candidate is slower, 3 if noise hides the answer.",
     examples=("ab --base=main --model=resnet50 --num_gpus=1",),
+)
+CALIBRATE = Verb(
+    "calibrate",
+    "how much do equal runs differ here, and which drop can be seen?",
+    CALIBRATE_FLAGS,
+    lambda given, command: run_calibrate(given.values, command),
+    takes="lists",
+    examples=("calibrate --model=resnet50 --num_gpus=1",),
 )

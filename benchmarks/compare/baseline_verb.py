@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.compare import outputs
-from benchmarks.compare.compare_verb import WHERE
-from benchmarks.compare.outputs import OUTPUT_FLAGS
+from benchmarks.compare import compare_verb
+from benchmarks.compare.compare_verb import OUTPUT_FLAGS, WHERE
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
@@ -56,14 +55,14 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         UsageError: the command line is wrong, there are no baselines of this hardware, or an output cannot be written.
         DataError: a file cannot be read.
     """
-    threshold = outputs.threshold_of(values["threshold"])
+    threshold = compare_verb.threshold_of(values["threshold"])
     files, directory = record_files.paths(words), _directory(values)
     try:
         today, stored = record_files.load(files), _stored(directory)
         findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
-    return outputs.report(findings, values)
+    return compare_verb.report(findings, values)
 
 
 def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -78,19 +77,19 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"--plot={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
     directory = _directory(values)
     records = record_files.load(record_files.paths(words)) if words else _stored(directory)
-    found = session_history.histories(record_files.matching(records, values["where"]))
-    if not found:
+    histories = session_history.histories(record_files.matching(records, values["where"]))
+    if not histories:
         where = ", ".join(words) or directory
         raise UsageError(f"There are no ok runs{_such(values)} in {where}. `baseline promote FILE` adds some.")
     as_json = values["output_format"] == "json"
-    say(session_history.as_json(found) if as_json else "\n".join(session_history.as_text(found)))
+    say(session_history.as_json(histories) if as_json else "\n".join(session_history.as_text(histories)))
     if plot is not None:
         try:
-            drawn = session_history.draw(found, plot)
+            drawn = session_history.draw(histories, plot)
         except OSError as error:
             raise UsageError(f"--plot={plot}: {error.strerror or error}. Name a file that can be written.") from error
-        if drawn < len(found):
-            warn(f"{plot} shows {drawn} of {len(found)} configurations, those with the most sessions: use --where.")
+        if drawn < len(histories):
+            warn(f"{plot} shows {drawn} of {len(histories)} configurations, those with the most sessions: use --where.")
     return ExitStatus.OK
 
 
@@ -104,9 +103,9 @@ def _promote(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -
     if not promoted.added and not promoted.present:
         raise UsageError(f"There is no run{_such(values)} in {', '.join(map(str, files))} that can become a baseline.")
     for group in rounds.group(promoted.added).values():
-        found = sessions(group.records)
-        size = f"{counted(len(group.records), 'run')} in {counted(len(found), 'session')}"
-        say(f"promoted: {group.title}: {size}, the last of {found[-1].images_per_sec:.2f} images/s")
+        group_sessions = sessions(group.records)
+        size = f"{counted(len(group.records), 'run')} in {counted(len(group_sessions), 'session')}"
+        say(f"promoted: {group.title}: {size}, the last of {group_sessions[-1].images_per_sec:.2f} images/s")
     present = f", {len(promoted.present)} already present" if promoted.present else ""
     say(f"{counted(len(promoted.added), 'run')} new in {directory}{present}.")
 
@@ -121,9 +120,9 @@ def _list(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
         columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
         rows = []
         for group in groups:
-            found = sessions(group.records)
-            rate = f"{found[-1].images_per_sec:.2f}"
-            rows.append([group.config_key, group.title, str(len(found)), found[-1].date, rate])
+            group_sessions = sessions(group.records)
+            rate = f"{group_sessions[-1].images_per_sec:.2f}"
+            rows.append([group.config_key, group.title, str(len(group_sessions)), group_sessions[-1].date, rate])
         _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", Table(columns, rows, columns[2::2]))
 
 
@@ -131,17 +130,17 @@ def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
     if len(words) != 1:
         raise UsageError("baseline show: name one hardware_key or config_key, or its beginning, from `baseline list`.")
     key = words[0]
-    found = [
+    matching = [
         record
         for record in _stored(directory)
         if key and any(each.startswith(key) for each in (record.identity.hardware_key, record.identity.config_key))
     ]
-    if not found:
+    if not matching:
         raise UsageError(
             f"baseline show: no hardware_key or config_key in {directory} begins with '{key}'. "
             "`baseline list` prints them."
         )
-    for group in rounds.group(found).values():
+    for group in rounds.group(matching).values():
         table = session_history.sessions_table(sessions(group.records))
         _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", table)
 

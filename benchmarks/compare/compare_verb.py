@@ -1,19 +1,85 @@
-"""The verb `compare`: is the candidate slower than the base? Reads two files of records. No TensorFlow."""
+"""The verb `compare`: is the candidate slower than the base? Prints the findings of all these verbs. No TensorFlow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.compare import outputs
-from benchmarks.compare.outputs import OUTPUT_FLAGS
 from benchmarks.config.verb import Verb
+from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.option import Flag, Groups
-from results.gate import comparison
+from results import store
+from results.gate import comparison, views
 from results.gate.comparison import UnlikeError
 from results.gate.decision import QUIET_THRESHOLD
+from results.gate.findings import Findings
+
+OUTPUT_FLAGS: list[Flag] = [
+    Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
+    Flag("json", str, "write all findings, for programs", path="file"),
+    Flag("junit", str, "write a test report, for GitLab, Jenkins and GitHub's publishers", path="file"),
+    Flag(
+        "markdown",
+        str,
+        "write a comment for a pull request; it is also appended to $GITHUB_STEP_SUMMARY if that is set",
+        path="file",
+    ),
+    Flag("benchmark_json", str, "write input of github-action-benchmark, which draws rates over commits", path="file"),
+]
+WHERE = Flag("where", str, "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)")
+_FILES: Mapping[str, Callable[[Findings], str]] = {
+    "json": views.render_json,
+    "junit": views.render_junit,
+    "markdown": views.render_markdown,
+    "benchmark_json": views.render_github_benchmark,
+}
+_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+_STATUS = {"regressed": ExitStatus.REGRESSED, "undecided": ExitStatus.UNDECIDED, "passed": ExitStatus.OK}
+
+
+def threshold_of(percent: float | None) -> float | None:
+    """Returns the value of --threshold as a share; None if it is not given.
+
+    Raises:
+        UsageError: it is not between 0 and 100 percent.
+    """
+    if percent is None:
+        return None
+    if not 0 < percent < 100:
+        raise UsageError(f"--threshold={percent:g}: set a drop in percent, more than 0 and less than 100, such as 5.")
+    return percent / 100
+
+
+def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
+    """Prints findings, appends them to the job's summary, writes the files that flags name; returns the exit status.
+
+    Findings are printed even if a file cannot be written. A summary that cannot be written is only a warning.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    render_stdout = views.render_json if values["output_format"] == "json" else views.render_text
+    say(render_stdout(findings).rstrip("\n"))
+    summary = os.environ.get(_STEP_SUMMARY)
+    if summary:
+        try:
+            with open(summary, "a", encoding="utf-8") as file:
+                file.write("\n" + views.render_markdown(findings))
+        except OSError as error:
+            warn(f"${_STEP_SUMMARY}={summary} cannot be written: {error.strerror or error}.")
+    for name, render in _FILES.items():
+        if values[name] is not None:
+            try:
+                store.replace(Path(values[name]), render(findings))
+            except OSError as error:
+                raise UsageError(
+                    f"--{name}={values[name]}: {error.strerror or error}. Name a file that can be written."
+                ) from error
+    return _STATUS[findings.outcome]
 
 
 def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -28,7 +94,7 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             "compare: name two files of records, first the base, such as compare main/results.jsonl "
             f"branch/results.jsonl; {len(words)} were given."
         )
-    threshold = outputs.threshold_of(values["threshold"])
+    threshold = threshold_of(values["threshold"])
     sides = []
     for word in words:
         (path,) = record_files.paths([word])
@@ -42,10 +108,9 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         findings = comparison.compare(sides[0], sides[1], (words[0], words[1]), threshold or QUIET_THRESHOLD)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
-    return outputs.report(findings, values)
+    return report(findings, values)
 
 
-WHERE = Flag("where", str, "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)")
 COMPARE_FLAGS: Groups = {
     "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
         Flag("threshold", float, "smallest drop in percent that matters", default=100 * QUIET_THRESHOLD),

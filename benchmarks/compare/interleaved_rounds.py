@@ -6,9 +6,9 @@ Where possible, both runs of a round start at once and interleave their steps in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from typing import Any
 from benchmarks.compare.builds import Build
 from benchmarks.console import in_words, progress, warn
 from benchmarks.errors import UsageError
-from benchmarks.machine.provenance import Provenance, of_this_run
+from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
-from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.trackers import tracker_list as trackers
 from results.gate.baselines import BASELINES_DIR
@@ -91,7 +90,7 @@ def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: in
         output_dir=directory,
         baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
         warmup_round=values.get("warmup_round") is not False,
-        interleave_steps=values["steps_in_turn"] is not False,
+        interleave_steps=values["interleave_steps"] is not False,
         round_timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
     )
 
@@ -182,7 +181,7 @@ def run_rounds(
         UsageError: records cannot be stored, or the sides ran on different hardware.
     """
     on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in plan.cells)
-    provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+    provenance = new_session(command, on_gpus=on_gpus)
     runner = _PairRunner(builds, plan.output_dir, provenance, plan.round_timeout_seconds)
     notes: list[str] = []
     interleaved: set[Cell] = set()
@@ -192,7 +191,7 @@ def run_rounds(
             cell = configuration.cell
             together = plan.interleave_steps and cell.config is not None and cell.config.can_interleave
             progress.begin(f"warm-up round, {what_is_run(cell)}", measured=True)
-            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=together)
+            pair = warmup.run_pair(cell, (BASE, CANDIDATE), interleaved=together)
             if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
             if why := _why_not_interleaved(pair):
@@ -209,7 +208,7 @@ def run_rounds(
             cell = configuration.cell
             which = f"round {number + 1} of at most {plan.max_rounds}"
             progress.begin(f"{which}, {configuration.what}{left}", measured=True)
-            pair = runner.run(cell, order, interleaved=cell in interleaved, repeat_failures=True)
+            pair = runner.run_pair(cell, order, interleaved=cell in interleaved, repeat_failures=True)
             _refuse_unlike_hardware(pair)
             words = configuration.take(pair)
             progress.end()
@@ -218,7 +217,6 @@ def run_rounds(
 
 
 def _why_not_interleaved(pair: Pair) -> str:
-    """Returns why the runs of a warm-up pair, started at once, did not interleave their steps; empty if they did."""
     sides = ((BASE, pair.base), (CANDIDATE, pair.candidate))
     if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not rate(record)]:
         return f"started at once, {' '.join(failed)}"
@@ -232,11 +230,11 @@ def _why_not_interleaved(pair: Pair) -> str:
 def _refuse_unlike_hardware(pair: Pair) -> None:
     ours, theirs = hardware(pair.base), hardware(pair.candidate)
     recorded = [name for name in ours if name in theirs]
-    found = differences({name: ours[name] for name in recorded}, {name: theirs[name] for name in recorded}, SIDES)
-    if found and pair.rates:
+    unlike = differences({name: ours[name] for name in recorded}, {name: theirs[name] for name in recorded}, SIDES)
+    if unlike and pair.rates:
         raise UsageError(
-            f"The sides ran on different hardware, which cannot be compared: {listed(found)}. Give both sides the same "
-            "devices and cores."
+            f"The sides ran on different hardware, which cannot be compared: {listed(unlike)}. Give both sides the "
+            "same devices and cores."
         )
 
 
@@ -245,20 +243,20 @@ class _PairRunner:
 
     def __init__(self, builds: Mapping[str, Build], directory: Path, origin: Provenance, limit_seconds: float) -> None:
         self.notes: list[str] = []
-        self._count = 0
+        numbers = itertools.count(1)
         self._runners = {
             side: CellRunner(
                 program=build.program,
-                store=open_store(str(directory / side)),
                 output_dir=str((directory / side).resolve()),  # the program may run in another directory
                 provenance=origin,
                 timeout_seconds=limit_seconds,
                 timeout_flag="--round_timeout_seconds",
+                numbers=numbers,
             )
             for side, build in builds.items()
         }
 
-    def run(self, cell: Cell, order: Sequence[str], *, interleaved: bool, repeat_failures: bool = False) -> Pair:
+    def run_pair(self, cell: Cell, order: Sequence[str], *, interleaved: bool, repeat_failures: bool = False) -> Pair:
         """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins."""
         records: dict[str, Record] = {}
         for sides in [order] if interleaved else [order[:1], order[1:]]:
@@ -274,6 +272,5 @@ class _PairRunner:
         return Pair(**records)
 
     def _start(self, sides: Sequence[str], cell: Cell) -> dict[str, Record]:
-        records = run_together([self._runners[side] for side in sides], [cell] * len(sides), self._count)
-        self._count += len(sides)
+        records = run_together([self._runners[side] for side in sides], [cell] * len(sides))
         return dict(zip(sides, records, strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.data.sources.data_sets import DATA_SETS
-from benchmarks.data.sources.local_files import FileWork, only_writer
+from benchmarks.data.sources.safe_files import FileWork, only_writer
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
 from benchmarks.option import Flag, Groups
@@ -105,7 +105,6 @@ def _import_tensorflow(watchdog: Watchdog) -> None:
 
 
 def _expect_whole(watchdog: Watchdog, what: str) -> None:
-    """Begins with what may take long, though nothing counts its parts."""
     watchdog.expect(what, _WHOLE_SECONDS)
     progress.begin(what)
 
@@ -136,7 +135,6 @@ def _writing(command: str, directory: Path, what: str) -> Iterator[None]:
 
 
 def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int]:
-    """Returns the number of images of each split that has any."""
     train = train if given["train_images"] is None else given["train_images"]
     counts = {name: n for name, n in (("train", train), ("validation", given["validation_images"])) if n}
     if not counts:
@@ -147,10 +145,10 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     directory = _directory("make-imagenet", arguments)
     _import_tensorflow(watchdog)
-    from benchmarks.data.writing import fake_imagenet
+    from benchmarks.data.writing import fake_imagenet, photo_records
 
     per_shard = given["images_per_shard"] or _PHOTOS_PER_SHARD
-    parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
+    parts = [photo_records.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
     for part in parts:
         existing = part.shards_in(directory)
         if existing and not given["overwrite"]:
@@ -176,37 +174,31 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
 
 
 def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    from benchmarks.data.writing import fake_small_images
+    from benchmarks.data.writing import small_image_files
 
-    command = f"make-{name}"
+    command, is_digits = f"make-{name}", name == "digits"
     directory = _directory(command, arguments)
-    counts = _counts(command, given, 2000)
+    counts = {} if is_digits else _counts(command, given, _SMALL_IMAGES)
     _require_empty(directory, given)
-    write: Callable[..., list[Path]] = partial(fake_small_images.write_mnist, compressed=bool(given["gzip"]))
-    if name == "cifar10":
-        write = partial(fake_small_images.write_cifar10, python=bool(given["python"]))
+    if is_digits:
+        _expect_whole(watchdog, f"Writing digits to {directory}")
+        digits = small_image_files.load_digits()
+        counts = {split: len(labels) for split, (_, labels) in digits.items()}
     with _writing(command, directory, "images"):
         for split, images in counts.items():
-            _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
-            files = write(directory, images, split=split, seed=given["seed"])
+            if not is_digits:
+                _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
+            part = digits[split] if is_digits else small_image_files.draw(name, images, given["seed"], split)
+            if name == "cifar10":
+                files = small_image_files.write_cifar10(directory, *part, split=split, python=bool(given["python"]))
+            else:
+                files = small_image_files.write_idx(directory, *part, split=split, compressed=bool(given["gzip"]))
             say(f"{', '.join(file.name for file in files)}: {images} {split} images")
-    model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
-    say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
-    return ExitStatus.OK
-
-
-def _make_digits(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    from benchmarks.data.writing import digits, fake_small_images
-
-    directory = _directory("make-digits", arguments)
-    _require_empty(directory, given)
-    _expect_whole(watchdog, f"Writing digits to {directory}")
-    parts = digits.load()
-    with _writing("make-digits", directory, "images"):
-        for split, (images, labels) in parts.items():
-            files = fake_small_images.write_idx(directory, images, labels, split=split, compressed=bool(given["gzip"]))
-            say(f"{', '.join(file.name for file in files)}: {len(images)} {split} images")
-    say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
+    if is_digits:
+        say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
+    else:
+        model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
+        say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
     return ExitStatus.OK
 
 
@@ -229,29 +221,27 @@ def _say_written(path: Path, images: int) -> None:
 def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     if len(arguments) != 2:
         raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
-    source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
+    path, directory = Path(arguments[0]), _directory("convert", arguments[1:])
     _import_tensorflow(watchdog)
     from benchmarks.data.sources.imagenet_files import PhotoRecords
     from benchmarks.data.writing import convert, originals
     from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 
     split = given["data_split"]
-    _expect_whole(watchdog, f"Listing the photos of {source}")
-    found = originals.find_originals(source, split)
-    part = convert.divided(found, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
+    _expect_whole(watchdog, f"Listing the photos of {path}")
+    source = originals.find_originals(path, split)
+    part = convert.divided(source, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
     _expect_nothing(watchdog)
     if not part.images:
-        raise DataError(f"{source} holds no photos.")
-    if not isinstance(found, PhotoRecords):
+        raise DataError(f"{path} holds no photos.")
+    if not isinstance(source, PhotoRecords):
         _refuse_num_classes(given)
-        say(found.description)
     elif given["images_per_shard"]:
         raise UsageError("data convert: TFRecords keep their shards: drop --images_per_shard.")
-    else:
-        say(found.describe())
+    say(source.describe())
     with _writing("convert", directory, split):
         result = convert.convert(
-            found,
+            source,
             directory,
             split=part,
             shorter_side=given["resize"],
@@ -277,15 +267,16 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     if len(arguments) != 1:
         raise UsageError(f"data check: name one directory to check, not {len(arguments)}.")
     _import_tensorflow(watchdog)
-    from benchmarks.data.pipeline import host_pipeline
-    from benchmarks.data.sources import checks
+    from benchmarks.data.pipeline import input_pipeline
+    from benchmarks.data.sources import bad_records
     from benchmarks.data.sources.class_folders import PhotoFolder
     from benchmarks.data.sources.imagenet_files import PhotoRecords
+    from benchmarks.data.sources.jpeg_header import header_problem
     from benchmarks.data.sources.small_images import Pixels
     from models.model_spec import BACKGROUND_CLASSES
 
     _expect_whole(watchdog, f"Finding the data set in {arguments[0]}")
-    source = host_pipeline.find_source(given["data_name"], arguments[0], given["data_split"])
+    source = input_pipeline.find_source(given["data_name"], arguments[0], given["data_split"])
     description = source.describe()
     _expect_nothing(watchdog)
     say(description)
@@ -296,17 +287,17 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
         return ExitStatus.OK
     records, kinds = 0, Counter[str]()
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
-    check = checks.decoding() if given["decode"] else nullcontext(checks.header_problem)
+    check = bad_records.decoding() if given["decode"] else nullcontext(header_problem)
     work = FileWork(watchdog.expect, watchdog.expect_nothing)
     with (
         progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
         check as problem_of_photo,
-        closing(checks.defects(source, num_classes, problem_of_photo, work=work)) as each,
+        closing(bad_records.defects(source, num_classes, problem_of_photo, work=work)) as checked,
     ):
-        for _, seen, found in each:
-            progress.advance(seen if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
-            records += seen
-            for defect in found:
+        for count, bad in checked:
+            progress.advance(count if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
+            records += count
+            for defect in bad:
                 kinds[defect.kind] += 1
                 if sum(kinds.values()) <= _SHOWN:
                     say(f"{defect.kind:12} {defect}")
@@ -321,7 +312,7 @@ _COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog]
     "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard", "resize", "decoded")),
     "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
     "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
-    "make-digits": (_make_digits, ("overwrite", "gzip")),
+    "make-digits": (partial(_make_small_images, "digits"), ("overwrite", "gzip")),
     "convert": (_convert, ("data_split", "decoded", "images_per_shard", "num_classes", "resize", "seed")),
     "check": (_check, ("data_name", "data_split", "decode", "num_classes")),
 }

@@ -13,8 +13,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.config.workload import Workload
-from benchmarks.console import say, warn
+from benchmarks.console import say
 from benchmarks.data.sources.data_sets import DATA_SETS, existing_directory
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import BenchError, ExitStatus, UsageError
@@ -32,8 +31,7 @@ from results.record import Kind, Record, Status
 from results.text import Table
 
 if TYPE_CHECKING:
-    from benchmarks.data.pipeline.input_stages import Probe, Rates
-    from benchmarks.data.pipeline.tower_input import InputSpec
+    from benchmarks.data.pipeline.input_stages import Rates
 
 _ROUNDS = 5
 _DEFAULT_SECONDS = 5.0
@@ -71,29 +69,36 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
         existing_directory(data.data_name, data.data_dir)  # reported before the seconds of TensorFlow's import
         deadlines.importing()
         place, session_config = start(chosen.runtime)
-    from benchmarks.data.pipeline import host_pipeline, input_stages, run_input, shuffle_fullness
+    from benchmarks.data.pipeline import input_pipeline, input_stages
+    from benchmarks.graph import run_graph
 
-    model, spec = specs.find_model(workload.model), _input_spec(workload, chosen.training.seed)
-    how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
-    data_set: str | None = None
+    model, data_set = specs.find_model(workload.model), None
 
     def save_failed(error: BenchError) -> None:
         save(store, _record(chosen, provenance, data_set=data_set, error=error))
 
     with recorded(step_timeout_seconds, save_failed) as deadlines:
         deadlines.preparation(f"Reading --data_dir={data.data_dir}")
-        source = host_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
+        source = input_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
         data_set = source.identify()
         if as_text:
             say(f"{DATA_SETS[data.data_name].title}: {source.describe()}")
             cores = hardware.usable_cores()
             say(f"{workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
-        pipeline = {"num_devices": chosen.devices.num_devices, "session_config": session_config, "deadlines": deadlines}
-        build_copy = functools.partial(run_input.build, model, spec, place.towers, data.input, source, **how)
-        with input_stages.probes(source, spec, data.input, build_copy=build_copy, **pipeline) as probes:
-            rates = _rates(probes, seconds / _ROUNDS, deadlines)
+        measured = input_stages.Measuring(
+            source=source,
+            spec=run_graph.input_spec(workload, chosen.place, chosen.training.seed),
+            options=data.input,
+            num_devices=chosen.devices.num_devices,
+            session_config=session_config,
+            deadlines=deadlines,
+        )
+        how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
+        build = functools.partial(input_pipeline.build, model, measured.spec, place.towers, data.input, source, **how)
+        with input_stages.probes(measured, build) as probes:
+            rates = input_stages.measure_in_order(probes, _ROUNDS, seconds / _ROUNDS, deadlines)
             deadlines.preparation("Ending the input's pipelines")
-        buffer = shuffle_fullness.measure(source, spec, data.input, seconds=seconds / _ROUNDS, **pipeline)
+        buffer = input_stages.shuffle_buffer(measured, seconds / _ROUNDS)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
     (record,), kept = save(store, _record(chosen, provenance, measurement, data_set=data_set))
     if not as_text:
@@ -105,51 +110,17 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
     return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
 
 
-def _input_spec(workload: Workload, seed: int) -> InputSpec:
-    from benchmarks.data.pipeline.tower_input import InputSpec
-
-    model = specs.find_model(workload.model)
-    return InputSpec(
-        batch_per_device=workload.batch_per_device,
-        image_size=model.image_size,
-        channels=model.channels,
-        data_format=workload.data_format,
-        num_classes=workload.num_classes,
-        seed=seed,
-    )
-
-
-def _rates(probes: Sequence[Probe], seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
-    """Measures the stages, and again if one is clearly faster than one before it: then the machine's load changed."""
-    from benchmarks.data.pipeline import input_stages
-
-    rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines)
-    if odd := out_of_order(_stage_rounds(rates)):
-        warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
-        for name, more in input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines).items():
-            rates[name].rounds += more.rounds
-            rates[name].batch_seconds += more.batch_seconds
-    return rates
-
-
-def _stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:
-    """Returns the rates of each stage in each round; bare decode is no stage."""
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE
-
-    return {name: rate.rounds for name, rate in rates.items() if name != BARE_DECODE}
-
-
 def _measurement(
     rates: Mapping[str, Rates], shuffle_buffer: Mapping[str, float], *, images_per_step: int
 ) -> Measurement:
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, stage_rounds
 
     bare = rates.get(BARE_DECODE)
     return Measurement(
         images_per_step=images_per_step,
         step_seconds=rates[COPY].batch_seconds,
         input_stages={name: rate.images_per_sec for name, rate in rates.items() if name != BARE_DECODE},
-        input_stage_rounds=_stage_rounds(rates),
+        input_stage_rounds=stage_rounds(rates),
         shuffle_buffer=shuffle_buffer,
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
@@ -185,14 +156,13 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
 
     A line shows images per second up to the stage with its interval, per core, and the stage's own cost.
     """
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE
-    from benchmarks.data.pipeline.shuffle_fullness import in_words
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE, shuffle_buffer_in_words
 
     stages, rounds = measurement.input_stages, measurement.input_stage_rounds
     cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
     numbers = ("images/s", "95 % interval", "per core", "adds, ms of a core", "share")
-    found, rows = costs(stages, rounds), []
-    for cost in found:
+    stage_costs, rows = costs(stages, rounds), []
+    for cost in stage_costs:
         adds, share = f"{1000 * cores * cost.seconds_per_image:.2f}", f"{cost.share:.0%}"
         adds, share = (adds, share) if cost.is_clear else ("noise", "")
         rate, interval = cost.images_per_sec.value, cost.images_per_sec.range("{:.0f}".format)
@@ -202,22 +172,22 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
     for line in Table(("pipeline up to", *numbers), rows, numbers).text(rule=False):
         say(line)
     if bare is not None:
-        ratios = [one / other for one, other in zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)]
+        pairs = zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)
+        ratios = [batches / decodes for batches, decodes in pairs]
         say(
             f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
             f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
         )
-    if not all(cost.is_clear for cost in found):
+    if not all(cost.is_clear for cost in stage_costs):
         say("noise: the rounds do not separate this stage from the slowest before it (paired t test at 99 %).")
     if odd := out_of_order(rounds):
         say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: try a longer --seconds.")
     say(advice(stages, options, rounds))
     if measurement.shuffle_buffer:
-        say(in_words(measurement.shuffle_buffer))
+        say(shuffle_buffer_in_words(measurement.shuffle_buffer))
 
 
 def _in_words(title: str, name: str, meaning: str) -> list[Flag]:
-    """Returns a flag of a run, with what it means here."""
     return [dataclasses.replace(flag, help=meaning) for flag in only(RUN_FLAGS[title], name)]
 
 

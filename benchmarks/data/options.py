@@ -189,17 +189,17 @@ def data_name(given: Mapping[str, Any], spec: ModelSpec) -> tuple[str, tuple[str
     return name or (SYNTHETIC if directory is None else spec.data_name), ()
 
 
-def num_classes(wanted: int | None, spec: ModelSpec, data_name: str) -> int:
-    """Returns the number of classes that a model tells apart; `wanted` is what a flag asks for.
+def num_classes(requested: int | None, spec: ModelSpec, data_name: str) -> int:
+    """Returns the number of classes that a model tells apart; `requested` is what a flag asks for.
 
     Raises:
         UsageError: the model, or the data set, has another number.
     """
-    if spec.outputs and wanted not in (None, spec.outputs):
-        raise UsageError(f"--num_classes={wanted}: {spec.name} always has {spec.outputs} outputs; leave it out.")
-    if data_name in ("cifar10", "mnist") and wanted not in (None, spec.classes):
-        raise UsageError(f"--num_classes={wanted}: {data_name} has {spec.classes} classes; leave it out.")
-    return wanted or spec.usual_outputs
+    if spec.outputs and requested not in (None, spec.outputs):
+        raise UsageError(f"--num_classes={requested}: {spec.name} always has {spec.outputs} outputs; leave it out.")
+    if data_name in ("cifar10", "mnist") and requested not in (None, spec.classes):
+        raise UsageError(f"--num_classes={requested}: {data_name} has {spec.classes} classes; leave it out.")
+    return requested or spec.usual_outputs
 
 
 def of_validation(options: InputOptions) -> InputOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from benchmarks.doctor.breakdown import (
     NEVER_SAVE,
@@ -25,95 +26,126 @@ TABLE = Table(
 )
 
 
+def _always(of: Setting) -> bool:
+    return True
+
+
+def _is_shared(of: Setting) -> bool:
+    return of.at_once < of.devices.num_devices
+
+
+def _on_cpu(of: Setting) -> bool:
+    return not of.devices.on_gpu
+
+
+# What to try where a part costs much, in the order in which it is said: the part, its condition, the sentence.
+_ADVICE: tuple[tuple[Part, Callable[[Setting], object], str], ...] = (
+    (
+        Part.FIXED,
+        _always,
+        "TensorFlow and the suite need this time for every step: try a --batch_size above {batch}, so that more images "
+        "share it.",
+    ),
+    (
+        Part.COMPUTE,
+        lambda of: of.has_bf16 and of.precision not in ("bf16", "fp16"),
+        "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses move).",
+    ),
+    (Part.COMPUTE, lambda of: of.devices.on_gpu, "Try --xla."),
+    (Part.COMPUTE, lambda of: _on_cpu(of) and of.other_onednn == "on", "Try --onednn=on."),
+    (Part.COMPUTE, lambda of: _on_cpu(of) and of.as_matmul, "Try {as_matmul}."),
+    (Part.COMPUTE, _always, "Try a --batch_size above {batch} if memory suffices."),
+    (Part.COMPUTE, _always, "{recommend} tries batch sizes and layouts."),
+    (
+        Part.DEVICES,
+        _is_shared,
+        "The devices are logical and share the hardware: try fewer with a larger --batch_size, or on a CPU fewer "
+        "threads per operation (--num_intra_threads).",
+    ),
+    (
+        Part.DEVICES,
+        lambda of: not _is_shared(of),
+        "Together the devices are slower than one alone, so check what they share: host cores (try "
+        "--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and cooling.",
+    ),
+    (
+        Part.EXCHANGE,
+        _always,
+        "'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try its "
+        "--all_reduce_spec with --gradient_repacking=8.",
+    ),
+    (Part.EXCHANGE, lambda of: of.manager != "replicated", "Both need --variable_update=replicated."),
+    # Its default type is float16, which is rejected for gradients of a scaled loss.
+    (Part.EXCHANGE, lambda of: of.precision != "fp16", "Try --compact_gradient_transfer."),
+    (Part.EXCHANGE, _always, "{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image."),
+    (Part.HOST_COPY, _always, "Images are copied to the devices while these compute: leave --pipelined_input on."),
+    (Part.HOST_COPY, lambda of: of.devices.on_gpu, "Keep this process on the cores next to its GPUs (numactl)."),
+    (Part.HOST_COPY, _on_cpu, "On a CPU the copy takes cores from the model."),
+    (
+        Part.INPUT,
+        _always,
+        "'run_bench.py input --model={model} --data_dir={data_dir}' measures which stage of the input limits.",
+    ),
+    (Part.INPUT, _always, "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device."),
+    (Part.INPUT, lambda of: of.photos, "Try --decode_scaling or --datasets_use_caching."),
+    (Part.INPUT, lambda of: not of.data_dir, "These images were generated: pass your own with --data_dir."),
+)
+
+
 def _advice(part: Part, of: Setting) -> str:
     """Returns what a part's cost means and what to try: the sentences whose conditions hold."""
-    model, batch, count = of.workload.model, of.workload.batch_per_device, of.devices.num_devices
+    model, count = of.workload.model, of.devices.num_devices
     split = f" --virtual_gpus={of.devices.virtual_gpus}" if of.devices.virtual_gpus > 1 else ""
     devices = f"--device={of.devices.device} --num_gpus={count}{split}"
-    recommend = f"'run_bench.py recommend --model={model} {devices}'"
-    on_cpu, is_shared = not of.devices.on_gpu, of.at_once < count
-    sentences: dict[Part, dict[str, object]] = {
-        Part.FIXED: {
-            "TensorFlow and the suite need this time for every step: try a --batch_size above "
-            f"{batch}, so that more images share it.": True
-        },
-        Part.COMPUTE: {
-            "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses "
-            "move).": of.has_bf16 and of.precision not in ("bf16", "fp16"),
-            "Try --xla.": not on_cpu,
-            "Try --onednn=on.": on_cpu and of.other_onednn == "on",
-            f"Try {', '.join(f'--{name}' for name in of.as_matmul)}.": on_cpu and of.as_matmul,
-            f"Try a --batch_size above {batch} if memory suffices.": True,
-            f"{recommend} tries batch sizes and layouts.": True,
-        },
-        Part.DEVICES: {
-            "The devices are logical and share the hardware: try fewer with a larger --batch_size, or on a CPU fewer "
-            "threads per operation (--num_intra_threads).": is_shared,
-            "Together the devices are slower than one alone, so check what they share: host cores (try "
-            f"--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and "
-            "cooling.": not is_shared,
-        },
-        Part.EXCHANGE: {
-            f"'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try "
-            "its --all_reduce_spec with --gradient_repacking=8.": True,
-            "Both need --variable_update=replicated.": of.manager != "replicated",
-            # Its default type is float16, which is rejected for gradients of a scaled loss.
-            "Try --compact_gradient_transfer.": of.precision != "fp16",
-            f"{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image.": True,
-        },
-        Part.HOST_COPY: {
-            "Images are copied to the devices while these compute: leave --pipelined_input on.": True,
-            "Keep this process on the cores next to its GPUs (numactl).": not on_cpu,
-            "On a CPU the copy takes cores from the model.": on_cpu,
-        },
-        Part.INPUT: {
-            f"'run_bench.py input --model={model} --data_dir={of.data_dir or 'DIR'}' measures which stage of the "
-            "input limits.": True,
-            "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device.": True,
-            "Try --decode_scaling or --datasets_use_caching.": of.photos,
-            "These images were generated: pass your own with --data_dir.": not of.data_dir,
-        },
+    words = {
+        "model": model,
+        "batch": of.workload.batch_per_device,
+        "count": count,
+        "devices": devices,
+        "recommend": f"'run_bench.py recommend --model={model} {devices}'",
+        "as_matmul": ", ".join(f"--{name}" for name in of.as_matmul),
+        "data_dir": of.data_dir or "DIR",
     }
-    return " ".join(sentence for sentence, holds in sentences[part].items() if holds)
+    return " ".join(text.format(**words) for of_part, holds, text in _ADVICE if of_part is part and holds(of))
 
 
-def row(found: Breakdown, part: Part, what: str) -> str:
+def row(breakdown: Breakdown, part: Part) -> str:
     """Returns a row of the table: a stage, what it ran in words, and what its part adds."""
-    (stage,) = (stage for stage in found.stages if stage.part is part)
-    cost, rate = found.cost_of(part), found.rate_of(stage)
+    (stage,) = (stage for stage in breakdown.stages if stage.part is part)
+    cost, rate = breakdown.cost_of(part), breakdown.rate_of(stage)
     if cost is None or rate is None:
-        return TABLE.line([part, what, f"{'failed' if stage.failed else 'left out'}: {stage.reason}", "", ""])
+        return TABLE.line([part, stage.what, f"{'failed' if stage.failed else 'left out'}: {stage.reason}", "", ""])
     together = f" with {', '.join(cost.parts[:-1])}" if len(cost.parts) > 1 else ""
     in_words = "" if cost.significance is Significance.COSTS else f"  {cost.significance}"
     added = f"{cost.added.scaled(1000).text(_figures)}{in_words}{together}"
-    return TABLE.line([part, what, rate.text(_figures), _figures(1000 * cost.up_to.value), added])
+    return TABLE.line([part, stage.what, rate.text(_figures), _figures(1000 * cost.up_to.value), added])
 
 
-def shares(found: Breakdown, setting: Setting) -> list[str]:
+def shares(breakdown: Breakdown, setting: Setting) -> list[str]:
     """Returns where the time of a step goes, a line per part; empty if nothing is known."""
-    if found.step is None:
+    if breakdown.step is None:
         return []
-    step = found.step.value
+    step = breakdown.step.value
     lines = [f"A step of {setting.images_per_step} images takes {_figures(1000 * step)} ms. Of this:"]
-    for cost in found.costs:
+    for cost in breakdown.costs:
         remark = {
             Significance.COSTS: "",
             Significance.NOISE: f": no measurable cost; noise could hide {max(0.0, cost.added.high) / step:.0%}",
             Significance.UNSURE: ": too few steps to tell it from noise",
             Significance.SAVES: ": seems to save time" if cost.parts[-1] in NEVER_SAVE else ": saves time",
         }[cost.significance]
-        lines.append(f"{found.share(cost):6.0%}  {cost.name}{remark}")
-    return [*lines, *(f"     ?  {part}: its run failed, so the step lacks it" for part in found.unknown)]
+        lines.append(f"{breakdown.share(cost):6.0%}  {cost.name}{remark}")
+    return [*lines, *(f"     ?  {part}: its run failed, so the step lacks it" for part in breakdown.unknown)]
 
 
-def sentences(found: Breakdown, setting: Setting) -> list[str]:
+def sentences(breakdown: Breakdown, setting: Setting) -> list[str]:
     """Returns warnings, then what takes most of a step, what to try and the most it can gain; largest part first."""
-    if found.step is None:
+    if breakdown.step is None:
         return ["Where the time goes is unknown: no run of the model has a rate."]
-    warnings, unknown, chance = [], [], found.impossible
-    if found.unknown:
-        unknown.append(f"Not known, since its run failed: the cost of {', '.join(found.unknown)}.")
-    unsure = [cost for cost in found.costs if cost.significance is Significance.UNSURE]
+    warnings, unknown, chance = [], [], breakdown.impossible
+    if breakdown.unknown:
+        unknown.append(f"Not known, since its run failed: the cost of {', '.join(breakdown.unknown)}.")
+    unsure = [cost for cost in breakdown.costs if cost.significance is Significance.UNSURE]
     if unsure:
         unknown.append(
             f"Too few steps to tell from noise: {', '.join(cost.name for cost in unsure)}. Pass a longer "
@@ -125,30 +157,30 @@ def sentences(found: Breakdown, setting: Setting) -> list[str]:
             "show how much that makes them differ, so everything below may be chance: quiet the machine and measure "
             "again."
         )
-    if not found.between.degrees:
+    if not breakdown.degrees:
         unknown.append(
-            f"Nothing was repeated, so equal processes are assumed to differ by {found.between.spread:.0%}, which can "
+            f"Nothing was repeated, so equal processes are assumed to differ by {breakdown.spread:.0%}, which can "
             "hide costs: pass a longer --time_limit_seconds, with which every stage runs twice."
         )
     if chance:
         warnings.append(
-            f"{chance.name.capitalize()} seems to save {-found.share(chance):.0%}, which is impossible: runs on this "
-            "machine now differ by that much by chance, so smaller costs mean nothing. Quiet it and measure again."
+            f"{chance.name.capitalize()} seems to save {-breakdown.share(chance):.0%}, which is impossible: runs on "
+            "this machine now differ by that much by chance, so smaller costs mean nothing. Quiet it and measure again."
         )
-        if -found.share(chance) >= _TOO_MUCH_CHANCE:
+        if -breakdown.share(chance) >= _TOO_MUCH_CHANCE:
             return warnings + unknown
-    worth = found.worth_advice
-    most = [f"Most of the time goes to {cost.name}: {found.share(cost):.0%}." for cost in worth[:1]]
+    worth = breakdown.worth_advice
+    most = [f"Most of the time goes to {cost.name}: {breakdown.share(cost):.0%}." for cost in worth[:1]]
     advice = most if worth and all(cost.added.value < worth[0].added.value for cost in unsure) else []
-    advice += [_sentence(found, cost, setting) for cost in worth]
+    advice += [_sentence(breakdown, cost, setting) for cost in worth]
     if [cost.parts for cost in worth] == [(Part.COMPUTE,)] and not (chance or unknown):
         advice.append(f"Nothing else takes {WORTH_ADVICE:.0%} or more.")
     return warnings + advice + unknown
 
 
-def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
+def _sentence(breakdown: Breakdown, cost: Cost, setting: Setting) -> str:
     advice = " ".join(_advice(part, setting) for part in cost.parts)
-    start = f"{cost.name.capitalize()} ({found.share(cost):.0%}):"
+    start = f"{cost.name.capitalize()} ({breakdown.share(cost):.0%}):"
     if Part.COMPUTE not in cost.parts:
         avoided, avoidable = "without it", 1.0
     elif setting.attained is None:
@@ -156,13 +188,12 @@ def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
     else:
         avoided = f"it reaches {setting.attained:.0%} of the device's roofline; at its bound"
         avoidable = max(0.0, 1 - setting.attained)
-    gain = found.gain(cost, avoidable)
+    gain = breakdown.gain(cost, avoidable)
     more = f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
     return f"{start} {avoided}, {more}. {advice}"
 
 
 def _figures(number: float) -> str:
-    """Returns a number with at least three significant figures, and no more decimals than that takes."""
     if number == 0:
         return "0"
     return f"{number:.{max(0, 2 - math.floor(math.log10(abs(number))))}f}"

@@ -86,8 +86,8 @@ class Setting:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all of it by name, as JSON can hold it."""
-        own = {name: value for name, value in vars(self).items() if name not in ("workload", "devices")}
-        return {**vars(self.workload), **vars(self.devices), **own, "at_once": self.at_once}
+        fields = {name: value for name, value in vars(self).items() if name not in ("workload", "devices")}
+        return {**vars(self.workload), **vars(self.devices), **fields, "at_once": self.at_once}
 
 
 class Significance(enum.StrEnum):
@@ -101,10 +101,11 @@ class Significance(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The result of one run; a stage that neither failed nor has a rate does not apply.
+    """A run and its result; a stage that neither failed nor has a rate does not apply.
 
     Attributes:
         part: what it adds to the stages before it.
+        what: what it runs, in words.
         images_per_sec: of one process; of several the geometric mean, and no bounds.
         rates: of each process, in images per second, if there were several.
         images: how many images it processes in the time that is compared: that of one step of all devices.
@@ -112,39 +113,12 @@ class Stage:
     """
 
     part: Part
+    what: str = ""
     images_per_sec: Interval | None = None
     rates: Sequence[float] = ()
     images: float = 1.0
     failed: bool = False
     reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Between:
-    """How much equal processes differ: `spread` is a share (standard deviation), known from so many repeats.
-
-    No degrees of freedom: nothing was repeated, and the spread is an assumption.
-    """
-
-    spread: float
-    degrees: int
-
-    @classmethod
-    def shown_by(cls, stages: Sequence[Stage]) -> Between:
-        """Returns what the stages of the model show together; that of the fixed cost has another kind of step."""
-        repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
-        degrees = sum(len(rates) - 1 for rates in repeated)
-        spread = intervals.spread(repeated) if degrees >= _LEAST_DEGREES else None
-        return cls(intervals.ASSUMED_SPREAD, 0) if spread is None else cls(spread, degrees)
-
-    def of(self, stage: Stage) -> Interval | None:
-        """Returns the rate of a stage with a 95 % interval that holds for other processes, too."""
-        found, processes = stage.images_per_sec, max(1, len(stage.rates))
-        if found is None or processes == 1 and not found.is_known:
-            return found
-        quantile = intervals.t_quantile(0.975, self.degrees) if self.degrees else 2.0
-        factor = math.exp(math.hypot(found.bounded.log_half_width, quantile * self.spread / math.sqrt(processes)))
-        return Interval(found.value, found.value / factor, found.value * factor)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,7 +135,7 @@ class Cost:
 
     @property
     def name(self) -> str:
-        """Returns the parts in words."""
+        """The parts in words."""
         return " and ".join(filter(None, [", ".join(self.parts[:-1]), self.parts[-1]]))
 
     @property
@@ -180,7 +154,8 @@ class Breakdown:
     Attributes:
         costs: what each part adds; nothing for parts that do not apply, or that failed with none after them.
         unknown: the last parts if their runs failed, so that `step` does not contain them.
-        between: how much equal processes differ.
+        spread: how much equal processes differ, as a share (standard deviation).
+        degrees: repeats from which that is known; 0: nothing was repeated, and the spread is an assumption.
         step: seconds of a step with every part that ran; None if the model did not run.
     """
 
@@ -188,7 +163,11 @@ class Breakdown:
         self.stages = stages
         self.costs: list[Cost] = []
         self.unknown: list[Part] = []
-        self.between = Between.shown_by(stages)
+        # Not of the fixed cost, which has another kind of step.
+        repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
+        degrees = sum(len(rates) - 1 for rates in repeated)
+        shown = intervals.spread(repeated) if degrees >= _LEAST_DEGREES else None
+        self.spread, self.degrees = (intervals.ASSUMED_SPREAD, 0) if shown is None else (shown, degrees)
         below = Interval(0.0, 0.0, 0.0)
         for stage in stages:
             if rate := self.rate_of(stage):
@@ -202,7 +181,12 @@ class Breakdown:
 
     def rate_of(self, stage: Stage) -> Interval | None:
         """Returns images per second of a stage with an interval that holds for other processes, too."""
-        return self.between.of(stage)
+        rate, processes = stage.images_per_sec, max(1, len(stage.rates))
+        if rate is None or processes == 1 and not rate.is_known:
+            return rate
+        quantile = intervals.t_quantile(0.975, self.degrees) if self.degrees else 2.0
+        factor = math.exp(math.hypot(rate.bounded.log_half_width, quantile * self.spread / math.sqrt(processes)))
+        return Interval(rate.value, rate.value / factor, rate.value * factor)
 
     def cost_of(self, part: Part) -> Cost | None:
         """Returns what a part adds, perhaps together with those before it; None if its stage has no rate."""
@@ -235,8 +219,10 @@ class Breakdown:
     def worth_advice(self) -> list[Cost]:
         """Returns the significant costs with a large share that exceed any impossible saving, the largest first."""
         least = -self.impossible.added.value if self.impossible else 0.0
-        found = [cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least]
-        large = [cost for cost in found if self.step and self.share(cost) >= WORTH_ADVICE]
+        significant = [
+            cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least
+        ]
+        large = [cost for cost in significant if self.step and self.share(cost) >= WORTH_ADVICE]
         return sorted(large, key=lambda cost: -cost.added.value)
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,4 +243,4 @@ class Breakdown:
                 }
             stages.append(known)
         step = dataclasses.asdict(self.step) if self.step else None
-        return dict(strict({"step_seconds": step, "rungs": stages}))
+        return dict(strict({"step_seconds": step, "parts": stages}))

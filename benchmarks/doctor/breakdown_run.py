@@ -6,10 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import os
-import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -22,16 +20,13 @@ from benchmarks.devices import options
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Stage
 from benchmarks.errors import ExitStatus
-from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
-from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
-from benchmarks.sweep.isolated_run import CellRunner
+from benchmarks.sweep.isolated_run import PROGRAM, CellRunner, new_session
 from benchmarks.training import computing
 from models import specs
-from models.model_spec import ModelSpec
 from results.gate.rounds import rate, why_failed
 from results.intervals import Interval, geometric_mean
 from results.measurement import Measurement
@@ -40,7 +35,6 @@ from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted
 
 DEFAULT_TIME_LIMIT_SECONDS = 300.0
-_PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # The smallest step: one image and few weights. With `trivial`, whose weights are 17 MB, the update alone took 36 ms on
 # two busy cores, where this took 0.6 ms.
 _SMALLEST_STEP = {"model": "mlp", "batch_size": "1", "num_gpus": "1", "variable_update": "independent"}
@@ -66,17 +60,6 @@ class BreakdownPlan:
     output: Output
     common: Mapping[str, str]
     time_limit_seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedStage:
-    """A stage before it is run: its part, what runs in words, its flags, and why it is left out or has failed."""
-
-    part: Part
-    what: str
-    flags: Mapping[str, str]
-    why_not: str = ""
-    failed: bool = False
 
 
 def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan]:
@@ -113,8 +96,11 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     )
 
 
-def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
-    """Yields all stages; generated images exist from when the last one is asked for until the iterator is closed."""
+def _planned(plan: BreakdownPlan) -> Generator[tuple[Stage, Mapping[str, str]]]:
+    """Yields all stages with their flags; one that is left out, or has failed, has its reason.
+
+    Generated images exist from when the last one is asked for until the iterator is closed.
+    """
     of = plan.setting
     name, batch, count, manager = of.workload.model, of.workload.batch_per_device, of.devices.num_devices, of.manager
     model = {"model": name, "batch_size": str(batch), "precision": of.precision}
@@ -124,35 +110,35 @@ def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
     one = "" if count > 1 else "there is one device"
     nothing = one or ("independent exchanges nothing" if manager == "independent" else "")
     images = f"{name}, {batch} images"
-    yield PlannedStage(Part.FIXED, "mlp, 1 image on 1 device", {**_SMALLEST_STEP, "num_batches": _FIXED_STEPS})
-    yield PlannedStage(Part.COMPUTE, f"{images} on 1 device", alone)
-    yield PlannedStage(Part.DEVICES, f"{images} on each of {count} devices", independent, one)
-    yield PlannedStage(Part.EXCHANGE, f"gradients are exchanged: {manager}", exchanging, nothing)
-    yield PlannedStage(Part.HOST_COPY, "images come from the host", {**exchanging, "data_name": "synthetic_host"})
+
+    def stage(part: Part, what: str, why_not: str = "", *, failed: bool = False) -> Stage:
+        return Stage(part=part, what=what, images=of.images_of(part), failed=failed, reason=why_not)
+
+    yield stage(Part.FIXED, "mlp, 1 image on 1 device"), {**_SMALLEST_STEP, "num_batches": _FIXED_STEPS}
+    yield stage(Part.COMPUTE, f"{images} on 1 device"), alone
+    yield stage(Part.DEVICES, f"{images} on each of {count} devices", one), independent
+    yield stage(Part.EXCHANGE, f"gradients are exchanged: {manager}", nothing), exchanging
+    yield stage(Part.HOST_COPY, "images come from the host"), {**exchanging, "data_name": "synthetic_host"}
     if of.data_dir:
-        yield PlannedStage(Part.INPUT, "images are read: yours", {**exchanging, "data_dir": of.data_dir})
+        yield stage(Part.INPUT, "images are read: yours"), {**exchanging, "data_dir": of.data_dir}
         return
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
-        spec, flags = specs.find_model(name), {"data_dir": directory}
-        unlike = _why_none_are_generated(spec)
+        spec = specs.find_model(name)
+        unlike = ""
+        if spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes:
+            unlike = (
+                f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
+            )
         why_not = unlike or _generate_images(spec.data_name, directory)
-        yield PlannedStage(
-            Part.INPUT, "images are read: generated", exchanging | flags, why_not, failed=bool(why_not and not unlike)
-        )
-
-
-def _why_none_are_generated(spec: ModelSpec) -> str:
-    """Returns why no data set that can be generated fits a model; empty if one does."""
-    if spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes:
-        return f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
-    return ""
+        last = stage(Part.INPUT, "images are read: generated", why_not, failed=bool(why_not and not unlike))
+        yield last, exchanging | {"data_dir": directory}
 
 
 def _generate_images(data_name: str, directory: str) -> str:
     """Returns why it failed; empty if it did not."""
     number = (f"--train_images={_FAKE_PHOTOS}",) if data_name == "imagenet" else ()
     progress.begin("making images to read", measured=True)
-    words = [*_PROGRAM, "data", f"make-{data_name}", directory, *number]
+    words = [*PROGRAM, "data", f"make-{data_name}", directory, *number]
     with tempfile.TemporaryFile() as output:
         make = subprocesses.Command(words=words, stdout=output, stderr=output)
         (ended,) = subprocesses.supervise(make, timeout_seconds=_STUCK_SECONDS)
@@ -166,11 +152,10 @@ def measure_breakdown(
 ) -> tuple[dict[str, Any], ExitStatus]:
     """Runs all stages; as text, prints the row of each as soon as it is known, then shares and advice.
 
-    `command` are the words of the command line, for records of runs that left none. `disturbing` are the names of the
-    checks of this machine that failed.
+    `disturbing` are the names of the checks of this machine that failed.
 
     Returns:
-        All of it under `ladder` and `roofline`, in JSON's types; RUN_FAILED if a stage failed, or how it was stopped.
+        Both under `breakdown` and `roofline`, in JSON's types; RUN_FAILED if a stage failed, or how it was stopped.
 
     Raises:
         UsageError: results cannot be saved.
@@ -198,19 +183,19 @@ def measure_breakdown(
             about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
 
     status = until_stopped(work, "Stopped before the last stage: the results so far follow.")
-    found = Breakdown(stages.done)
+    breakdown = Breakdown(stages.done)
     share = roofline.share_of_bound if roofline else None
     attained = share if share is not None and share <= 1 else None  # a roofline that is exceeded is no bound
     setting = dataclasses.replace(of, attained=attained, disturbing=disturbing)
-    sentences = advice.sentences(found, setting)
+    sentences = advice.sentences(breakdown, setting)
     records = [f"records: {stages.runner.store.jsonl_path}"]
-    for section in (advice.shares(found, setting), about_roofline, sentences, records):
+    for section in (advice.shares(breakdown, setting), about_roofline, sentences, records):
         for line in ["", *section] if section else []:
             show(line)
-    if status is ExitStatus.OK and any(stage.failed for stage in found.stages):
+    if status is ExitStatus.OK and any(stage.failed for stage in breakdown.stages):
         status = ExitStatus.RUN_FAILED
     return {
-        "ladder": {**found.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
+        "breakdown": {**breakdown.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
 
@@ -222,56 +207,51 @@ class _StageRunner:
         directory, on_gpus = plan.output.output_dir, plan.setting.devices.on_gpu
         self.done: list[Stage] = []
         self.runner = CellRunner(
-            program=_PROGRAM,
-            store=open_store(directory),
             output_dir=directory,
-            provenance=of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12]),
+            provenance=new_session(command, on_gpus=on_gpus),
             timeout_seconds=plan.time_limit_seconds + _STUCK_SECONDS,
         )
         self._plan, self._show = plan, show
         self._end = time.monotonic() + plan.time_limit_seconds
-        self._ran: dict[Part, tuple[PlannedStage, Record]] = {}
-        self._started, self._least_seconds = 0, _LEAST_SECONDS
+        self._ran: dict[Part, tuple[Mapping[str, str], Record]] = {}
+        self._least_seconds = _LEAST_SECONDS
 
     def run_all(self) -> None:
         """Runs all stages, and those of the model again if time is left."""
         with contextlib.closing(_planned(self._plan)) as planned:
-            for left, one in zip(range(2 * len(Part) - 1, 0, -1), planned, strict=False):
-                self._add(one, left)
+            for left, (stage, flags) in zip(range(2 * len(Part) - 1, 0, -1), planned, strict=False):
+                self._add(stage, flags, left)
             self._run_again()  # while generated images exist
 
-    def _add(self, one: PlannedStage, left: int) -> None:
+    def _add(self, stage: Stage, flags: Mapping[str, str], left: int) -> None:
         """Runs a stage in its share of the time, of which so many are left; again, if it measured too few steps."""
-        if one.why_not:
-            stage = Stage(part=one.part, failed=one.failed, reason=one.why_not)
-        else:
-            record = self._run(one, left)
+        if not stage.reason:
+            record = self._run_stage(stage, flags, left)
             if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:
-                record = self._run(one)
-            self._ran[one.part] = one, record
-            found, derived, images = rate(record), record.derived, self._plan.setting.images_of(one.part)
-            if found is not None:
-                interval = Interval.of(found, derived.images_per_sec_low, derived.images_per_sec_high)
-                stage = Stage(part=one.part, images_per_sec=interval, images=images)
+                record = self._run_stage(stage, flags)
+            self._ran[stage.part] = flags, record
+            derived, images_per_sec = record.derived, rate(record)
+            if images_per_sec is not None:
+                interval = Interval.of(images_per_sec, derived.images_per_sec_low, derived.images_per_sec_high)
+                stage = dataclasses.replace(stage, images_per_sec=interval)
             elif record.status is Status.SKIPPED:
-                stage = Stage(part=one.part, reason=record.reason)
+                stage = dataclasses.replace(stage, reason=record.reason)
             else:
-                stage = Stage(part=one.part, failed=True, reason=why_failed(record))
+                stage = dataclasses.replace(stage, failed=True, reason=why_failed(record))
         self.done.append(stage)
-        self._show(advice.row(Breakdown(self.done), one.part, one.what))
+        self._show(advice.row(Breakdown(self.done), stage.part))
 
-    def _run(self, one: PlannedStage, left: int | None = None) -> Record:
+    def _run_stage(self, stage: Stage, flags: Mapping[str, str], left: int | None = None) -> Record:
         """Runs a stage for as long as an interval needs; longer if its share of the time, among all left, is more."""
         seconds_left = self._end - time.monotonic() if left else 0.0
         share = seconds_left / left if left else 0.0
-        words = {**self._plan.common, **one.flags, "time_limit_seconds": f"{max(self._least_seconds, share):.0f}"}
+        words = {**self._plan.common, **flags, "time_limit_seconds": f"{max(self._least_seconds, share):.0f}"}
         count_gpus = functools.partial(len, self.runner.provenance.inventory.gpus)
         (cell,) = grid.cells([{name: [value] for name, value in words.items()}], count_gpus)
         all_left = f", about {in_words(seconds_left)} left" if seconds_left > 0 else ""
-        progress.begin(f"{one.part}: {one.what}{all_left}", measured=True)
-        record = self.runner.run(cell, self._started) if cell.runs else self.runner.refuse(cell)
+        progress.begin(f"{stage.part}: {stage.what}{all_left}", measured=True)
+        record = self.runner.run_cell(cell) if cell.runs else self.runner.refuse(cell)
         progress.end()
-        self._started += 1
         self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record
 
@@ -281,20 +261,20 @@ class _StageRunner:
         for left, number in zip(range(len(numbers), 0, -1), numbers, strict=True):
             if self._end - time.monotonic() < self._least_seconds:
                 break
-            planned, first = self._ran[self.done[number].part]
-            rates = [each for each in map(rate, (first, self._run(planned, left))) if each is not None]
+            stage = self.done[number]
+            flags, first = self._ran[stage.part]
+            rates = [each for each in map(rate, (first, self._run_stage(stage, flags, left))) if each is not None]
             if len(rates) > 1:
                 middle = Interval(geometric_mean(rates))
-                self.done[number] = dataclasses.replace(self.done[number], images_per_sec=middle, rates=rates)
-        found = Breakdown(self.done)
-        if found.between.degrees:
-            self._show(f"\n{counted(found.between.degrees, 'stage')} ran twice; with both runs of each:")
-            for part, (planned, _) in self._ran.items():
-                self._show(advice.row(found, part, planned.what))
+                self.done[number] = dataclasses.replace(stage, images_per_sec=middle, rates=rates)
+        breakdown = Breakdown(self.done)
+        if breakdown.degrees:
+            self._show(f"\n{counted(breakdown.degrees, 'stage')} ran twice; with both runs of each:")
+            for part in self._ran:
+                self._show(advice.row(breakdown, part))
 
 
 def _seconds_for_interval(measurement: Measurement) -> float:
-    """Returns how long a run like this must take to measure as many steps as an interval needs."""
     seconds = measurement.step_seconds
     if not seconds:
         return 0.0

@@ -16,7 +16,7 @@ from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.doctor import breakdown_run, host_checks, machine
+from benchmarks.doctor import breakdown_run, machine_checks
 from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
@@ -33,10 +33,10 @@ def doctor_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> 
     """
     cluster, _ = discovery.resolve_cluster(values, os.environ)
     output_dir = {"output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}
-    if cluster is None and values["ladder"] is not False:
+    if cluster is None and values["breakdown"] is not False:
         return breakdown_run.breakdown_setting({**values, **output_dir}, count_gpus)
-    given = ["ladder"] if values["ladder"] else []
-    given += [flag.name for flag in _OF_THE_LADDER if values[flag.name] is not None]
+    given = ["breakdown"] if values["breakdown"] else []
+    given += [flag.name for flag in _OF_THE_BREAKDOWN if values[flag.name] is not None]
     if values["local_cluster"] or values["hosts"]:
         given = [name for name in given if name != "output_dir"]  # gets the logs of the tasks
     elif cluster and given == ["output_dir"]:
@@ -45,7 +45,7 @@ def doctor_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> 
             "own terminal: leave the flag out."
         )
     if given:
-        where = "with a cluster" if cluster else "with --noladder"
+        where = "with a cluster" if cluster else "with --nobreakdown"
         raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
     manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
     return config.resolve({**values, **manager, **output_dir}, count_gpus), None
@@ -66,16 +66,16 @@ def run_doctor(chosen: Config, breakdown: BreakdownPlan | None, command: Sequenc
     cluster, output_format = chosen.processes.cluster, chosen.output.output_format
     if cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
-        observations = host_checks.look()
-        disturbing = [one.name for one in observations if one.is_disturbing]
+        observations = machine_checks.look()
+        disturbing = [check.name for check in observations if check.is_disturbing]
         if output_format == "text":
-            say("\n".join(machine.report(observations)))
-        found, status = (
+            say("\n".join(machine_checks.report(observations)))
+        numbers, status = (
             breakdown_run.measure_breakdown(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
         )
         if output_format == "json":
-            seen = [dataclasses.asdict(one) for one in observations]
-            say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
+            checks = [dataclasses.asdict(check) for check in observations]
+            say(json.dumps({"is_quiet": not disturbing, "observations": checks, **numbers}))
         return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
     from benchmarks.cluster import network
@@ -87,7 +87,7 @@ def run_doctor(chosen: Config, breakdown: BreakdownPlan | None, command: Sequenc
 
 DEFAULT_OUTPUT_DIR = "out/doctor"
 _OF_RUN = ("model", "batch_size", "precision", "variable_update", "data_dir")
-_OF_THE_LADDER = (
+_OF_THE_BREAKDOWN = (
     *(flag for name, flag in FLAGS.items() if name in _OF_RUN),
     Flag(
         "time_limit_seconds",
@@ -113,8 +113,8 @@ _DEVICES = Flag(
 )
 DOCTOR_FLAGS: Groups = {
     "The step-time breakdown, without a cluster: stages that do more and more, and what each adds to a step": (
-        Flag("ladder", bool, "run the breakdown; --noladder only checks whether the machine is quiet", default=True),
-        *_OF_THE_LADDER,
+        Flag("breakdown", bool, "run it; --nobreakdown only checks whether the machine is quiet", default=True),
+        *_OF_THE_BREAKDOWN,
     ),
     "Devices": [_DEVICES if flag.name == "num_gpus" else flag for flag in RUN_FLAGS["Devices"]],
     "Several processes": RUN_FLAGS["Several processes"],
@@ -135,5 +135,5 @@ VERB = Verb(
     DOCTOR_FLAGS,
     _resolve_and_run,
     details="With a cluster: does every task answer, and how fast is the network between two?",
-    examples=("doctor --model=resnet50", "doctor --noladder", "doctor --hosts=host_0,host_1 --ssh"),
+    examples=("doctor --model=resnet50", "doctor --nobreakdown", "doctor --hosts=host_0,host_1 --ssh"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -129,12 +130,11 @@ class _Flow:
 
 def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int, model: Model) -> _Flow:
     from benchmarks.training import pipeline
-    from variable_mgr.managers.pipelined import Pipelined
 
     parts = pipeline.plan(model, **vars(pipelining))
     sent = _megabytes(total_bytes(parts.transfers(images)) or 0)
     return _Flow(
-        Pipelined(parts.homes(devices)),
+        parts.manager(devices),
         {
             **pipeline.stage_facts(parts.facts(devices, images)),
             "Sent per step": f"{sent}, half of it activations forward, half their gradients back",
@@ -160,39 +160,34 @@ def _between_devices(
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.training.sent_bytes import dense_share, manager_on_real_devices, model_transfers
-    from models import splitting
+    from benchmarks.graph.sent_bytes import manager_on_real_devices, sent_by_divided_layers, sent_in_one_process
+    from models import parts
 
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
 
-    def make(divided: bool) -> VariableManager:
-        return manager_on_real_devices(
-            variables.variable_update,
-            dataclasses.replace(variables.modifiers, fc_model_parallel=divided),
-            device=devices.device,
-            towers=towers,
-            shared_on=variables.shared_on,
-        )
+    def sent_if(divided: bool) -> int | None:
+        modifiers = dataclasses.replace(variables.modifiers, fc_model_parallel=divided)
+        chosen = dataclasses.replace(variables, modifiers=modifiers)
+        return total_bytes(sent_in_one_process(devices, chosen, model, batch_per_device))
 
-    def transfers(divided: bool) -> list[Transfer]:
-        return model_transfers(make(divided), model, batch_per_device, divided_over=towers if divided else 0)
-
-    problem = splitting.why_not(splitting.split(model), towers)
+    split = parts.split(model)
+    problem = parts.why_not(split, towers)
     if problem and is_divided:
         raise UsageError(problem)
-    dense, sent = dense_share(model, batch_per_device), transfers(is_divided)
+    sent = sent_in_one_process(devices, variables, model, batch_per_device)
     facts = _bytes(sent, towers)
-    share = f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
-    facts[f"Last {len(dense.layers.outputs)} dense"] = (
-        f"{dense.weights / dense.all_weights:.0%} of the weights, {share} of the operations of {spec.name}"
-    )
+    elements = {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}
+    dense = [layer for layer in split.tail if layer.weights]
+    kernels = sum(elements[layer.weights[0]] for layer in dense)
+    share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
+    of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
+    facts[f"Last {len(dense)} dense"] = f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = total_bytes(dense.layers.transfers(towers)) or 0
-            without, with_it = total_bytes(transfers(False)), total_bytes(transfers(True))
-            facts |= _division(without, with_it, activations, batch_per_device)
+            activations = total_bytes(sent_by_divided_layers(split, towers, batch_per_device)) or 0
+            facts |= _division(sent_if(False), sent_if(True), activations, batch_per_device)
     total = total_bytes(sent)
-    return _Flow(make(is_divided), facts, None if total is None else total / towers)
+    return _Flow(manager_on_real_devices(devices, variables), facts, None if total is None else total / towers)
 
 
 def _division(without: int | None, divided: int | None, activations: float, batch_per_device: int) -> dict[str, str]:

@@ -44,7 +44,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
     from models.layers import FusedBatchNorm
 
     loaded = set(sys.modules)
-    with building.stateless_building(seed=0), from_keras.data_format("NHWC"):
+    with building.stateless_building(seed=0), building.keras_format("NHWC"):
         raw = from_keras.keras_model(name, num_classes)
         takes_classes = from_keras.takes_num_classes(name)
     height, width, channels = raw.inputs[0].shape[1:]
@@ -100,7 +100,7 @@ def _builds_in_nchw(spec: ModelSpec, outputs: int, shapes: Sequence[tuple[int, .
     from models import building, from_keras
 
     try:
-        with building.stateless_building(seed=0), from_keras.data_format("NCHW"):
+        with building.stateless_building(seed=0), building.keras_format("NCHW"):
             raw = from_keras.keras_model(spec.name, outputs, (spec.channels, spec.image_size, spec.image_size))
         model = building.build(spec, data_format="NCHW", num_classes=outputs, seed=0)
     except Exception:  # of code that is not ours

@@ -193,19 +193,12 @@ def _key(workload: Workload, devices: Devices, variables: Variables, code: Mappi
 
 
 def _count(workload: Workload, devices: Devices, variables: Variables) -> _Counts:
+    from benchmarks.graph.sent_bytes import sent_in_one_process
     from benchmarks.training import model_facts
-    from benchmarks.training.sent_bytes import manager_on_real_devices, model_transfers
     from models import building
     from variable_mgr.transfers import total_bytes
 
     spec = specs.find_model(workload.model)
     model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
-    manager = manager_on_real_devices(
-        variables.variable_update,
-        variables.modifiers,
-        device=devices.device,
-        towers=devices.num_devices,
-        shared_on=variables.shared_on,
-    )
-    sent_bytes = total_bytes(model_transfers(manager, model, workload.batch_per_device))
-    return _Counts(model_facts.of(model, spec), sent_bytes)
+    sent = sent_in_one_process(devices, variables, model, workload.batch_per_device)
+    return _Counts(model_facts.of(model, spec), total_bytes(sent))

@@ -6,7 +6,7 @@ import dataclasses
 from typing import NamedTuple
 
 from benchmarks.config.workload import Length
-from benchmarks.data.pipeline.host_pipeline import Source
+from benchmarks.data.pipeline.input_pipeline import Source
 from benchmarks.data.sources.data_sets import data_set_of
 from benchmarks.errors import UsageError
 from models import specs

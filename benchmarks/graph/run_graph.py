@@ -14,23 +14,22 @@ from benchmarks.config.config import Config
 from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
 from benchmarks.data.options import Data
-from benchmarks.data.pipeline import host_pipeline, run_input
+from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.devices import device_plan as device_planning
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.errors import UsageError
+from benchmarks.graph.sent_bytes import between_devices, between_processes, sent_in_one_process
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, training_step
 from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.options import Training
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
-from benchmarks.training.sent_bytes import between_devices, between_processes, manager_on_real_devices, model_transfers
-from models import building, specs, splitting
+from models import building, parts, specs
 from models.convolutions import Products
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
-from variable_mgr.managers.pipelined import Pipelined
 from variable_mgr.place import Place
 
 
@@ -55,7 +54,7 @@ class RunGraph:
     manager: VariableManager
     optimizer: optimizers.Optimizer | LossScale | None
     variables: Sequence[tf.Variable]
-    input: run_input.RunInput
+    input: input_pipeline.RunInput
     input_spec: InputSpec
     step: training_step.Step
     drift: Callable[[], tf.Tensor | None]
@@ -93,11 +92,12 @@ def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGra
         step = training_step.build_inference_step(
             trained, tower_input.towers, devices, manager=manager, objective=objective, xla=xla
         )
+    sent: dict[str, Any] = {}
     if config.processes.cluster:
         sent = between_processes(manager.transfers(model.variables, training=is_training))
         sent = sent if is_training or sent["links"] else {}
-    else:
-        sent = _sent_between_devices(config.devices, variables, model, workload.batch_per_device) if is_training else {}
+    elif is_training:
+        sent = between_devices(sent_in_one_process(config.devices, variables, model, workload.batch_per_device))
     work, images = _flops(workload, computing, model, step, len(devices.towers))
     gradients = [update.gradients for update in step.updates]
     built = RunGraph(
@@ -171,7 +171,7 @@ def build_model(workload: Workload, training: Training, computing: Computing) ->
 
 def divided(
     variables: Variables, model: building.Model, devices: DevicePlan
-) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
+) -> tuple[building.Model | parts.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the model, divided over the devices as configured, and the manager of its variables.
 
     Raises:
@@ -179,11 +179,11 @@ def divided(
     """
     if variables.pipeline:
         stages = pipeline.plan(model, **vars(variables.pipeline))
-        return stages, Pipelined(stages.homes(devices.towers))
-    trained: building.Model | splitting.SplitModel = model
+        return stages, stages.manager(devices.towers)
+    trained: building.Model | parts.SplitModel = model
     if variables.modifiers.fc_model_parallel:
-        trained = splitting.split(model)
-        if problem := splitting.why_not(trained, len(devices.towers)):
+        trained = parts.split(model)
+        if problem := parts.why_not(trained, len(devices.towers)):
             raise UsageError(problem)
     return trained, factory.make(
         variables.variable_update,
@@ -206,21 +206,6 @@ def _of_pipeline(
     }
 
 
-def _sent_between_devices(
-    devices: Devices, variables: Variables, model: building.Model, batch_per_device: int
-) -> dict[str, Any]:
-    """Returns for the record what a training step of a single process sends."""
-    manager = manager_on_real_devices(
-        variables.variable_update,
-        variables.modifiers,
-        device=devices.device,
-        towers=devices.num_devices,
-        shared_on=variables.shared_on,
-    )
-    divided_over = devices.num_devices if variables.modifiers.fc_model_parallel else 0
-    return between_devices(model_transfers(manager, model, batch_per_device, divided_over=divided_over))
-
-
 def build_input(
     workload: Workload,
     data: Data,
@@ -229,7 +214,7 @@ def build_input(
     *,
     in_turn: bool = True,
     timed: bool = True,
-) -> run_input.RunInput:
+) -> input_pipeline.RunInput:
     """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
 
     Raises:
@@ -237,8 +222,8 @@ def build_input(
     """
     source = None
     if data.input is not None and data.data_dir is not None:
-        source = host_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
-    return run_input.build(
+        source = input_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
+    return input_pipeline.build(
         specs.find_model(workload.model),
         spec,
         tower_devices,
@@ -304,8 +289,8 @@ def session_config(devices: Devices, runtime: Runtime) -> tf.compat.v1.ConfigPro
 def _training_step(
     training: Training,
     computing: Computing,
-    model: building.Model | splitting.SplitModel | pipeline.Pipeline,
-    tower_input: run_input.RunInput,
+    model: building.Model | parts.SplitModel | pipeline.Pipeline,
+    tower_input: input_pipeline.RunInput,
     devices: DevicePlan,
     manager: VariableManager,
     objective: objectives.Objective,

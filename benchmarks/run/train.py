@@ -209,9 +209,9 @@ def _check_variables(run: RunSession) -> None:
     if drift is not None:
         log.observe(replica_drift=float(run.session.run(drift, options=run.options)))
     log.weights_are_finite = bool(run.session.run(built.finite()))
-    if built.step.pass_ends:
+    if built.step.pass_times:
         (steps,) = built.step.loops
-        shares = pipeline.measured_idle_shares(run.session, built.step.pass_ends, steps.operation, run.options)
+        shares = pipeline.measured_idle_shares(run.session, built.step.pass_times, steps.operation, run.options)
         log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
 
 
@@ -223,15 +223,15 @@ def _measure_input(built: RunGraph, config: Config, log: RunLog, display: Displa
         return
     display.phase("measuring the input's stages", None)
     assert config.data.input is not None, "input that is read has options"
-    stages = input_stages.measure_after_run(
-        source,
-        built.input_spec,
-        config.data.input,
+    measured = input_stages.Measuring(
+        source=source,
+        spec=built.input_spec,
+        options=config.data.input,
         num_devices=len(built.input.towers),
         session_config=device_plan.session_config(dataclasses.replace(config.devices, device="cpu")),
         deadlines=Deadlines(team, config.processes.step_timeout_seconds),
     )
-    log.observe(input_stages=stages)
+    log.observe(input_stages=input_stages.measure_after_run(measured))
 
 
 def _train_in_fp32(config: Config, log: RunLog, display: Display) -> None:
@@ -268,7 +268,7 @@ def _losses(config: Config, count: int) -> list[float]:
                 built.step.initialize(session, built.input.initializers)
                 rates = rate_after(config.training, _epochs(config, built))
                 fed = [rates(number) if config.training.schedule else None for number in range(count)]
-                return [built.step.run(session, options, rate) for rate in fed]
+                return [built.step.take(session, options, rate) for rate in fed]
     except tf.errors.OpError as error:
         raise BenchError(headline(error)) from None
 

@@ -85,13 +85,13 @@ def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
 
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     """Returns the values of each given flag, split at commas, in the order of `run`'s help."""
-    found = {}
+    lists = {}
     names = [f.name for group in _PARSED.values() for f in group]
     for name, text in [(name, text) for name in names if (text := values.get(name)) is not None]:
         if not all(item.strip() for item in text.split(",")):
             raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
-        found[name] = [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
-    return found
+        lists[name] = [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
+    return lists
 
 
 def of_suite(path: Path) -> list[dict[str, list[str]]]:
@@ -130,7 +130,7 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
     full = [{**grid, "model": specs.names()} if grid.get("model") == [_ALL_MODELS] else grid for grid in grids]
     total = sum(math.prod(map(len, each.values())) for each in full)
     refuse_too_many(total)
-    found: list[Cell] = []
+    combinations: list[Cell] = []
     seen: set[str] = set()
     with progress.counted("checking combinations of flags", total) if total > _MANY else contextlib.nullcontext():
         for each, values in ((own, values) for own in full for values in itertools.product(*own.values())):
@@ -139,17 +139,17 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
             try:
                 parsed = flag.parse(arguments, peer_flags.groups_to_parse(run_flags.RUN_FLAGS))
             except flag.ContradictionError as error:
-                found.append(Cell(arguments, None, str(error)))
+                combinations.append(Cell(arguments, None, str(error)))
                 continue
             try:
                 chosen = config.resolve(parsed.values, count_gpus)
             except UsageError as error:
-                found.append(Cell(arguments, None, str(error)))
+                combinations.append(Cell(arguments, None, str(error)))
                 continue
             identity = repr(dataclasses.replace(chosen, notices=()))
-            found.append(Cell(arguments, chosen, same_as_before=identity in seen))
+            combinations.append(Cell(arguments, chosen, same_as_before=identity in seen))
             seen.add(identity)
-    return found
+    return combinations
 
 
 def refuse_too_many(runs: int) -> None:
@@ -181,13 +181,13 @@ def runnable(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[
     Raises:
         UsageError: a value is out of range, or nothing can be run.
     """
-    found = cells(grids, count_gpus)
-    for cell in found:
+    combinations = cells(grids, count_gpus)
+    for cell in combinations:
         if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for_in(cell.arguments):
             raise UsageError(
                 "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start a "
                 "cluster for each with --local_cluster or --hosts, or unset TF_CONFIG."
             )
-    if not any(cell.runs for cell in found):
-        raise UsageError(f"Nothing can be run. {next((cell.why_not for cell in found), 'The suite is empty.')}")
-    return found
+    if not any(cell.runs for cell in combinations):
+        raise UsageError(f"Nothing can be run. {next((cell.why_not for cell in combinations), 'The suite is empty.')}")
+    return combinations

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,19 +20,20 @@ from msgspec.structs import replace
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, says_no_memory
 from benchmarks.machine import hardware
-from benchmarks.machine.provenance import Provenance
+from benchmarks.machine.provenance import Provenance, of_this_run
 from benchmarks.measure import interleaved_steps
 from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, silence, subprocesses
-from benchmarks.record_files import save
+from benchmarks.record_files import open_store, save
 from benchmarks.run.run_record import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
-from results.loading import Loaded, load
+from results.loading import load
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
 from results.store import Store
 from results.text import counted
 
+PROGRAM: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES, _TAIL_BYTES = 2, 5, 2**16
 # What is left of a log that filled the disk.
@@ -40,41 +44,53 @@ _NO_MEMORY = "std::bad_alloc"
 _CHECK_FAILED = "Check failed"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+def new_session(command: Sequence[str], *, on_gpus: bool, session_id: str | None = None) -> Provenance:
+    """Returns the provenance of the runs of a command, under a new session id unless one is given."""
+    return of_this_run(command, on_gpus=on_gpus, session_id=session_id or uuid.uuid4().hex[:12])
+
+
+@dataclasses.dataclass(kw_only=True)
 class CellRunner:
     """Runs cells, one process each; their records go to one store.
 
     Attributes:
-        program: words that run a cell, given its flags.
-        store: receives the records; logs lie beside it.
-        output_dir: the store's directory, as the program receives it.
+        output_dir: directory of the records and logs, as the program receives it.
         provenance: of all runs; its session id marks their records.
+        program: words that run a cell, given its flags.
         timeout_seconds: of one run.
         timeout_flag: the flag that changes it, if there is one.
+        numbers: name the logs of a session; runners of one session may share them.
+        store: receives the records.
         records: of all runs so far.
+
+    Raises:
+        UsageError: the directory cannot be written.
     """
 
-    program: Sequence[str]
-    store: Store
     output_dir: str
     provenance: Provenance
+    program: Sequence[str] = dataclasses.field(default_factory=lambda: PROGRAM)
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     timeout_flag: str = ""
+    numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
     records: list[Record] = dataclasses.field(default_factory=list, init=False)
 
-    def run(self, cell: Cell, number: int) -> Record:
-        """Runs a cell and returns its stored record; `number`, from 0, names the log."""
-        return run_together([self], [cell], number)[0]
+    def __post_init__(self) -> None:
+        self.store: Store = open_store(self.output_dir)
+
+    def run_cell(self, cell: Cell) -> Record:
+        """Runs a cell and returns its stored record."""
+        return run_together([self], [cell])[0]
 
     @contextlib.contextmanager
-    def ready(self, cell: Cell, number: int, end: interleaved_steps.End | None) -> Iterator[subprocesses.Command]:
+    def ready(self, cell: Cell, end: interleaved_steps.End | None) -> Iterator[subprocesses.Command]:
         """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
-        own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
+        flags = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
         directory = self.store.jsonl_path.parent
-        with _temporary_file(directory) as stdout, _log(directory, f"{session}-{number + 1:04d}") as log:
+        with _temporary_file(directory) as stdout, _log(directory, f"{session}-{next(self.numbers):04d}") as log:
             yield subprocesses.Command(
-                words=[*self.program, *cell.arguments, *own],
+                words=[*self.program, *cell.arguments, *flags],
                 stdout=stdout,
                 stderr=log,
                 first_to_be_killed=True,
@@ -91,8 +107,12 @@ class CellRunner:
 
         `before` is the store's file, at its end before the process; `killed` is when or why it was, if it was.
         """
-        session, was_removed = self.provenance.session_id, not _is_still(before, self.store.jsonl_path)
-        loaded = self._left_in(before) if was_removed else self.store.load(before.tell())
+        session, path = self.provenance.session_id, self.store.jsonl_path
+        was_removed = not _is_still(before, path)
+        if was_removed:  # the run may have stored its record before that, or in a new file
+            loaded = load(Path(f"/proc/self/fd/{before.fileno()}"), *([path] if path.exists() else []))
+        else:
+            loaded = self.store.load(before.tell())
         known = {record.identity.run_id for record in self.records}
         new = [each for each in loaded.records if each.identity.session_id == session]
         # A run prints its record, which others of this session may follow in the store, or which may not be in it, on
@@ -125,11 +145,6 @@ class CellRunner:
         file.seek(0, os.SEEK_END)
         return file
 
-    def _left_in(self, removed: IO[bytes]) -> Loaded:
-        """Reads a file that was removed, and the one that may have taken its place."""
-        path = self.store.jsonl_path
-        return load(Path(f"/proc/self/fd/{removed.fileno()}"), *([path] if path.exists() else []))
-
     def _store_again(self) -> None:
         """Stores the records that a file which was removed no longer has."""
         path = self.store.jsonl_path
@@ -142,14 +157,14 @@ class CellRunner:
 
     def refuse(self, cell: Cell) -> Record:
         """Stores and returns the record of a cell that cannot be run."""
-        return self._keep_without_run(cell, Status.SKIPPED, cell.why_not)
+        return self._save_without_run(cell, Status.SKIPPED, cell.why_not)
 
     def could_not_start(self, cell: Cell, error: OSError) -> Record:
         """Stores and returns the record of a cell whose process was refused by the operating system."""
         reason = f"Its process could not be started: {error.strerror or error}. Free memory, processes or disk space."
-        return self._keep_without_run(cell, Status.CRASH, reason)
+        return self._save_without_run(cell, Status.CRASH, reason)
 
-    def _keep_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
+    def _save_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
         (record,), _ = save(self.store, self._without_run(cell, status, reason))
         self.records.append(record)
         return record
@@ -174,13 +189,12 @@ class CellRunner:
         )
 
 
-def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: int) -> list[Record]:
+def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell]) -> list[Record]:
     """Runs one cell, or two at once that interleave their steps, each with its runner, and returns the records.
 
     Args:
         runners: the first one begins. Together they may take as long as one after the other.
         cells: what each of them runs.
-        number: of the first runner's log, from 0; the second has the next.
 
     Raises:
         BenchError: a store was removed, and cannot be made again.
@@ -193,15 +207,17 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: i
         try:
             before = [stack.enter_context(runner.opened()) for runner in runners]
             commands = [
-                stack.enter_context(runner.ready(cell, number + index, end))
-                for index, (runner, cell, end) in enumerate(zip(runners, cells, ends, strict=True))
+                stack.enter_context(runner.ready(cell, end))
+                for runner, cell, end in zip(runners, cells, ends, strict=True)
             ]
             ended = subprocesses.supervise(*commands, timeout_seconds=limit)
         except OSError as error:
             return [runner.could_not_start(cell, error) for runner, cell in zip(runners, cells, strict=True)]
         in_vain = any(command.ends_all() for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
-        killed = "because the run beside it waited in vain for its turn" if in_vain else f"after {limit:g} s{flag}"
+        killed = (
+            "because the run beside it waited in vain for its time slice" if in_vain else f"after {limit:g} s{flag}"
+        )
         return [
             runner.record_of(cell, command, how, file, killed)
             for runner, cell, command, how, file in zip(runners, cells, commands, ended, before, strict=True)
@@ -218,7 +234,6 @@ def given(cell: Cell) -> dict[str, Any]:
 
 
 def _is_still(file: IO[bytes], path: Path) -> bool:
-    """Returns whether an open file still has its name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:
@@ -234,7 +249,6 @@ def _tail(file: IO[bytes] | None) -> str:
 
 
 def _log(directory: Path, name: str) -> IO[bytes]:
-    """Opens a run's log; a temporary one if the directory cannot be written."""
     try:
         (directory / "logs").mkdir(exist_ok=True)
         return (directory / "logs" / f"{name}.log").open("w+b")
@@ -266,31 +280,31 @@ def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:
     """Returns the last record of this session that a run printed, if any."""
     assert stdout is not None, "each run has files of its own"
     stdout.seek(0)
-    found = None
+    last = None
     for line in stdout:  # which may be many millions
         if line.startswith(b"{"):
             with contextlib.suppress(ValueError):
                 record = Record.from_json(line)
-                found = record if record.identity.session_id == session else found
-    return found
+                last = record if record.identity.session_id == session else last
+    return last
 
 
 def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: str) -> tuple[Status, str]:
     """Returns how a process ended that left no record, with its last lines of output."""
     lines = [line for line in output.splitlines() if line.strip()]
-    said = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
+    last_output = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.was_silent:
         return Status.TIMEOUT, (
             f"Killed because it neither computed nor wrote anything for {silence.SILENT_SECONDS:g} s while it started "
-            f"(it may be stopped), and the run beside it waited for it.{said}"
+            f"(it may be stopped), and the run beside it waited for it.{last_output}"
         )
     if ended.timed_out:
-        return Status.TIMEOUT, f"Killed {killed} without finishing.{said}"
+        return Status.TIMEOUT, f"Killed {killed} without finishing.{last_output}"
     if ended.wrote_too_much:
         return (
             Status.CRASH,
-            f"Killed because it wrote more than {subprocesses.MOST_OUTPUT_BYTES:,} bytes of output.{said}",
+            f"Killed because it wrote more than {subprocesses.MOST_OUTPUT_BYTES:,} bytes of output.{last_output}",
         )
     if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
@@ -302,9 +316,9 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
         reason = f"{by}: {' '.join(cell.arguments)}. Try a smaller --batch_size."
         if cell.config:
             reason = out_of_memory(by, cell.config.workload, cell.config.devices)
-        return Status.OUT_OF_MEMORY, f"{reason}{said}"
+        return Status.OUT_OF_MEMORY, f"{reason}{last_output}"
     if ended.returncode < 0:
         name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""
-        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{said}"
-    return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{said}"
+        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{last_output}"
+    return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{last_output}"

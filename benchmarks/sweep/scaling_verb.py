@@ -33,10 +33,6 @@ _SHARED = "Virtual GPUs and logical CPU devices share their hardware, so they do
 def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs different numbers of devices or workers, fits a curve to each combination of the other flags, and draws it.
 
-    Args:
-        values: of the flags (None: not given).
-        command: the words of the command line, for records of runs that left none.
-
     Raises:
         UsageError: a value is out of range, there is one number of devices only, or results cannot be stored.
     """
@@ -48,13 +44,13 @@ def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus
 
     def show(finished: Sequence[Record]) -> None:
         rows = summarize(finished)
-        found = scalability.curves(rows, [noun], least=1)
-        for curve in found:
+        curves = scalability.curves(rows, [noun], least=1)
+        for curve in curves:
             for line in [curve.title, *scalability.table(curve).text(), "", *scalability.verdict(curve), ""]:
                 say(line)
         for line in headline.reasons(rows):
             say(line)
-        _draw(found, Path(values["output_dir"] or DEFAULTS["output_dir"]))
+        _draw(curves, Path(values["output_dir"] or DEFAULTS["output_dir"]))
 
     return sweep_verb.run_cells(cells, {**values, "repeats": values["repeats"] or _REPEATS}, command, show)
 
@@ -92,7 +88,6 @@ def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
 
 
 def _up_to(most: int) -> list[int]:
-    """Returns the powers of two below a number, and the number."""
     return [*(2**power for power in range((most - 1).bit_length())), most]
 
 
@@ -111,11 +106,11 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
         )
 
 
-def _draw(found: Sequence[scalability.Curve], output: Path) -> None:
+def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:
     """Writes the curves as `scaling.svg` and `scaling.png`."""
     from results.report import figures, scaling_plots  # with matplotlib, which takes its time
 
-    plot = figures.Plot("scaling", "Scaling", "", lambda _: scaling_plots.of_curves(found))
+    plot = figures.Plot("scaling", "Scaling", "", lambda _: scaling_plots.of_curves(curves))
     try:
         for _, svg in figures.drawn([plot], [], output):
             say(f"{output / 'scaling.svg'} and scaling.png" if svg else "A record holds a number that cannot be drawn.")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,16 +12,13 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import hardware
-from benchmarks.machine.provenance import Provenance, describe_software, of_this_run
+from benchmarks.machine.provenance import Provenance, describe_software
 from benchmarks.option import Flag, Groups, only
-from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
-from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
-from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
-from benchmarks.sweep.progress import SweepDisplay, grid_lines, what_is_run
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given, new_session
+from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_lines, what_is_run
 from benchmarks.trackers import tracker_list as trackers
 from results.gate.comparison import differences, listed
 from results.record import Record, Status, key_of
@@ -32,7 +27,6 @@ from results.report.anomalies import warnings_of
 from results.summary import summarize
 from results.text import counted
 
-_PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # Of an identity: what must be equal in the records of one sweep.
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
@@ -41,24 +35,19 @@ _NOT_CHOSEN = set(
 )
 
 
-def run_sweep(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str] = _PROGRAM) -> ExitStatus:
+def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs every cell `repeats` times, and prints the results. If it is stopped, finished runs are stored.
-
-    Args:
-        values: of the flags (None: not given).
-        command: the words of the command line, for records of runs that left none.
-        program: words that run a cell, given its flags.
 
     Raises:
         UsageError: a value is out of range, nothing can be run, or results cannot be stored.
     """
-    return run_cells(grid.wanted(values, hardware.count_gpus), values, command, _show, program)
+    return run_cells(grid.wanted(values, hardware.count_gpus), values, command, _show)
 
 
 def _show(finished: Sequence[Record]) -> None:
-    """Prints the results, and what they show together."""
     rows = summarize(finished)
-    for line in [*headline.lines(rows), *(line for one in side_tables.comparisons(rows) for line in one.text())]:
+    tables = side_tables.comparisons(rows)
+    for line in [*headline.lines(rows), *(line for table in tables for line in table.text())]:
         say(line)
 
 
@@ -67,16 +56,10 @@ def run_cells(
     values: Mapping[str, Any],
     command: Sequence[str],
     show: Callable[[Sequence[Record]], None],
-    program: Sequence[str] = _PROGRAM,
 ) -> ExitStatus:
     """Runs cells as often as the flags say, and shows their records, also earlier ones with --resume.
 
-    Args:
-        cells: of a grid.
-        values: of the flags of a sweep (None: not given).
-        command: the words of the command line, for records of runs that left none.
-        show: prints the results.
-        program: words that run a cell, given its flags.
+    `values` are of the flags of a sweep (None: not given); `command` is for records of runs that left none.
 
     Raises:
         UsageError: there are too many runs, or results cannot be stored.
@@ -86,18 +69,16 @@ def run_cells(
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     for targets in {cell.config.output.trackers for cell in cells if cell.config}:
         trackers.require(targets)
-    store = open_store(output_dir)
-    earlier = store.load().records
-    estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
     on_gpus = any(cell.config and cell.config.devices.device == "gpu" for cell in cells)
     runner = CellRunner(
-        program=program,
-        store=store,
         output_dir=output_dir,
-        provenance=of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12]),
+        provenance=new_session(command, on_gpus=on_gpus),
         timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
         timeout_flag="--round_timeout_seconds",
     )
+    store = runner.store
+    earlier = store.load().records
+    estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
     forth = list(zip(cells, estimates, strict=True))
     # And back, so that a drift of the machine affects all cells alike.
     rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
@@ -126,17 +107,15 @@ def _split(
 ) -> tuple[list[Record], list[Cell], list[tuple[Cell, float]]]:
     """Returns earlier records that count, cells that cannot run, and the runs that are missing, in their order.
 
-    Args:
-        rounds: the cells of each repeat, each with its estimated seconds.
-        done: earlier records by the key of their configuration; each counts for one run.
+    `rounds` are the cells of each repeat, each with its estimated seconds; each `done` record counts for one run.
     """
     kept: list[Record] = []
 
     def is_done(config: Mapping[str, Any]) -> bool:
-        found = done.get(_key(config))
-        if not found:
+        left = done.get(_key(config))
+        if not left:
             return False
-        kept.append(found.pop(0))
+        kept.append(left.pop(0))
         return True
 
     refused = [cell for cell, _ in rounds[0] if cell.config is None and not is_done(given(cell))]
@@ -157,15 +136,15 @@ def _run_all(
     After `limit` seconds (None: no limit), no run is started.
     """
     records: list[Record] = []
-    own = dict(zip(cells, grid.own_flags(cells)[1], strict=True))
+    differing = dict(zip(cells, grid.own_flags(cells)[1], strict=True))
     begun = time.monotonic()
     display = SweepDisplay([seconds for _, seconds in missing])
     for count, (cell, _) in enumerate(missing):
         if limit is not None and time.monotonic() - begun > limit:
             warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
             break
-        display.begin(own[cell] if len(own) > 1 else what_is_run(cell))
-        records.append(runner.run(cell, count))
+        display.begin(differing[cell] if len(differing) > 1 else what_is_run(cell))
+        records.append(runner.run_cell(cell))
         display.end(records[-1])
     return records
 
@@ -178,19 +157,19 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
     # A run on the CPU does not query GPUs, so its machine seems to have none.
     without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
     this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
-    wanted = {_key(cell.config.to_dict() if cell.config else given(cell)) for cell in cells}
+    keys = {_key(cell.config.to_dict() if cell.config else given(cell)) for cell in cells}
     ours = provenance.identity({})
-    found: dict[str, list[Record]] = {}
+    done: dict[str, list[Record]] = {}
     others: list[Record] = []
     for record in earlier:
         # A run's own refusal may have had a temporary reason, so it is tried again.
         refused = record.status is Status.SKIPPED and record.config_not_in_key
         again = refused or record.status is Status.INTERRUPTED
         key = _key(record.config)
-        if record.identity.hardware_key not in this_machine or again or key not in wanted:
+        if record.identity.hardware_key not in this_machine or again or key not in keys:
             continue
         if all(getattr(record.identity, name) == getattr(ours, name) for name in _SOFTWARE):
-            found.setdefault(key, []).append(record)
+            done.setdefault(key, []).append(record)
         else:
             others.append(record)
     if others:
@@ -205,11 +184,10 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
             f"--resume: {counted(len(others), 'record')} of other software {'does' if len(others) == 1 else 'do'} not "
             f"count, and what they measured is run again: {found_to_differ}."
         )
-    return found
+    return done
 
 
 def _key(config: Mapping[str, Any]) -> str:
-    """Returns a key that is equal for records of the same run, without output fields."""
     return key_of({name: value for name, value in config.items() if name not in _NOT_CHOSEN})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,8 @@ from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
 from models.model_spec import ModelSpec
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-# Flags by which convolutions, or parts of them, are computed as matrix products, and whose.
-_CONVOLUTIONS = {"conv1x1_as_matmul": "of one pixel", "filter_gradients_as_matmul": "of more than one pixel"}
-AS_MATMUL = tuple(_CONVOLUTIONS)
+# Flags by which convolutions of one pixel, or parts of larger ones, are computed as matrix products.
+AS_MATMUL = ("conv1x1_as_matmul", "filter_gradients_as_matmul")
 _16_BITS = ("bf16", "fp16")
 # The major compute capability of the first GPUs with tensor cores for them: Volta, Ampere.
 _TENSOR_CORES_SINCE = {"fp16": 7, "bf16": 8}
@@ -165,11 +165,8 @@ def decide(
 
 def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, ...]:
     """Returns which of `AS_MATMUL` have something to act on: convolutions that the model has, and their gradients."""
-    has = {
-        "conv1x1_as_matmul": spec.has_conv1x1,
-        "filter_gradients_as_matmul": spec.has_larger_convolutions and not forward_only,
-    }
-    return tuple(flag for flag in AS_MATMUL if has[flag])
+    acts = (spec.has_conv1x1, spec.has_larger_convolutions and not forward_only)
+    return tuple(itertools.compress(AS_MATMUL, acts))
 
 
 def _batchnorm_persistent(given: Mapping[str, Any]) -> bool | None:
@@ -186,13 +183,11 @@ def _refuse_tf32(onednn: str | None, cpuinfo: Path) -> None:
             "--precision=tf32: on CPUs, oneDNN rounds factors to bfloat16 with the instructions AMX-BF16 (x86) or BF16 "
             f"(Arm), and this CPU has neither, so it would compute in fp32: use {instead}."
         )
-    is_off = onednn == "off" if onednn else other_onednn_mode(os.environ, cpuinfo) == "on"
-    if is_off:
+    if onednn == "off" or (onednn is None and other_onednn_mode(os.environ, cpuinfo) == "on"):
         raise UsageError("--precision=tf32: on CPUs it is a mode of oneDNN, which is off here: pass --onednn=on.")
 
 
 def _loss_scaling(given: Mapping[str, Any]) -> LossScaling | None:
-    """Returns how the loss is scaled; None without float16, or without gradients."""
     if given["precision"] != "fp16" or given["forward_only"] or given["eval"]:
         return None
     if not given["fp16_enable_auto_loss_scale"]:

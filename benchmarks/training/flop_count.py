@@ -60,11 +60,11 @@ def count(targets: Iterable[tf.Tensor | tf.Operation]) -> Work:
 
     @functools.cache
     def bodies() -> dict[str, Any]:
-        library = wanted[0].graph.as_graph_def().library
+        library = ends[0].graph.as_graph_def().library
         return {function.signature.name: function for function in library.function}
 
-    wanted, work = list(targets), Work()
-    for operation in _ancestors(wanted):
+    ends, work = list(targets), Work()
+    for operation in _ancestors(ends):
         if operation.type in _COUNTED:
             work += _of(operation)
         elif operation.type in _NOT_UNDERSTOOD or (operation.type in _CALLING and _calls_work(operation, bodies())):
@@ -163,14 +163,14 @@ _CALLING = (
 
 def _ancestors(targets: Iterable[tf.Tensor | tf.Operation]) -> Iterator[tf.Operation]:
     """Yields, once each and in no order, the operations that must run for these targets; a session runs no others."""
-    seen = {getattr(target, "op", target) for target in targets}
-    waiting = list(seen)
+    reached = {getattr(target, "op", target) for target in targets}
+    waiting = list(reached)
     while waiting:
         operation = waiting.pop()
         yield operation
         for before in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
-            if before not in seen:
-                seen.add(before)
+            if before not in reached:
+                reached.add(before)
                 waiting.append(before)
 
 

@@ -37,7 +37,7 @@ class LossScale:
                 self._variable = tf.Variable(scaling.initial, trainable=False, name="loss_scale")
                 self._good_steps = tf.Variable(0, trainable=False, name="loss_scale_good_steps")
 
-    def read(self) -> tf.Tensor:
+    def factor(self) -> tf.Tensor:
         """Returns the factor of this step, a float32 scalar."""
         if not self.changes:
             return tf.constant(self._scaling.initial)
@@ -76,7 +76,7 @@ class LossScale:
     def _follow(self, finite: tf.Tensor) -> tf.Operation:
         """Doubles the factor after enough steps with finite gradients; halves it after a step without."""
         with tf.device(self._device):
-            scale, good = self.read(), self._good_steps.read_value() + 1
+            scale, good = self.factor(), self._good_steps.read_value() + 1
             enough = good >= self._scaling.increase_every
             grown = tf.where(enough, tf.minimum(2.0 * scale, _LARGEST), scale)
             new_scale = tf.where(finite, grown, tf.maximum(0.5 * scale, _SMALLEST))
@@ -88,8 +88,8 @@ class LossScale:
 
 def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
     """Returns whether all numbers are finite, a scalar; each tensor is checked on its own device."""
-    found = []
+    are_finite = []
     for tensor in tensors:
         with tf.device(tensor.device):
-            found.append(tf.reduce_all(tf.math.is_finite(tensor)))
-    return tf.reduce_all(tf.stack(found))
+            are_finite.append(tf.reduce_all(tf.math.is_finite(tensor)))
+    return tf.reduce_all(tf.stack(are_finite))

@@ -12,7 +12,7 @@ from models.model_spec import ModelSpec
 from variable_mgr.transfers import FLOAT32_BYTES
 
 if TYPE_CHECKING:
-    from models.building import Model, ModelVariable
+    from models.building import Model
 
 KINDS = ("convolution", "dense", "other")
 
@@ -64,16 +64,12 @@ def parameters_by_kind(model: Model) -> dict[str, int]:
     The layer's kernel decides: of rank 4 it is a convolution's, of rank 2 or 3 a dense layer's, also in attention.
     """
     weights = [variable for variable in model.variables if variable.kind == "weight"]
-    ranks = {_owner(variable): len(variable.shape) for variable in weights if variable.name.endswith("kernel")}
+    ranks = {v.name.rpartition("/")[0]: len(v.shape) for v in weights if v.name.endswith("kernel")}
     counts = dict.fromkeys(KINDS, 0)
     for variable in weights:
-        counts[_KIND_BY_RANK.get(ranks.get(_owner(variable), 0), "other")] += math.prod(variable.shape)
+        layer = variable.name.rpartition("/")[0]
+        counts[_KIND_BY_RANK.get(ranks.get(layer, 0), "other")] += math.prod(variable.shape)
     return counts
 
 
 _KIND_BY_RANK = {4: "convolution", 3: "dense", 2: "dense"}
-
-
-def _owner(variable: ModelVariable) -> str:
-    """Returns the path of the layer that has a variable."""
-    return variable.name.rpartition("/")[0]

@@ -16,7 +16,7 @@ import tensorflow as tf
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.training.objectives import Objective, Score
-from models.splitting import SplitModel, TailLayer
+from models.parts import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
 
 
@@ -42,8 +42,8 @@ def train_towers(
     for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{number}"):
             names = (variable.name for variable in model.variables)
-            values = dict(zip(names, manager.read(number), strict=True))
-            features, state = model.compute_features(values, tower_input.images)
+            values = dict(zip(names, manager.tower_values(number), strict=True))
+            features, state = model.trunk.call(values, tower_input.images)
             towers.append(_Tower(device, values, features, state))
     scores = []
     for tower, logits, tower_input in zip(towers, _logits(model.tail, towers), inputs, strict=True):
@@ -79,7 +79,6 @@ def _logits(tail: Sequence[TailLayer], towers: Sequence[_Tower]) -> list[tf.Tens
 
 
 def _concat(towers: Sequence[_Tower], parts: Sequence[Sequence[tf.Tensor]], axis: int) -> list[tf.Tensor]:
-    """Returns the concatenation of each tower's parts, on the tower's device."""
     gathered = []
     for tower, its_parts in zip(towers, parts, strict=True):
         with tf.device(tower.device):
@@ -107,11 +106,11 @@ def _gradients(
         list(losses), [*features, *shards], grad_ys=each_counts, colocate_gradients_with_ops=True
     )
     of_shards = iter(down_to_the_cut[len(towers) :])
-    found: list[dict[str, tf.Tensor | None]] = []
+    gradients: list[dict[str, tf.Tensor | None]] = []
     for tower, of_features in zip(towers, down_to_the_cut, strict=False):
         names = [v.name for v in model.variables if v.kind == "weight" and v.name not in model.divided]
         with tf.device(tower.device):
             own_loss = tf.cast(len(towers), of_features.dtype) * of_features
             before = tf.gradients(tower.features, [tower.values[name] for name in names], grad_ys=own_loss)
-        found.append(dict(zip(names, before, strict=True)) | {name: next(of_shards) for name in divided})
-    return found
+        gradients.append(dict(zip(names, before, strict=True)) | {name: next(of_shards) for name in divided})
+    return gradients

@@ -38,7 +38,7 @@ class Objective:
         loss = self.loss(logits, labels)
         if not self.with_accuracy:
             return Score(loss, Observed())
-        top_1, top_5 = (_share_in_top(logits, labels, k) for k in (1, 5))
+        top_1, top_5 = (tf.reduce_mean(tf.cast(in_top(logits, labels, k), tf.float32)) for k in (1, 5))
         return Score(loss, Observed(top_1_accuracies=top_1, top_5_accuracies=top_5))
 
     def with_decay(self, variable: ModelVariable, value: tf.Tensor, gradient: tf.Tensor | None) -> tf.Tensor:
@@ -64,10 +64,6 @@ class Objective:
     def decay_of(self, variables: Iterable[ModelVariable]) -> dict[str, float]:
         """Returns by name the factor of each decayed weight in its gradient."""
         return {variable.name: self.weight_decay for variable in variables if variable.decayed and self.weight_decay}
-
-
-def _share_in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
-    return tf.reduce_mean(tf.cast(in_top(logits, labels, k), tf.float32))
 
 
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:

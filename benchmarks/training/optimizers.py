@@ -24,11 +24,8 @@ Updates = list[tf.Operation]
 class Optimizer(abc.ABC):
     """An update rule; `Momentum` and `Lars` alone use `momentum`, and `constants` name their rule.
 
-    Args:
-        learning_rate: a number, or a scalar that changes from step to step.
-        momentum: factor of what was added up before.
-        constants: of the rule.
-        clipping: limits of the gradients, which `apply` must get all at once if their norm is limited.
+    The learning rate is a number, or a scalar that changes from step to step. If the norm of gradients is limited,
+    `apply` must get all at once.
     """
 
     def __init__(

@@ -172,10 +172,7 @@ _LARS_RATE = 1.0  # of any model: it is relative to the size of the weights
 def decide(given: Mapping[str, Any], spec: ModelSpec, *, batch_global: int) -> Training:
     """Returns how weights are trained.
 
-    Args:
-        given: flag values by name; None: not given.
-        spec: the model, which has the default learning rate.
-        batch_global: images per step.
+    The model has the default learning rate; `batch_global` is in images per step.
 
     Raises:
         UsageError: a schedule cannot be that of a learning rate.

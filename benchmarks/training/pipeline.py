@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,18 +23,17 @@ from benchmarks.errors import UsageError
 from benchmarks.training import flop_count
 from benchmarks.training.objectives import Objective, Score
 from benchmarks.training.placement_table import size_bytes
-from models import pipeline_stages as cutting
 from models.building import Model, ModelVariable
-from models.pipeline_stages import Stage
+from models.parts import Part, balanced, cut, cut_points
 from results.measurement import Observed
 from results.text import counted
 from variable_mgr.manager import TowerUpdate
+from variable_mgr.managers.pipelined import Pipelined
 from variable_mgr.reductions.kernels import mean
 from variable_mgr.transfers import DEVICE, Transfer
 
 
-@dataclasses.dataclass(frozen=True)
-class StageWork:
+class StageWork(NamedTuple):
     """What a stage does for one image: FLOPs of its forward and backward pass, and the size of its output."""
 
     forward_flops: int
@@ -42,7 +42,7 @@ class StageWork:
 
     @property
     def flops(self) -> int:
-        """Returns the FLOPs of both passes."""
+        """The FLOPs of both passes."""
         return self.forward_flops + self.backward_flops
 
 
@@ -50,22 +50,18 @@ class StageWork:
 class Pipeline:
     """A model in stages, one per device.
 
-    Attributes:
-        variables: of all stages, in the order of the whole model.
-        stages: in order.
-        work: of each stage.
-        micro_batches: parts of equal size into which a step divides its images.
+    The variables are in the order of the whole model. A step divides its images into `micro_batches` of equal size.
     """
 
     variables: Sequence[ModelVariable]
-    stages: Sequence[Stage]
+    stages: Sequence[Part]
     work: Sequence[StageWork]
     micro_batches: int
 
-    def homes(self, devices: Sequence[str]) -> dict[str, str]:
-        """Returns the device of each variable by name, given that of each stage."""
+    def manager(self, devices: Sequence[str]) -> Pipelined:
+        """Makes the manager of the variables, given the device of each stage."""
         pairs = zip(self.stages, devices, strict=True)
-        return {variable.name: device for stage, device in pairs for variable in stage.variables}
+        return Pipelined({variable.name: device for stage, device in pairs for variable in stage.variables})
 
     def transfers(self, images: int) -> list[Transfer]:
         """Returns what all stages send in a step of that many images: activations forward, their gradients back."""
@@ -75,7 +71,7 @@ class Pipeline:
 
     def facts(self, devices: Sequence[str], images: int) -> dict[str, Any]:
         """Returns for the record what each stage has, and the share of a step in which its device should be idle."""
-        rows = zip(self.stages, self.work, devices, strict=True)
+        forward, backward, _ = zip(*self.work, strict=True)
         return {
             "micro_batches": self.micro_batches,
             "images_per_micro_batch": images // self.micro_batches,
@@ -84,41 +80,26 @@ class Pipeline:
                     "device": device,
                     "layers": " to ".join(dict.fromkeys(stage.layers)),
                     "flops_per_image": work.flops,
-                    "variable_bytes": sum(map(_bytes_of, stage.variables)),
+                    "variable_bytes": sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in stage.variables),
                     "output_bytes_per_image": work.output_bytes,
                 }
-                for stage, work, device in rows
+                for stage, work, device in zip(self.stages, self.work, devices, strict=True)
             ],
             "idle_share_of_equal_stages": (len(devices) - 1) / (self.micro_batches + len(devices) - 1),
-            "idle_shares_by_flops": idle_shares(
-                predicted_ends(
-                    [work.forward_flops for work in self.work],
-                    [work.backward_flops for work in self.work],
-                    self.micro_batches,
-                )
-            ),
+            "idle_shares_by_flops": idle_shares(predicted_times(forward, backward, self.micro_batches)),
         }
-
-
-def _bytes_of(variable: ModelVariable) -> int:
-    return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
 
 
 def plan(model: Model, *, stages: int, micro_batches: int) -> Pipeline:
     """Cuts a model where one tensor crosses, so that the stage with most FLOPs has as few as possible.
 
-    Args:
-        model: what is trained.
-        stages: how many.
-        micro_batches: see `Pipeline`.
-
     Raises:
         UsageError: the model cannot be cut into so many stages.
     """
-    points = cutting.cut_points(model)
-    pieces = _work(cutting.cut(model, points))
+    points = cut_points(model)
+    pieces = _work(cut(model, points))
     costs = [piece.flops for piece in pieces]
-    ends = cutting.balanced(costs, [piece.output_bytes for piece in pieces], stages)
+    ends = balanced(costs, [piece.output_bytes for piece in pieces], stages)
     if ends is None:
         most = sum(cost > 0 for cost in costs)
         raise UsageError(
@@ -126,28 +107,28 @@ def plan(model: Model, *, stages: int, micro_batches: int) -> Pipeline:
             "since only one tensor may cross a cut and every stage needs a convolution or dense layer. Use "
             f"--pipeline_stages={most} --num_gpus={most}, or fewer."
         )
-    chosen = cutting.cut(model, [points[end] for end in ends])
+    chosen = cut(model, [points[end] for end in ends])
     return Pipeline(model.variables, chosen, _work(chosen), micro_batches)
 
 
-def _work(stages: Sequence[Stage]) -> list[StageWork]:
+def _work(stages: Sequence[Part]) -> list[StageWork]:
     """Counts each stage in a graph of its own, with one image; the first stage needs no gradients of its input."""
-    found: list[StageWork] = []
+    work: list[StageWork] = []
     with tf.Graph().as_default():
         inputs = tf.compat.v1.placeholder(tf.float32, (1, *stages[0].input_shape))
         for stage in stages:
             values = {v.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in stage.variables}
             outputs, _ = stage.call(values, inputs)
-            wanted = [values[name] for name in stage.weights] + ([inputs] if found else [])
-            gradients = tf.gradients(outputs, wanted) if wanted else []
+            targets = [values[name] for name in stage.weights] + ([inputs] if work else [])
+            gradients = tf.gradients(outputs, targets) if targets else []
             forward = flop_count.count([outputs]).flops
             training = flop_count.count([outputs, *gradients]).flops
-            found.append(StageWork(forward, training - forward, size_bytes(outputs)))
+            work.append(StageWork(forward, training - forward, size_bytes(outputs)))
             inputs = tf.compat.v1.placeholder(outputs.dtype, outputs.shape)
-    return found
+    return work
 
 
-class Ends(NamedTuple):
+class PassTimes(NamedTuple):
     """When the passes of a step ended, in seconds or any other unit.
 
     Attributes:
@@ -162,7 +143,7 @@ class Ends(NamedTuple):
     sent: Any
 
 
-def predicted_ends(forward: Sequence[float], backward: Sequence[float], micro_batches: int) -> Ends:
+def predicted_times(forward: Sequence[float], backward: Sequence[float], micro_batches: int) -> PassTimes:
     """Returns when the passes of a step end, given how long each stage needs for one micro-batch, from time 0."""
     stages = range(len(forward))
     forward_ends, backward_ends = np.zeros((2, len(stages), micro_batches))
@@ -175,13 +156,13 @@ def predicted_ends(forward: Sequence[float], backward: Sequence[float], micro_ba
         for stage in reversed(stages):
             ready = backward_ends[stage + 1, number] if stage < stages[-1] else 0.0
             free[stage] = backward_ends[stage, number] = max(free[stage], ready) + backward[stage]
-    return Ends(0.0, forward_ends, backward_ends, sent=backward_ends)
+    return PassTimes(0.0, forward_ends, backward_ends, sent=backward_ends)
 
 
 _TOLERANCE = 0.02  # of a step
 
 
-def idle_shares(ends: Ends) -> list[float] | None:
+def idle_shares(ends: PassTimes) -> list[float] | None:
     """Returns for each stage the share of the time between the start and the last end in which it computed nothing.
 
     A pass starts when the one before it on its device has ended and its input has been computed; so the time that its
@@ -203,20 +184,18 @@ _STEPS = 3
 
 
 def measured_idle_shares(
-    session: tf.compat.v1.Session, ends: Ends, operation: tf.Operation, options: tf.compat.v1.RunOptions | None = None
+    session: tf.compat.v1.Session,
+    times: PassTimes,
+    operation: tf.Operation,
+    options: tf.compat.v1.RunOptions | None = None,
 ) -> list[float] | None:
     """Takes some more steps and returns the medians of their idle shares; None if one has none, see `idle_shares`.
 
     TensorFlow prepares for new fetches in the first step, so that one does not count.
     """
-    session.run([ends, operation], options=options)
-    found = []
-    for _ in range(_STEPS):
-        shares = idle_shares(session.run([ends, operation], options=options)[0])
-        if shares is None:
-            return None
-        found.append(shares)
-    return [statistics.median(of_stage) for of_stage in zip(*found, strict=True)]
+    taken = [session.run([times, operation], options=options)[0] for _ in range(1 + _STEPS)]
+    shares = [of_step for of_step in map(idle_shares, taken[1:]) if of_step is not None]
+    return None if len(shares) < _STEPS else [statistics.median(of_stage) for of_stage in zip(*shares, strict=True)]
 
 
 def stage_facts(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -242,18 +221,12 @@ def train(
     values: Mapping[str, tf.Tensor],
     objective: Objective,
     loss_scale: tf.Tensor | None = None,
-) -> tuple[Score, TowerUpdate, Ends]:
+) -> tuple[Score, TowerUpdate, PassTimes]:
     """Returns the mean score of all images, the gradients of the mean loss with the new state, and when passes ended.
 
-    Statistics and the state of dropout pass from one micro-batch to the next, as if each were a step.
-
-    Args:
-        pipeline: what is trained.
-        tower_input: the images of the step; its batch is a multiple of the number of micro-batches.
-        devices: of each stage.
-        values: of all variables by name, each on the device of its stage.
-        objective: what is minimised.
-        loss_scale: the loss is multiplied by it, and the gradients are divided by it; a scalar.
+    Statistics and the state of dropout pass from one micro-batch to the next, as if each were a step. The batch is a
+    multiple of the number of micro-batches; the value of each variable is on the device of its stage. The loss is
+    multiplied by `loss_scale`, a scalar, and the gradients are divided by it.
     """
     with tf.device(devices[0]):
         images = _divided(tower_input.images, pipeline.micro_batches)
@@ -278,7 +251,7 @@ def train(
     began = _time_after(tf.group(*images), images[0])
     with tf.device(HOST):
         in_order = ([times[::-1] for times in of_stages] for of_stages in (passes.backward_ends, passes.sent))
-        ends = Ends(began, tf.stack(passes.forward_ends), *map(tf.stack, in_order))
+        ends = PassTimes(began, tf.stack(passes.forward_ends), *map(tf.stack, in_order))
     return score, TowerUpdate(gradients=gradients, state=passes.state), ends
 
 
@@ -289,7 +262,7 @@ class _Passes:
         scores: by micro-batch.
         state: new values of statistics and tower states, by name.
         gradients: added up over the micro-batches so far, by name.
-        forward_ends, backward_ends, sent: see `Ends`, by stage, then in the order in which they are built.
+        forward_ends, backward_ends, sent: see `PassTimes`, by stage, then in the order in which they are built.
     """
 
     def __init__(
@@ -338,16 +311,15 @@ class _Passes:
             with self._pass(index, self.backward_ends) as computed:
                 inputs = outputs[index - 1 : index]  # none of the first stage
                 weights = [self._values[name] for name in stage.weights]
-                found = tf.gradients(outputs[index], [*inputs, *weights], grad_ys=gradient)
-                gradient, found = found[0], found[len(inputs) :]
-                for name, own in zip(stage.weights, found, strict=True):
+                gradient, *rest = tf.gradients(outputs[index], [*inputs, *weights], grad_ys=gradient)
+                of_weights = rest if inputs else [gradient, *rest]
+                for name, own in zip(stage.weights, of_weights, strict=True):
                     self.gradients[name] = self.gradients[name] + own if name in self.gradients else own
                 computed += [gradient, *(self.gradients[name] for name in stage.weights)]
             self.sent[index].append(_time_after(gradient.op, gradient))
 
 
 def _divided(batch: tf.Tensor, parts: int) -> list[tf.Tensor]:
-    """Returns parts of equal size of a tensor [batch, ...]."""
     size = batch.shape[0] // parts
     return [batch[number * size : (number + 1) * size] for number in range(parts)]
 
@@ -361,7 +333,7 @@ def _time_after(done: tf.Operation, value: tf.Tensor) -> tf.Tensor:
     with tf.device(value.device), tf.control_dependencies([done]):
         last = tf.cast(tf.reshape(value, [-1])[0], tf.float32)
     with tf.device(HOST):
-        seen = tf.square(last)
-        with tf.control_dependencies([seen]):
+        squared = tf.square(last)
+        with tf.control_dependencies([squared]):
             now = tf.timestamp()
-        return tf.where(seen >= 0.0, now, tf.zeros_like(now))  # always true, unless the value is NaN
+        return tf.where(squared >= 0.0, now, tf.zeros_like(now))  # always true, unless the value is NaN

@@ -89,9 +89,6 @@ def aggregations(gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[dict[str,
 
     An addition sums a gradient if it holds more towers' parts than any of its inputs. Gradients that travel packed
     into one vector are summed where the vector is.
-
-    Args:
-        gradients: of each tower, by the weight's name.
     """
     held: dict[str, _Parts] = {}  # by tensor
     for tower, own in enumerate(gradients):
@@ -117,7 +114,6 @@ def aggregations(gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[dict[str,
 
 
 def _sums(operation: tf.Operation, inputs: Sequence[_Parts]) -> Iterator[str]:
-    """Yields the gradients that an operation sums."""
     if operation.type in _ADDITIONS and len(inputs) > 1:
         for name, parts in _together(inputs).items():
             if all(parts != own.get(name) for own in inputs):
@@ -127,15 +123,14 @@ def _sums(operation: tf.Operation, inputs: Sequence[_Parts]) -> Iterator[str]:
 
 
 def _together(inputs: Sequence[_Parts]) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    towers_of: dict[str, frozenset[str]] = {}
     for parts in inputs:
         for name, towers in parts.items():
-            found[name] = found.get(name, frozenset()) | towers
-    return found
+            towers_of[name] = towers_of.get(name, frozenset()) | towers
+    return towers_of
 
 
 def _from_worker(operation: tf.Operation) -> Iterator[_Parts]:
-    """Yields what comes out of a queue between processes."""
     queue = _shared_name(operation.inputs[0].op)
     if queue.startswith(_QUEUE_OF_GRADIENTS):
         name = queue.removeprefix(_QUEUE_OF_GRADIENTS).rpartition("/")[0]

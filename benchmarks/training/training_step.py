@@ -20,10 +20,10 @@ from benchmarks.training.loss_scale import LossScale
 from benchmarks.training.objectives import Objective, Score
 from benchmarks.training.optimizers import Optimizer
 from models.building import Model
-from models.splitting import SplitModel
+from models.parts import SplitModel
 from results.measurement import Observed
 from variable_mgr.graph_copies import GraphCopies
-from variable_mgr.manager import Applied, TowerUpdate, VariableManager
+from variable_mgr.manager import TowerUpdate, UpdateOp, VariableManager
 from variable_mgr.reductions.kernels import mean
 
 
@@ -34,7 +34,7 @@ class Loop:
     Attributes:
         operation: one step.
         loss: mean over its towers of the tower's mean loss, without weight decay, before the step's update.
-        staleness: see `variable_mgr.manager.Applied`; None if it does not depend on timing.
+        staleness: see `variable_mgr.manager.UpdateOp`; None if it does not depend on timing.
         observed: more scalars to fetch with every step.
         learning_rate: takes the rate of a step, a scalar; None if it is constant.
     """
@@ -52,18 +52,18 @@ class Step:
 
     Attributes:
         loops: one if all towers step together, else one per tower.
-        preparations: run once, in this order, after variables and input are initialised; see `initialize`.
+        init_ops: run once, in this order, after variables and input are initialised; see `initialize`.
         updates: what each tower computes; nothing in inference.
-        pass_ends: of a pipeline, when the passes of a step ended.
+        pass_times: of a pipeline, when the passes of a step ended.
         optimizer: the update rule, with the loss scale if there is one; None in inference.
-        resumptions: run instead of `preparations` if what an earlier run had staged is fed.
+        resume_ops: run instead of `init_ops` if what an earlier run had staged is fed.
     """
 
     loops: list[Loop]
-    preparations: list[tf.Operation]
+    init_ops: list[tf.Operation]
     updates: Sequence[TowerUpdate] = ()
-    resumptions: Sequence[tf.Operation] = ()
-    pass_ends: pipeline.Ends | None = None
+    resume_ops: Sequence[tf.Operation] = ()
+    pass_times: pipeline.PassTimes | None = None
     optimizer: Optimizer | LossScale | None = None
 
     def initialize(
@@ -77,10 +77,10 @@ class Step:
         values: Mapping[tf.Tensor, np.ndarray] | None = None,
         resuming: bool = False,
     ) -> None:
-        """Runs what must run before the first step: variables, then input, then `preparations`.
+        """Runs what must run before the first step: variables, then input, then `init_ops`.
 
         Unless `alone`, this process initialises only its own variables, and not those on parameter servers.
-        `shared_is_there` is called after that, and returns when all others' are. `options` are for the preparations.
+        `shared_is_there` is called after that, and returns when all others' are. `options` are for the init_ops.
         `values` take the place of tensors, such as initial values, in all that is run here. If they include what was
         staged, this is `resuming`.
         """
@@ -90,10 +90,10 @@ class Step:
         for operation in [tf.group(*(variable.initializer for variable in variables)), *input_initializers]:
             session.run(operation, feed_dict=values)
         shared_is_there()
-        for operation in self.resumptions if resuming else self.preparations:
+        for operation in self.resume_ops if resuming else self.init_ops:
             session.run(operation, feed_dict=values, options=options)
 
-    def run(
+    def take(
         self,
         session: tf.compat.v1.Session,
         options: tf.compat.v1.RunOptions | None = None,
@@ -182,16 +182,16 @@ def build_training_step(
     divide these. A pipeline has one input, and a device per stage. With `timed`, parts of a step are.
     """
     manager.create(model.variables)
-    pass_ends = None
+    pass_times = None
     computing, place = computing or Computing(), devices.place
     scaling = computing.loss_scaling
     loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host, optimizer) if scaling else None
     if isinstance(model, SplitModel):
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     elif isinstance(model, pipeline.Pipeline):
-        values = dict(zip((variable.name for variable in model.variables), manager.read(0), strict=True))
-        scale = loss_scale.read() if loss_scale else None
-        score, update, pass_ends = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
+        values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
+        scale = loss_scale.factor() if loss_scale else None
+        score, update, pass_times = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
         scores, updates = [score], [update]
     else:
         tower = Tower(
@@ -204,8 +204,8 @@ def build_training_step(
         scores, updates = [], []
         for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
             with tf.device(device), tf.name_scope(f"tower_{number}"):
-                scale = loss_scale.read() if loss_scale else None
-                score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
+                scale = loss_scale.factor() if loss_scale else None
+                score, update = tower.train(manager.tower_values(number), tower_input.images, tower_input.labels, scale)
                 late = injected_delay.of_tower(place.worker * len(devices.towers) + number)
                 if late and place.hosts:
                     raise UsageError("Only towers of this process can be delayed for tests.")
@@ -219,11 +219,11 @@ def build_training_step(
     if place.workers > 1 and timed:
         observed |= Observed(worker_compute_seconds=_computing(scores, updates))
     if loss_scale and loss_scale.changes:
-        observed |= Observed(loss_scales=loss_scale.read())
+        observed |= Observed(loss_scales=loss_scale.factor())
     if loss_scale and loss_scale.overflowed is not None:
         observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
     step = _assemble(applied, scores, inputs, manager, observed)
-    return dataclasses.replace(step, updates=updates, pass_ends=pass_ends if timed else None, optimizer=rule)
+    return dataclasses.replace(step, updates=updates, pass_times=pass_times if timed else None, optimizer=rule)
 
 
 def _delayed(gradients: Mapping[str, tf.Tensor], seconds: float) -> dict[str, tf.Tensor]:
@@ -254,12 +254,12 @@ def build_inference_step(
     tower = Tower(model, objective, xla=xla, copied=len(devices.towers) > 1)
     for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{number}"):
-            scores.append(tower.infer(manager.read(number), tower_input.images, tower_input.labels))
-    return _assemble([Applied(tf.group(*(score.loss for score in scores)))], scores, inputs, manager, Observed())
+            scores.append(tower.infer(manager.tower_values(number), tower_input.images, tower_input.labels))
+    return _assemble([UpdateOp(tf.group(*(score.loss for score in scores)))], scores, inputs, manager, Observed())
 
 
 def _assemble(
-    applied: Sequence[Applied],
+    applied: Sequence[UpdateOp],
     scores: Sequence[Score],
     inputs: Sequence[TowerInput],
     manager: VariableManager,
@@ -274,14 +274,14 @@ def _assemble(
     ]
     # A preparation that computes takes a batch out of each stage, so it must put the next one in.
     stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
-    preparations, resumptions = (
+    init_ops, resume_ops = (
         [tf.group(each.operation, *stages) if each.computes else each.operation for each in several]
-        for several in (manager.preparations(), manager.resumptions())
+        for several in (manager.init_ops(), manager.resume_ops())
     )
-    return Step(loops, preparations, resumptions=resumptions)
+    return Step(loops, init_ops, resume_ops=resume_ops)
 
 
-def _loop(update: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], more: Observed) -> Loop:
+def _loop(update: UpdateOp, scores: Sequence[Score], inputs: Sequence[TowerInput], more: Observed) -> Loop:
     """Returns the loop of towers that step together."""
     stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
     arrived = [tower_input.arrived for tower_input in inputs if tower_input.arrived is not None]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import signal
-import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +17,11 @@ from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.machine import cache, linux
-from benchmarks.machine.provenance import of_this_run
 from benchmarks.measure import run_log
-from benchmarks.process import subprocesses
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import CellRunner
+from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.trackers import tracker_list as trackers
 from results.record import Record, Status
 
@@ -52,7 +47,6 @@ _NOT_PASSED_ON = (
     ),
     *trackers.FLAGS,
 )
-PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +122,6 @@ def _expected_bytes(peaks: Mapping[int, int], images: int) -> float:
 
 
 def _next_trial(fits: int, too_many: int | None) -> int:
-    """Returns the images of the next trial; 0 if there is none."""
     if too_many is None:
         return min(2 * fits, _MOST_IMAGES) if fits < _MOST_IMAGES else 0
     if not fits:
@@ -137,12 +130,8 @@ def _next_trial(fits: int, too_many: int | None) -> int:
     return choices[len(choices) // 2] if choices else 0
 
 
-def resolve_batch_size(
-    values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int], program: Sequence[str] = PROGRAM
-) -> Config:
+def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int]) -> Config:
     """Returns the configuration with the largest batch that fits, from the cache or from a search.
-
-    `values` are of the flags of `run`; `program` starts a trial, given its flags.
 
     Raises:
         UsageError: the flags contradict each other, name a cluster, or run nothing and the cache has no answer; or
@@ -153,27 +142,26 @@ def resolve_batch_size(
     on_gpu, is_checked = usual.devices.on_gpu, usual.computing.check_precision
     if usual.processes.cluster:
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
-    provenance = of_this_run(command, on_gpus=on_gpu, session_id=uuid.uuid4().hex[:12])
+    provenance = new_session(command, on_gpus=on_gpu)
     question = {"what": "batch_size", "check_precision": is_checked, **usual.key_fields()}
     key = cache.key(provenance.identity({}), question)
-    found = _cached(key, on_gpu=on_gpu)
-    if found is None:
+    answer = _cached(key, on_gpu=on_gpu)
+    if answer is None:
         if values["print_config"]:
             raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
         begun = time.monotonic()
         open_store(usual.output.output_dir)  # refused before the search, not after it, if it cannot be written
-        directory = str(Path(usual.output.output_dir) / _DIRECTORY)
-        runner = CellRunner(program=program, store=open_store(directory), output_dir=directory, provenance=provenance)
+        runner = CellRunner(output_dir=str(Path(usual.output.output_dir) / _DIRECTORY), provenance=provenance)
         raise_on_termination()
         probe = _trials(values, runner, count_gpus, is_checked=is_checked)
         limits = (math.inf, _HEADROOM_ON_GPUS) if on_gpu else (_SHARE_OF_MEMORY * linux.available_bytes(), 0.0)
-        found = largest_that_fits(usual.workload.batch_per_device, probe, *limits)
-        if not found.largest:
-            raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
+        answer = largest_that_fits(usual.workload.batch_per_device, probe, *limits)
+        if not answer.largest:
+            raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {answer.limit}")
         run_log.leave_out(time.monotonic() - begun)
-        cache.put(key, dataclasses.asdict(found))
-    resolved = config.resolve({**values, "batch_size": found.largest}, count_gpus)
-    notice = f"--batch_size=auto: {found.largest} images per device. {found.limit} Another batch trains differently."
+        cache.put(key, dataclasses.asdict(answer))
+    resolved = config.resolve({**values, "batch_size": answer.largest}, count_gpus)
+    notice = f"--batch_size=auto: {answer.largest} images per device. {answer.limit} Another batch trains differently."
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))
 
 
@@ -197,13 +185,13 @@ def _trials(
 ) -> Callable[[int], Probed]:
     """Returns a function that tries a batch of so many images, see `_probed`."""
     passed_on = {name: value for name, value in values.items() if name not in _NOT_PASSED_ON} | _STEPS
-    numbers, fitted = itertools.count(), [math.inf]
+    fitted = [math.inf]
 
     def probe(images: int) -> Probed:
         flags = {**passed_on, "batch_size": images}
         cell = Cell(tuple(run_flags.words(flags)), config.resolve(run_flags.unset(flags), count_gpus))
         progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
-        record = runner.run(cell, next(numbers))
+        record = runner.run_cell(cell)
         progress.end()
         probed = _probed(record, images, is_checked=is_checked, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])

@@ -1,4 +1,4 @@
-"""Which of many candidates is the fastest, within a time limit: successive halving. Knows no processes, no TensorFlow.
+"""Which of many candidates is the fastest, within a time limit: successive halving. Starts no process, no TensorFlow.
 
 Each round runs the remaining candidates, with twice as many steps as the round before, and keeps the faster half. The
 last two, and the default, are repeated in alternating order until one is clearly faster or the time is up. Where two
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, TypeVar
+import statistics
+from collections.abc import Callable, Sequence
 
-from benchmarks.sweep.estimate import Durations, Outcome
+from benchmarks.config import run_flags
+from benchmarks.sweep.grid import Cell
+from benchmarks.tune.search_stages import Texts
 from results.intervals import (
     ENOUGH_REPEATS,
     LEAST_SPREAD,
@@ -24,9 +26,7 @@ from results.intervals import (
     of_repeats,
     slower_than_best,
 )
-from results.step_statistics import rate_interval
-
-T = TypeVar("T", bound=Hashable)
+from results.step_statistics import rate, rate_interval
 
 # A candidate that could run but was not run has a reason that begins so.
 NOT_RUN = "not run"
@@ -37,6 +37,80 @@ _PATIENCE = 5.0
 _LEAST_LIMIT_SECONDS = 60.0
 # What is slower than this share of the default after one run is not repeated against it.
 _HOPELESS = 0.7
+_MARGIN = 1.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of one run, which took `seconds` from the start of the process to its end.
+
+    If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices.
+    """
+
+    seconds: float
+    images_per_step: int = 0
+    step_seconds: Sequence[float] = ()
+    peak_bytes: float = 0.0
+    reason: str = ""
+    cut_off: bool = False
+
+    @property
+    def images_per_sec(self) -> float:
+        """The rate of a valid run."""
+        return rate(self.step_seconds, self.images_per_step)
+
+
+@dataclasses.dataclass(eq=False)
+class Candidate:
+    """What may be chosen: the flags in which it differs from the others, its cell, and what came of it.
+
+    Attributes:
+        runs: its valid runs, in their order.
+        reason: why it was not run, or why its first or a later run failed.
+    """
+
+    choice: Texts
+    cell: Cell
+    runs: list[Outcome] = dataclasses.field(default_factory=list)
+    reason: str = ""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it has a rate and never failed."""
+        return bool(self.runs) and not self.reason
+
+
+class Durations:
+    """Predicts the duration of runs from earlier ones, also from those of other stages.
+
+    Args:
+        guess: rough seconds of a run with that many steps, for candidates that have not been run; it is scaled by its
+            error for other candidates.
+    """
+
+    def __init__(self, guess: Callable[[Candidate, int], float]) -> None:
+        self._guess = guess
+        self._corrections: list[float] = []
+        self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    def observe(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Learns from a run; a failed one is ignored."""
+        if not outcome.step_seconds:
+            return
+        steps, measured = len(outcome.step_seconds), math.fsum(outcome.step_seconds)
+        self._corrections.append(outcome.seconds / self._guess(candidate, steps))
+        words = candidate.cell.arguments
+        around = max(outcome.seconds - measured, self._measured.get(words, (0.0, 0.0))[0])
+        self._measured[words] = (around, measured / steps)
+
+    def expected(self, candidate: Candidate, steps: int) -> float:
+        """Returns the seconds of a run, with a margin; 0 before the first run, so that one is started."""
+        if candidate.cell.arguments in self._measured:
+            around, step_seconds = self._measured[candidate.cell.arguments]
+            return _MARGIN * (around + steps * step_seconds)
+        if not self._corrections:
+            return 0.0
+        return _MARGIN * statistics.median(self._corrections) * self._guess(candidate, steps)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +142,7 @@ class Row:
 
     @property
     def measured(self) -> Interval:
-        """Returns images per second, if it has a rate."""
+        """Images per second, if it has a rate."""
         assert self.images_per_sec is not None, "it has a rate"
         return Interval.of(self.images_per_sec, self.low, self.high)
 
@@ -82,7 +156,7 @@ def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD) -> Inter
     if len(runs) >= ENOUGH_REPEATS:
         return of_repeats(_rates(runs))
     widths = [rate_interval(run.step_seconds, run.images_per_step).log_half_width for run in runs]
-    middle, factor = _rate(runs), math.exp(math.hypot(*widths) / len(runs))
+    middle, factor = geometric_mean(_rates(runs)), math.exp(math.hypot(*widths) / len(runs))
     return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(runs)))
 
 
@@ -90,15 +164,11 @@ def _rates(runs: Sequence[Outcome]) -> list[float]:
     return [run.images_per_sec for run in runs]
 
 
-def _rate(runs: Sequence[Outcome]) -> float:
-    return geometric_mean(_rates(runs))
-
-
-class Search(Generic[T]):
+class Halving:
     """Searches for the fastest candidate. After an interruption, `rows` returns the results so far.
 
     Args:
-        candidates: in the order in which the first round runs them.
+        candidates: in the order in which the first round runs them; the first is the default.
         run: runs a candidate; its arguments are the candidate, the number of steps and a limit in seconds.
         durations: predicts how long a run takes.
         seconds_left: returns how long a run may take now; True asks for a candidate that was never run.
@@ -109,28 +179,26 @@ class Search(Generic[T]):
 
     def __init__(
         self,
-        candidates: Sequence[T],
-        run: Callable[[T, int, float], Outcome],
-        durations: Durations[T],
+        candidates: Sequence[Candidate],
+        run: Callable[[Candidate, int, float], Outcome],
+        durations: Durations,
         seconds_left: Callable[[bool], float],
         first_steps: int,
-        run_pair: Callable[[T, T, int, float], tuple[Outcome, Outcome] | None] = lambda *_: None,
+        run_pair: Callable[[Candidate, Candidate, int, float], tuple[Outcome, Outcome] | None] = lambda *_: None,
     ) -> None:
-        self._candidates = list(candidates)
+        self.candidates = list(candidates)
         self._run, self._durations, self._seconds_left = run, durations, seconds_left
         self._first_steps, self._run_pair = first_steps, run_pair
-        self._outcomes: dict[T, list[Outcome]] = {candidate: [] for candidate in candidates}
         self._rounds = 0
-        self._reasons: dict[T, str] = {}
 
     def search(self) -> None:
         """Runs rounds and then repeats, until one candidate is left or the time is up."""
-        remaining, steps = self._candidates, self._first_steps
+        remaining, steps = self.candidates, self._first_steps
         while len(remaining) > _FINALISTS:
             self._rounds += 1
             for candidate in remaining:
                 self._try(candidate, steps)
-            valid = sorted(filter(self._is_valid, remaining), key=self._rank)
+            valid = sorted((candidate for candidate in remaining if candidate.is_valid), key=self._rank)
             remaining = valid[: max(_FINALISTS, math.ceil(len(valid) / 2))]
             next_round = remaining if len(remaining) > _FINALISTS else []
             if not self._is_time_for([*next_round, *ENOUGH_REPEATS * self._finalists(remaining)], 2 * steps):
@@ -138,127 +206,123 @@ class Search(Generic[T]):
             steps *= 2
         self._repeat(self._finalists(remaining), steps)
 
-    def rows(self) -> dict[T, Row]:
+    def rows(self) -> list[tuple[Candidate, Row]]:
         """Returns the result of each candidate, best first; those that failed come last. One is the choice, if any ran.
 
-        The choice is the default, which is the first candidate, unless others are clearly faster: then the best of
-        these. If the default has no result, it is the best.
+        The choice is the default, unless others are clearly faster: then the best of these. If the default has no
+        result, it is the best.
         """
-        ranked = sorted(self._candidates, key=self._rank)
-        found = {candidate: self._row(candidate) for candidate in ranked}
-        valid = [candidate for candidate in ranked if self._is_valid(candidate)]
-        if not valid:
-            return found
-        default = self._candidates[0]
-        rivals = [one for one in valid if self._is_faster(one, default, found)] if default in valid else valid
+        ranked = sorted(self.candidates, key=self._rank)
+        valid, default = [candidate for candidate in ranked if candidate.is_valid], self.candidates[0]
+        rivals = [each for each in valid if self._is_faster(each, default)] if default.is_valid else valid
         taken = rivals[0] if rivals else default
-        for candidate in valid:
-            differs = self._is_faster(taken, candidate, found) or self._is_faster(candidate, taken, found)
-            found[candidate] = dataclasses.replace(
-                found[candidate], is_taken=candidate == taken, is_close=candidate != taken and not differs
-            )
-        return found
+        rows = []
+        for candidate in ranked:
+            is_rival = taken.is_valid and candidate.is_valid and candidate is not taken
+            is_apart = is_rival and (self._is_faster(taken, candidate) or self._is_faster(candidate, taken))
+            is_taken, is_close = candidate is taken and taken.is_valid, is_rival and not is_apart
+            rows.append((candidate, dataclasses.replace(self._row(candidate), is_taken=is_taken, is_close=is_close)))
+        return rows
 
-    def _finalists(self, remaining: Sequence[T]) -> list[T]:
+    def _finalists(self, remaining: Sequence[Candidate]) -> list[Candidate]:
         """Returns the fastest two, and the default unless it is clearly slower, since the winner must beat it."""
-        default, best = self._candidates[0], list(remaining[:_FINALISTS])
-        if best and best[0] == default and self._is_valid(default):
-            least = _HOPELESS * _rate(self._outcomes[default])
-            return [one for one in best if not self._is_valid(one) or _rate(self._outcomes[one]) >= least]
-        if default in best or not self._is_valid(default) or not best:
+        default, best = self.candidates[0], list(remaining[:_FINALISTS])
+        if best and best[0] is default and default.is_valid:
+            least = _HOPELESS * geometric_mean(_rates(default.runs))
+            return [each for each in best if not each.is_valid or geometric_mean(_rates(each.runs)) >= least]
+        if default in best or not default.is_valid or not best:
             return best
-        found = {one: self._row(one) for one in (best[0], default)}
-        return best if self._is_faster(best[0], default, found) else [*best, default]
+        return best if self._is_faster(best[0], default) else [*best, default]
 
-    def _is_time_for(self, candidates: Sequence[T], steps: int) -> bool:
+    def _is_time_for(self, candidates: Sequence[Candidate], steps: int) -> bool:
         seconds = math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
         return seconds <= self._seconds_left(False)
 
-    def _try(self, candidate: T, steps: int) -> None:
+    def _try(self, candidate: Candidate, steps: int) -> None:
         """Runs a candidate if there is time."""
-        is_first = not self._outcomes[candidate]
+        is_first = not candidate.runs
         expected, left = self._durations.expected(candidate, steps), self._seconds_left(is_first)
         if expected > left:
-            if is_first:
-                late = f"it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left"
-                self._reasons.setdefault(candidate, f"{NOT_RUN}: {late}")
+            if is_first and not candidate.reason:
+                candidate.reason = f"{NOT_RUN}: it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left"
             return
         limit = max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected) if expected else left  # no duration is known at first
         outcome = self._run(candidate, steps, min(left, limit))
         self._durations.observe(candidate, outcome)
         if outcome.step_seconds:
-            self._outcomes[candidate].append(outcome)
+            candidate.runs.append(outcome)
         elif is_first or not outcome.cut_off:
-            self._reasons[candidate] = outcome.reason
+            candidate.reason = outcome.reason
 
-    def _try_both(self, one: T, other: T, steps: int) -> bool:
+    def _try_both(self, first: Candidate, second: Candidate, steps: int) -> bool:
         """Runs two candidates with interleaved steps; returns whether both have a result."""
-        expected, left = sum(self._durations.expected(each, steps) for each in (one, other)), self._seconds_left(False)
+        expected = sum(self._durations.expected(candidate, steps) for candidate in (first, second))
+        left = self._seconds_left(False)
         if not expected or expected > left:
             return False
-        both = self._run_pair(one, other, steps, min(left, max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected)))
+        both = self._run_pair(first, second, steps, min(left, max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected)))
         if both is None:
             return False
         if not all(outcome.step_seconds for outcome in both):
             self._run_pair = lambda *_: None  # a failure may be that of being two
             return False
-        for each, outcome in zip((one, other), both, strict=True):
-            self._durations.observe(each, outcome)
-            self._outcomes[each].append(outcome)
+        for candidate, outcome in zip((first, second), both, strict=True):
+            self._durations.observe(candidate, outcome)
+            candidate.runs.append(outcome)
         return True
 
-    def _repeat(self, finalists: Sequence[T], steps: int) -> None:
+    def _repeat(self, finalists: Sequence[Candidate], steps: int) -> None:
         """Repeats the finalists in alternating order, until one is clearly slower or the time is up."""
         for number in range(_MOST_REPEATS):
             # A single finalist has won; only if it was the single candidate is it repeated, for its interval.
-            if len(finalists) == 1 and (len(self._candidates) > 1 or number >= ENOUGH_REPEATS):
+            if len(finalists) == 1 and (len(self.candidates) > 1 or number >= ENOUGH_REPEATS):
                 return
-            if all(self._outcomes[one] for one in finalists) and not self._is_time_for(finalists, steps):
+            if all(candidate.runs for candidate in finalists) and not self._is_time_for(finalists, steps):
                 return
             order = finalists if number % 2 == 0 else finalists[::-1]
             if len(order) != _FINALISTS or not self._try_both(order[0], order[1], steps):
-                for one in order:
-                    self._try(one, steps)
-            finalists = [one for one in finalists if self._is_valid(one)]
-            if not finalists or any(len(self._repeats(one)) <= number for one in finalists):
+                for candidate in order:
+                    self._try(candidate, steps)
+            finalists = [candidate for candidate in finalists if candidate.is_valid]
+            if not finalists or any(len(self._repeats(candidate)) <= number for candidate in finalists):
                 return
-            slower = slower_than_best([_rates(self._repeats(one)) for one in finalists])
-            finalists = [one for index, one in enumerate(finalists) if index not in slower]
+            slower = slower_than_best([_rates(self._repeats(candidate)) for candidate in finalists])
+            finalists = [candidate for index, candidate in enumerate(finalists) if index not in slower]
 
-    def _is_valid(self, candidate: T) -> bool:
-        return bool(self._outcomes[candidate]) and candidate not in self._reasons
-
-    def _repeats(self, candidate: T) -> list[Outcome]:
+    def _repeats(self, candidate: Candidate) -> list[Outcome]:
         """Returns the runs after the selection, which only finalists have."""
-        return self._outcomes[candidate][self._rounds :]
+        return candidate.runs[self._rounds :]
 
-    def _is_repeated(self, candidate: T) -> bool:
+    def _is_repeated(self, candidate: Candidate) -> bool:
         return len(self._repeats(candidate)) >= ENOUGH_REPEATS
 
-    def _counted(self, candidate: T) -> list[Outcome]:
-        """Returns the runs behind a rate: the repeats if there are enough, else all runs."""
-        return self._repeats(candidate) if self._is_repeated(candidate) else self._outcomes[candidate]
+    def _counted(self, candidate: Candidate) -> list[Outcome]:
+        return self._repeats(candidate) if self._is_repeated(candidate) else candidate.runs
 
-    def _rank(self, candidate: T) -> tuple[bool, int, float]:
+    def _rank(self, candidate: Candidate) -> tuple[bool, int, float]:
         """Sorts valid candidates first, then by the number of runs, then by rate."""
         runs = self._counted(candidate)
-        return not self._is_valid(candidate), -len(self._outcomes[candidate]), -_rate(runs) if runs else 0.0
+        return not candidate.is_valid, -len(candidate.runs), -geometric_mean(_rates(runs)) if runs else 0.0
 
-    def _row(self, candidate: T) -> Row:
+    def _interval(self, candidate: Candidate) -> Interval:
+        between = between_runs(_rates(each.runs) for each in self.candidates)
+        return interval_of(self._counted(candidate), between)
+
+    def _row(self, candidate: Candidate) -> Row:
         runs = self._counted(candidate)
-        found = interval_of(runs, between_runs(map(_rates, self._outcomes.values()))) if runs else None
-        low, high = found.bounds if found else (None, None)
+        interval = self._interval(candidate) if runs else None
+        low, high = interval.bounds if interval else (None, None)
         return Row(
-            images_per_sec=found.value if found else None,
+            arguments=run_flags.words(candidate.choice),
+            images_per_sec=interval.value if interval else None,
             low=low,
             high=high,
             steps=sum(len(run.step_seconds) for run in runs),
             runs=len(runs),
-            reason=self._reasons.get(candidate, "" if runs else NOT_RUN),
-            is_repeated=self._is_repeated(candidate) or candidate == self._candidates[0],
+            reason=candidate.reason or ("" if runs else NOT_RUN),
+            is_repeated=self._is_repeated(candidate) or candidate is self.candidates[0],
         )
 
-    def _is_faster(self, one: T, other: T, found: Mapping[T, Row]) -> bool:
-        """Returns whether a valid candidate is clearly faster than another."""
-        blocks = [_rates(self._repeats(each)) for each in (one, other)]
-        return is_faster(found[one].measured, found[other].measured, blocks)
+    def _is_faster(self, first: Candidate, second: Candidate) -> bool:
+        blocks = [_rates(self._repeats(candidate)) for candidate in (first, second)]
+        return is_faster(self._interval(first), self._interval(second), blocks)

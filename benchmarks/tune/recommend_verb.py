@@ -5,28 +5,34 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say, warn
+from benchmarks.console import in_words, say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import cache, gpu_topology
 from benchmarks.machine.hardware import count_gpus
-from benchmarks.machine.provenance import of_this_run
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.record_files import open_store
-from benchmarks.sweep.isolated_run import CellRunner
-from benchmarks.tune import report, search_stages
-from benchmarks.tune.report import Answer
-from benchmarks.tune.search import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS, Finder, RecommendPlan
-from results import store
+from benchmarks.sweep.isolated_run import CellRunner, new_session
+from benchmarks.tune import search_stages
+from benchmarks.tune.halving import NOT_RUN
+from benchmarks.tune.search import (
+    DEFAULT_OUTPUT_DIR,
+    DEFAULT_TIME_LIMIT_SECONDS,
+    Answer,
+    Finder,
+    RecommendPlan,
+    Table,
+    command_line,
+)
+from results import store, text
+from results.text import counted
 
 # For these flags, `auto` asks to vary them; for other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
@@ -34,6 +40,10 @@ _VARIED_IF_AUTO = ("batch_size", "data_format")
 _OTHER_GROUPS = ("Several processes", "How long", "Output")
 _NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accuracy")
 _FLAGFILE = "recommended.flags"
+_TIE_RULE = (
+    "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
+    "paired test of runs that were repeated in turn. A longer --time_limit_seconds may separate more."
+)
 _OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
 
 
@@ -76,7 +86,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     Raises:
         UsageError: the results directory cannot be written.
     """
-    provenance = of_this_run(command, on_gpus=plan.usual.devices.on_gpu, session_id=uuid.uuid4().hex[:12])
+    provenance = new_session(command, on_gpus=plan.usual.devices.on_gpu)
     question = {
         "what": "recommend",
         "fixed": plan.fixed,
@@ -85,14 +95,11 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
         "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
     key = cache.key(provenance.identity({}), question)
-    if cached := None if plan.fresh else _cached(key):
-        _print(plan, *cached)
+    if not plan.fresh and (held := cache.FILE.saved(key, cache.Answered[Answer])):
+        _print(plan, held.answer, held.time_utc)
         return ExitStatus.OK
-    runner = CellRunner(
-        program=plan.program, store=open_store(plan.output_dir), output_dir=plan.output_dir, provenance=provenance
-    )
-    finder = Finder(plan, runner, count_gpus)
-    status = until_stopped(finder.find)
+    finder = Finder(plan, CellRunner(output_dir=plan.output_dir, provenance=provenance), count_gpus)
+    status = until_stopped(finder.run_stages)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
@@ -102,12 +109,6 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     return status
 
 
-def _cached(key: str) -> tuple[Answer, str] | None:
-    """Returns the cached answer and the time at which it was found."""
-    found = cache.FILE.saved(key, cache.Answered[Answer])
-    return (found.answer, found.time_utc) if found else None
-
-
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
     """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
     by_topology, flagfile = _by_topology(plan.usual.devices), _write_flagfile(plan.output_dir, answer)
@@ -115,12 +116,70 @@ def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = Non
         about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
         say(json.dumps({**answer.to_dict(), **about}))
         return
-    for line in [*report.lines(answer), *([by_topology] if by_topology else [])]:
+    for line in [*answer_lines(answer), *([by_topology] if by_topology else [])]:
         say(line)
     if flagfile:
         say(f"The same flags: run_bench.py --flagfile={shlex.quote(flagfile)}")
     if remembered_utc:
         say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")
+
+
+def answer_lines(answer: Answer) -> list[str]:
+    """Returns the tables, the best command, and how certain it is."""
+    return [
+        *(line for table in answer.tables for line in [*_table_lines(table), ""]),
+        *_conclusion(answer),
+        *answer.notes,
+        f"Records of all runs: {answer.results}",
+    ]
+
+
+def _table_lines(table: Table) -> Iterator[str]:
+    title = f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}"
+    if table.rows and all(row.reason.startswith(NOT_RUN) for row in table.rows):
+        yield f"{title}: there was no time for any of {len(table.rows)} candidates."
+        return
+    yield f"{title}:"
+    cells = []
+    for number, row in enumerate(table.rows, start=1):
+        rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
+        rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
+        interval = row.measured.range() if rate else ""
+        steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
+        cells.append([rank, rate, interval, steps, " ".join(row.arguments) or "as given", row.reason])
+    columns = ("", "images/s", "95 % interval", "steps", "settings", "")
+    yield from text.Table(columns, cells, ("images/s",)).text(rule=False)
+    if any(row.is_taken for row in table.rows):
+        yield "> taken" + ("; ~ within its noise" if any(row.is_close for row in table.rows) else "")
+
+
+def _conclusion(answer: Answer) -> Iterator[str]:
+    best = answer.best
+    if not answer.is_complete:
+        yield "Interrupted; the best so far:" if best else "Interrupted before anything was measured."
+    if best is None:
+        yield "" if not answer.is_complete else "Nothing could be measured: the tables give the reasons."
+        return
+    interval = f" ({span})" if (span := best.measured.range()) else ""
+    where = " on one device" if answer.untested_on else ""
+    yield f"Best: {best.images_per_sec:.2f} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
+    yield from ("", command_line(answer.arguments), "")
+    if answer.untested_on:
+        yield f"It was not tested on all {answer.untested_on} devices: there was no time."
+    if not best.is_repeated:
+        yield "It was not repeated after it was selected, so its rate and interval are biased upwards by the selection."
+    if best.reason:
+        yield f"A later run of it failed: {best.reason}"
+    late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
+    if late and answer.is_complete:
+        yield f"There was no time for {late} more candidates: a longer --time_limit_seconds tries them."
+    for table in answer.tables:
+        close = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_close]
+        taken = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_taken]
+        if close and taken:
+            yield f"In {table.title}, {taken[0]} cannot be told apart from: {text.first_few(close)}."
+    if any(row.is_close for table in answer.tables for row in table.rows):
+        yield _TIE_RULE
 
 
 def _write_flagfile(directory: str, answer: Answer) -> str | None:
@@ -138,7 +197,6 @@ def _write_flagfile(directory: str, answer: Answer) -> str | None:
 
 
 def _by_topology(devices: Devices) -> str | None:
-    """Returns what the connections between the GPUs suggest; None where there are no whole GPUs."""
     if not devices.on_gpu or devices.virtual_gpus > 1:
         return None
     return gpu_topology.advice(gpu_topology.read_gpu_links().only(devices.gpu_numbers))

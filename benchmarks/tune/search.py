@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,12 +13,10 @@ from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
 from benchmarks.machine import linux
-from benchmarks.process import subprocesses
-from benchmarks.sweep.estimate import Durations, Outcome, estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
-from benchmarks.tune.halving import Row, Search
-from benchmarks.tune.report import Answer, Table
+from benchmarks.sweep.progress import estimate_seconds
+from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row
 from benchmarks.tune.search_stages import Stage, Texts, cells
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
@@ -34,8 +32,6 @@ _RESERVED_RUNS = 1.5
 # Two runs at once must not need more of the available memory.
 _SHARE_OF_MEMORY = 0.8
 
-Words = tuple[str, ...]
-
 DEFAULT_TIME_LIMIT_SECONDS = 600.0
 DEFAULT_OUTPUT_DIR = "out/recommend"
 
@@ -44,7 +40,7 @@ DEFAULT_OUTPUT_DIR = "out/recommend"
 class RecommendPlan:
     """What `recommend` searches: `fixed` are the user's flags, `usual` is the configuration that they give.
 
-    `fresh` ignores a cached answer; `program` starts a run, given its flags.
+    `fresh` ignores a cached answer.
     """
 
     fixed: Texts
@@ -55,7 +51,49 @@ class RecommendPlan:
     fresh: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
     output_format: str = "text"
-    program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A stage: its title, the number of devices, and its candidates, best first."""
+
+    title: str
+    devices: int
+    rows: list[Row]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The result of a search.
+
+    Attributes:
+        arguments: the flags of the best run; empty if no run succeeded.
+        best: the row of the best candidate, measured on one device if `untested_on`; None if there is none.
+        tables: one per stage.
+        notes: sentences about the choice.
+        seconds: duration of the search.
+        is_complete: whether it was not interrupted.
+        results: path of the records of all runs.
+        untested_on: the number of devices if there was no time to run the best settings on all of them; else 0.
+    """
+
+    arguments: list[str]
+    best: Row | None
+    tables: list[Table]
+    notes: list[str]
+    seconds: float
+    is_complete: bool
+    results: str
+    untested_on: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the answer as a JSON object, with the command of the best run."""
+        return {"command": command_line(self.arguments), **dataclasses.asdict(self)}
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Returns the command line of a run; empty if there are no arguments."""
+    return f"python run_bench.py {shlex.join(arguments)}" if arguments else ""
 
 
 class Finder:
@@ -63,60 +101,59 @@ class Finder:
 
     def __init__(self, plan: RecommendPlan, runner: CellRunner, count_gpus: Callable[[], int]) -> None:
         self._plan, self._runner, self._count_gpus = plan, runner, count_gpus
-        self._begun = time.monotonic()
-        self._end = self._stage_end = self._begun + plan.time_limit_seconds
-        self._ran = 0
-        self._longest_seconds = 0.0
-        self._step_seconds: float | None = None
+        self._end = self._stage_end = time.monotonic() + plan.time_limit_seconds
+        self._durations = Durations(lambda candidate, steps: estimate_seconds(_config(candidate), [], steps))
+        self._longest_seconds = 0.0  # of a run that succeeded
+        self._step_seconds: float | None = None  # of the best so far
         self._failed_on_all = False
-        self._peak_bytes: dict[Words, int] = {}
-        self._durations = Durations(self._estimate)
         self._chosen: dict[str, str] = {}
-        self._best: Row | None = None
-        self._best_devices = 0
         self._tables: list[Table] = []
-        self._notes: list[str] = []
-        self._candidates: dict[Words, tuple[Texts, Cell]] = {}
-        self._open: tuple[Stage, Search[Words]] | None = None
+        self._open: tuple[Stage, Halving, list[Candidate]] | None = None
 
-    def find(self) -> None:
+    def run_stages(self) -> None:
         """Runs all stages with more than one candidate, each in its share of the time."""
         plan = self._plan
         sizes = [len(stage.choices) if len(stage.choices) > 1 else 0 for stage in plan.stages]
         for number, stage in enumerate(plan.stages):
-            found = cells(stage, plan.fixed, self._chosen, self._count_gpus)
-            self._candidates = {cell.arguments: (choice, cell) for choice, cell in found}
-            possible = [words for words, (_, cell) in self._candidates.items() if cell.runs]
-            is_last_chance = number == len(sizes) - 1 and self._best_devices < plan.usual.devices.num_devices
-            if len(possible) > 1 or is_last_chance:
+            candidates = [Candidate(*each) for each in cells(stage, plan.fixed, self._chosen, self._count_gpus)]
+            possible = [candidate for candidate in candidates if candidate.cell.runs]
+            is_last_chance = number == len(sizes) - 1 and self._best()[1] < plan.usual.devices.num_devices
+            if len(possible) > 1 or possible and is_last_chance:
                 now = time.monotonic()
                 seconds = (self._end - now) * max(sizes[number], 1) / max(sum(sizes[number:]), 1)
                 self._stage_end = now + seconds
-                warn(f"{stage.title}: {len(possible)} of {len(found)} can be run, in {in_words(max(seconds, 0))}")
+                warn(f"{stage.title}: {len(possible)} of {len(candidates)} can be run, in {in_words(max(seconds, 0))}")
                 steps = self._first_steps(possible)
-                search = Search(possible, self._run, self._durations, self._seconds_left, steps, self._run_pair)
-                self._open = (stage, search)
-                search.search()
+                halving = Halving(possible, self._run, self._durations, self._seconds_left, steps, self._run_pair)
+                self._open = (stage, halving, [each for each in candidates if not each.cell.runs])
+                halving.search()
                 self._close_stage()
             elif possible:
-                self._chosen |= self._candidates[possible[0]][0]
+                self._chosen |= possible[0].choice
 
     def answer(self, *, is_complete: bool) -> Answer:
         """Returns the results so far."""
         if self._open:
             self._close_stage()
-        is_untested = 0 < self._best_devices < self._plan.usual.devices.num_devices
-        best = None if is_untested and self._failed_on_all else self._best
+        best, devices = self._best()
+        is_untested = 0 < devices < self._plan.usual.devices.num_devices
+        if is_untested and self._failed_on_all:
+            best = None
         return Answer(
             arguments=run_flags.words({**self._plan.fixed, **self._chosen}) if best else [],
             best=best,
             tables=self._tables,
-            notes=[*self._notes, *self._warnings()],
-            seconds=time.monotonic() - self._begun,
+            notes=list(self._warnings()),
+            seconds=self._plan.time_limit_seconds - (self._end - time.monotonic()),
             is_complete=is_complete,
             results=str(self._runner.store.jsonl_path),
             untested_on=self._plan.usual.devices.num_devices if best and is_untested else 0,
         )
+
+    def _best(self) -> tuple[Row | None, int]:
+        """Returns the last choice, which all earlier ones are in, and on how many devices it was measured."""
+        taken = [(row, table.devices) for table in self._tables for row in table.rows if row.is_taken]
+        return taken[-1] if taken else (None, 0)
 
     def _seconds_left(self, is_first_run: bool) -> float:
         """Returns how long a run may take; a candidate's first run may use the time of later stages."""
@@ -130,82 +167,68 @@ class Finder:
     def _close_stage(self) -> None:
         """Adds the table of the open stage, and chooses its best candidate."""
         assert self._open is not None, "a stage is open"
-        (stage, search), self._open = self._open, None
+        (stage, halving, impossible), self._open = self._open, None
+        ranked = halving.rows()
+        refused = [
+            Row(arguments=run_flags.words(candidate.choice), reason=f"cannot run: {candidate.cell.why_not}")
+            for candidate in impossible
+        ]
         devices = 1 if stage.on_one_device else self._plan.usual.devices.num_devices
-        impossible = {
-            words: Row(reason=f"cannot run: {cell.why_not}")
-            for words, (_, cell) in self._candidates.items()
-            if not cell.runs
-        }
-        found = {
-            words: dataclasses.replace(row, arguments=run_flags.words(self._candidates[words][0]))
-            for words, row in {**search.rows(), **impossible}.items()
-        }
-        self._tables.append(Table(title=stage.title, devices=devices, rows=list(found.values())))
-        best = next((words for words, row in found.items() if row.is_taken), None)
-        if best is None:
-            return
-        choice, cell = self._candidates[best]
-        self._chosen |= choice
-        self._best, self._best_devices = found[best], devices
-        if cell.config and self._best.images_per_sec:
-            self._step_seconds = cell.config.batch_global / self._best.images_per_sec
+        self._tables.append(Table(title=stage.title, devices=devices, rows=[*(row for _, row in ranked), *refused]))
+        for candidate, row in ranked:
+            if row.is_taken:
+                self._chosen |= candidate.choice
+                if row.images_per_sec:
+                    self._step_seconds = _config(candidate).batch_global / row.images_per_sec
 
-    def _run(self, words: Words, steps: int, limit_seconds: float) -> Outcome:
-        choice, cell = self._candidates[words]
-        assert cell.config is not None, "only possible cells are run"
+    def _run(self, candidate: Candidate, steps: int, limit_seconds: float) -> Outcome:
         limit = max(1.0, limit_seconds - _END_SECONDS)
-        limited = _shortened(cell, num_batches=steps, time_limit_seconds=round(limit, 1))
-        begun, tried = time.monotonic(), " ".join(run_flags.words(choice)) or "as given"
-        runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds))
-        progress.begin(f"trying {tried}, up to {in_words(max(0.0, self._end - begun))} left", measured=True)
-        record = runner.run(limited, self._ran)
-        outcome = _outcome(record, begun)
+        limited = _shortened(candidate, num_batches=steps, time_limit_seconds=round(limit, 1))
+        self._runner.timeout_seconds = max(1.0, limit_seconds)
+        begun = time.monotonic()
+        left = in_words(max(0.0, self._end - begun))
+        progress.begin(f"trying {_in_words(candidate)}, up to {left} left", measured=True)
+        outcome = _outcome(self._runner.run_cell(limited), begun)
         progress.end()
-        self._peak_bytes[words] = record.measurement.peak_host_memory_bytes or 0
-        self._ran += 1
         if outcome.step_seconds:
             self._longest_seconds = max(self._longest_seconds, outcome.seconds)
             result = f"{outcome.images_per_sec:.2f} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
-            on_all = cell.config.devices.num_devices == self._plan.usual.devices.num_devices
+            on_all = _config(candidate).devices.num_devices == self._plan.usual.devices.num_devices
             self._failed_on_all |= on_all and not outcome.cut_off
-        left = max(0.0, self._end - time.monotonic())
-        warn(f"  {tried}: {result}   ({in_words(left)} left)")
+        warn(f"  {_in_words(candidate)}: {result}   ({in_words(max(0.0, self._end - time.monotonic()))} left)")
         return outcome
 
-    def _run_pair(self, one: Words, other: Words, steps: int, limit_seconds: float) -> tuple[Outcome, Outcome] | None:
+    def _run_pair(
+        self, first: Candidate, second: Candidate, steps: int, limit_seconds: float
+    ) -> tuple[Outcome, Outcome] | None:
         """Runs two candidates with interleaved steps; None if they cannot be, or if memory might not suffice."""
-        chosen = [self._candidates[words] for words in (one, other)]
-        cells = [_shortened(cell, num_batches=steps) for _, cell in chosen]
-        if not all(cell.config and cell.config.can_interleave for cell in cells):
+        pair = (first, second)
+        if not all(_config(candidate).can_interleave for candidate in pair):
             return None
-        peaks = [self._peak_bytes.get(words, math.inf) for words in (one, other)]
+        # What each needs is known once it has run alone.
+        peaks = [candidate.runs[-1].peak_bytes if candidate.runs else math.inf for candidate in pair]
         if sum(peaks) > _SHARE_OF_MEMORY * linux.available_bytes():
-            return None  # nor before each has run alone, which shows how much it needs
-        tried = " and ".join(" ".join(run_flags.words(choice)) or "as given" for choice, _ in chosen)
+            return None
+        tried = " and ".join(map(_in_words, pair))
+        self._runner.timeout_seconds = max(1.0, limit_seconds / 2)
         begun = time.monotonic()
-        runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds / 2))
         progress.begin(f"interleaving {tried}", measured=True)
-        first, second = (_outcome(record, begun) for record in run_together([runner, runner], cells, self._ran))
+        records = run_together([self._runner] * 2, [_shortened(candidate, num_batches=steps) for candidate in pair])
+        outcomes = [_outcome(record, begun) for record in records]
         progress.end()
-        self._ran += 2
-        rates = [f"{one.images_per_sec:.2f}" if one.step_seconds else one.reason for one in (first, second)]
+        rates = [f"{each.images_per_sec:.2f}" if each.step_seconds else each.reason for each in outcomes]
         left = in_words(max(0.0, self._end - time.monotonic()))
         warn(f"  {tried}, with interleaved steps: {' and '.join(rates)} images/s   ({left} left)")
-        seconds = first.seconds / 2
-        return dataclasses.replace(first, seconds=seconds), dataclasses.replace(second, seconds=seconds)
+        one, other = (dataclasses.replace(outcome, seconds=outcomes[0].seconds / 2) for outcome in outcomes)
+        return one, other
 
-    def _estimate(self, words: Words, steps: int) -> float:
-        config = self._candidates[words][1].config
-        assert config is not None, "only possible cells are run"
-        return estimate_seconds(config, [], steps)
-
-    def _first_steps(self, candidates: Sequence[Words]) -> int:
+    def _first_steps(self, candidates: Sequence[Candidate]) -> int:
         step_seconds, most = self._step_seconds, _MOST_STEPS
         if step_seconds is None and candidates:
-            step_seconds = (self._estimate(candidates[0], 101) - self._estimate(candidates[0], 1)) / 100
+            config = _config(candidates[0])
+            step_seconds = (estimate_seconds(config, [], 101) - estimate_seconds(config, [], 1)) / 100
             most = _MOST_ESTIMATED_STEPS
         return max(_FEWEST_STEPS, min(most, round(_FIRST_SECONDS / step_seconds))) if step_seconds else _FEWEST_STEPS
 
@@ -230,22 +253,34 @@ class Finder:
             )
 
 
-def _shortened(cell: Cell, **length: Any) -> Cell:
-    """Returns a cell with flags of its length; on a CPU, where steps take long, with a single step of warm-up."""
-    assert cell.config is not None, "only possible cells are run"
-    if not cell.config.devices.on_gpu:
+def _config(candidate: Candidate) -> Config:
+    assert candidate.cell.config is not None, "only possible cells are run"
+    return candidate.cell.config
+
+
+def _in_words(candidate: Candidate) -> str:
+    return " ".join(run_flags.words(candidate.choice)) or "as given"
+
+
+def _shortened(candidate: Candidate, **length: Any) -> Cell:
+    config = _config(candidate)
+    if not config.devices.on_gpu:
         length["num_warmup_batches"] = 1
     words = tuple(f"--{name}={value}" for name, value in length.items())
-    shorter = dataclasses.replace(cell.config.length, **length)
-    return Cell((*cell.arguments, *words), dataclasses.replace(cell.config, length=shorter))
+    shorter = dataclasses.replace(config.length, **length)
+    return Cell((*candidate.cell.arguments, *words), dataclasses.replace(config, length=shorter))
 
 
 def _outcome(record: Record, begun: float) -> Outcome:
     """Returns the outcome of a run that began at this monotonic time and has just ended."""
-    seconds = time.monotonic() - begun
+    seconds, measurement = time.monotonic() - begun, record.measurement
     if record.status is Status.OK:
-        images = record.measurement.images_per_step or 0
-        return Outcome(seconds=seconds, images_per_step=images, step_seconds=record.measurement.step_seconds)
+        return Outcome(
+            seconds=seconds,
+            images_per_step=measurement.images_per_step or 0,
+            step_seconds=measurement.step_seconds,
+            peak_bytes=measurement.peak_host_memory_bytes or 0,
+        )
     if record.status is Status.TIMEOUT:
         return Outcome(seconds=seconds, reason=f"stopped: not done after {seconds:.0f} s", cut_off=True)
     reason = " ".join(f"{record.status}: {record.reason}".split())

@@ -76,8 +76,8 @@ def cells(stage: Stage, fixed: Texts, chosen: Texts, count_gpus: Callable[[], in
     """Returns the different choices of a stage, each with its cell; an impossible cell has the reason."""
     alone = {"num_gpus": "1"} if stage.on_one_device else {}
     merged = [{**fixed, **alone, **chosen, **choice} for choice in stage.choices]
-    found = grid.cells([{name: [value] for name, value in flags.items()} for flags in merged], count_gpus)
-    return [(choice, cell) for choice, cell in zip(stage.choices, found, strict=True) if not cell.same_as_before]
+    resolved = grid.cells([{name: [value] for name, value in flags.items()} for flags in merged], count_gpus)
+    return [(choice, cell) for choice, cell in zip(stage.choices, resolved, strict=True) if not cell.same_as_before]
 
 
 def _is_fixed(name: str, fixed: Texts) -> bool:
@@ -85,12 +85,10 @@ def _is_fixed(name: str, fixed: Texts) -> bool:
 
 
 def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
-    """Returns the choices of one flag; only the empty one if the flag is fixed or has no values."""
     return [{name: value} for value in values if not _is_fixed(name, fixed)] or [{}]
 
 
 def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
-    """Returns the choices that do not contradict the fixed flags, without these; the empty one if none is left."""
     return [
         {name: value for name, value in choice.items() if not _is_fixed(name, fixed)}
         for choice in choices
@@ -127,7 +125,7 @@ def _computing(
 
 
 def _product(*axes: Iterable[Texts]) -> list[Texts]:
-    return [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
+    return [dict(itertools.chain(*(choice.items() for choice in choices))) for choices in itertools.product(*axes)]
 
 
 def _managers(num_devices: int, shared_on: str, *, forward_only: bool) -> list[Texts]:

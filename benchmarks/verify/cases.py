@@ -1,28 +1,19 @@
-"""Compares every manager, reduction and modifier that can run on these devices with the references."""
+"""What `verify` compares: every manager, reduction and modifier, in one process, in a cluster, or on models."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from benchmarks.cluster.member import Alone
 from benchmarks.config.variable_update import Variables
-from benchmarks.devices import device_plan as device_planning
-from benchmarks.errors import headline
-from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.process.watchdog import Watchdog
 from benchmarks.training.options import Training
-from benchmarks.verify import oracle
-from variable_mgr import expected, factory
-from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
+from variable_mgr import expected
+from variable_mgr.catalog import IN_GRAPH, IN_ONE_PROCESS, MANAGERS, Processes
 from variable_mgr.expected import SGD, WITH_MOMENTUM, Rule
 from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS
 
 # Wrappers of a reduction, by the name that the table shows.
@@ -39,14 +30,13 @@ TRANSFERS: dict[str, dict[str, Any]] = {
         "compact_gradient_transfer": True,
     },
 }
-NO_CHANGE = "no change"
-TOWERS = "towers"
+WHOLE_BATCH, NO_CHANGE, TOWERS = "whole batch", "no change", "towers"
 _PLAIN = Modifiers()
 # Of a step's change. Up to 7e-3 was seen on CPUs with 3 towers of ResNet-50, EfficientNetB0, MobileNetV3Small and
 # Inception-v3, whose batch normalisation amplifies rounding; a lost or doubled gradient gives 0.1 and more.
 _OF_ANY_MODEL = 2e-2
-# Managers of which one tower tests something: where variables live, or nothing that is exchanged.
-_WITH_ONE_TOWER = [name for name, entry in MANAGERS.items() if entry.one_copy or not entry.modifiers]
+_OF_ONE_CLIENT = ("xring", "psgpu", "pscpu/pscpu", "pscpu/xring", "xring/rechd", "hierarchical")
+_LOCAL_STEPS = 2  # so that the weights of towers differ after some steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,15 +65,23 @@ class Case:
 
     @property
     def rule(self) -> Rule:
-        """Returns what updates the weights."""
+        """What updates the weights."""
         return self.chosen_rule or (SGD if self.reference == "sgd" else WITH_MOMENTUM)
 
     @property
     def tolerance(self) -> float:
-        """Returns the largest error that passes."""
-        fixed = {"whole batch": expected.AFTER_CONVOLUTIONS, NO_CHANGE: expected.NO_CHANGE}
+        """The largest error that passes."""
+        fixed = {WHOLE_BATCH: expected.AFTER_CONVOLUTIONS, NO_CHANGE: expected.NO_CHANGE}
         least = _OF_ANY_MODEL if self.reference == TOWERS else 0.0
         return fixed.get(self.reference, max(least, expected.tolerance(self.modifiers)))
+
+    def why_not(self, place: Place) -> str | None:
+        """Returns why it cannot be compared on these devices or with its rule; None if it can."""
+        if reason := why_not(self.manager, self.modifiers, place):
+            return reason
+        if self.modifiers.fc_model_parallel and (self.rule.optimizer == "lars" or self.rule.clip_norm):
+            return "LARS and the limit of the norm need whole gradients, and fc_model_parallel divides some."
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +94,11 @@ class CaseResult:
 
     @property
     def passed(self) -> bool:
-        """Returns whether the error is within the tolerance; a case that cannot run here has not failed."""
+        """Whether the error is within the tolerance; a case that cannot run here has not failed."""
         return self.error is None or self.error <= self.case.tolerance
 
 
-PIPELINE = Case("parameter_server", _PLAIN, "gpu", "whole batch", "pipeline of 3 micro-batches", micro_batches=3)
+PIPELINE = Case("parameter_server", _PLAIN, "gpu", WHOLE_BATCH, "pipeline of 3 micro-batches", micro_batches=3)
 
 
 def cases() -> Iterator[Case]:
@@ -113,8 +111,8 @@ def cases() -> Iterator[Case]:
     for manager, (transfer, fields) in itertools.product(IN_ONE_PROCESS, TRANSFERS.items()):
         if "gradient_repacking" in MANAGERS[manager].modifiers:
             for algorithm in MANAGERS[manager].reductions or ALGORITHMS:
-                modifiers = Modifiers(all_reduce_spec=algorithm, **fields)
-                yield Case(manager, modifiers, "cpu", "sgd", " ".join(filter(None, (manager, algorithm, transfer))))
+                title = " ".join(filter(None, (manager, algorithm, transfer)))
+                yield Case(manager, Modifiers(all_reduce_spec=algorithm, **fields), "cpu", "sgd", title)
     for manager in IN_ONE_PROCESS:
         yield from _whole_batch(manager)
         yield without_applying(manager)
@@ -127,21 +125,14 @@ def rule_of(training: Training) -> Rule | None:
     return None if rule == SGD else rule
 
 
-def under(rule: Rule | None, found: Iterable[Case]) -> Iterator[Case]:
+def under(rule: Rule | None, comparisons: Iterable[Case]) -> Iterator[Case]:
     """Yields comparisons with this rule instead of SGD and momentum; None: as they are."""
-    for case in found:
+    for case in comparisons:
         if rule is None or case.reference == NO_CHANGE:
             yield case
         elif case.reference != "momentum":  # there is one with SGD for each of these
             reference = rule.optimizer if case.reference == "sgd" else case.reference
             yield dataclasses.replace(case, reference=reference, chosen_rule=rule)
-
-
-def why_not_under(case: Case) -> str | None:
-    """Returns why a comparison cannot be made with its rule."""
-    if case.modifiers.fc_model_parallel and (case.rule.optimizer == "lars" or case.rule.clip_norm):
-        return "LARS and the limit of the norm need whole gradients, and fc_model_parallel divides some."
-    return None
 
 
 def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str = "cpu") -> Case:
@@ -157,9 +148,9 @@ def of_setting(variables: Variables) -> list[Case]:
     title = titled(manager, modifiers)
     references = [] if modifiers.fc_model_parallel else ["sgd", "momentum"]  # the layers of scalars are not divided
     if MANAGERS[manager].exchanges_gradients and expected.is_plain_sgd(modifiers):
-        references.append("whole batch")
-    found = [Case(manager, modifiers, shared_on, reference, title) for reference in references]
-    return [*found, without_applying(manager, modifiers, shared_on)]
+        references.append(WHOLE_BATCH)
+    comparisons = [Case(manager, modifiers, shared_on, reference, title) for reference in references]
+    return [*comparisons, without_applying(manager, modifiers, shared_on)]
 
 
 def titled(manager: str, modifiers: Modifiers) -> str:
@@ -187,76 +178,51 @@ def _whole_batch(manager: str) -> Iterator[Case]:
     if entry.exchanges_gradients and "all_reduce_spec" in entry.modifiers:
         # Shards and sizes matter only for tensors that are not scalars.
         for spec in entry.reductions or [*ALGORITHMS, "xring#2", "psgpu#3", "pscpu:16:xring"]:
-            yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", "whole batch", f"{manager} {spec}")
+            yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", WHOLE_BATCH, f"{manager} {spec}")
     elif entry.exchanges_gradients:
-        yield Case(manager, Modifiers(), "gpu", "whole batch", manager)
+        yield Case(manager, Modifiers(), "gpu", WHOLE_BATCH, manager)
     if "fc_model_parallel" in entry.modifiers:
         title = f"{manager} with dense layers divided over towers"
-        yield Case(manager, Modifiers(fc_model_parallel=True), "gpu", "whole batch", title)
+        yield Case(manager, Modifiers(fc_model_parallel=True), "gpu", WHOLE_BATCH, title)
 
 
-def results(
-    devices: Devices,
-    chosen: Sequence[Case] | None = None,
-    rule: Rule | None = None,
-    *,
-    watchdog: Watchdog | None = None,
-    step_timeout_seconds: float = 600.0,
-) -> Iterator[CaseResult]:
-    """Runs cases with one tower on each device and yields their results.
-
-    Args:
-        devices: of this process.
-        chosen: what to compare; None: everything.
-        rule: see `under`.
-        watchdog: ends the process if a step takes longer than `step_timeout_seconds`; None: no limit.
-        step_timeout_seconds: the limit.
-    """
-    tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
-    limited: dict[str, Any] = {"team": Alone(watchdog), "step_timeout_seconds": step_timeout_seconds}
-
-    towers, session_config = devices.num_devices, device_planning.session_config(devices)
-
-    @functools.cache  # trained when the first case needs it
-    def weights_of_one_device() -> dict[str, np.ndarray]:
-        one = dataclasses.replace(devices, num_devices=1)
-        alone, config = device_planning.plan(one, shared_on="cpu"), device_planning.session_config(one)
-        make = maker("replicated", alone, Modifiers())
-        return oracle.convolutional_weights(make, alone, towers, config, rule=rule or WITH_MOMENTUM, **limited)
-
-    for case in under(rule, cases() if chosen is None else chosen):
-        count = min(towers, oracle.MOST_STAGES) if case.micro_batches else towers
-        plan = device_planning.plan(dataclasses.replace(devices, num_devices=count), shared_on=case.shared_on)
-        reason = why_not(case.manager, case.modifiers, plan.place) or why_not_under(case)
-        if towers == 1 and chosen is None and case.manager not in _WITH_ONE_TOWER:
-            reason = "one tower has nothing to exchange; use --num_gpus=2 (on one GPU with --virtual_gpus=2)."
-        if reason:
-            yield CaseResult(case, None, reason)
-            continue
-        make = maker(case.manager, plan, case.modifiers)
-        try:
-            if case.reference == "whole batch":
-                divided = case.modifiers.fc_model_parallel
-                how: dict[str, Any] = {"divided": divided, "micro_batches": case.micro_batches, "rule": case.rule}
-                weights = oracle.convolutional_weights(make, plan, towers, session_config, **how, **limited)
-                error = largest_difference(weights, weights_of_one_device())
-            elif case.reference == NO_CHANGE:
-                error = oracle.changed_by_gradients(make, plan, session_config, **limited)
-            else:
-                wanted = expected.of_manager(case.manager, case.modifiers, case.rule, towers)
-                error = oracle.trained(make, plan, case.rule, session_config, **limited).error(wanted)
-            yield CaseResult(case, error)
-        except tf.errors.OpError as failure:
-            yield CaseResult(case, float("inf"), headline(failure))
+def cluster_cases() -> Iterator[Case]:
+    """Yields every comparison between processes; it follows from the catalog of managers."""
+    managers = {name: entry for name, entry in MANAGERS.items() if entry.processes != Processes.ONE}
+    for manager, entry in managers.items():
+        for optimizer in ("sgd", "momentum"):
+            if "local_sgd_steps" not in entry.modifiers:
+                yield Case(manager, Modifiers(), "cpu", optimizer, manager)
+            if "staged_vars" in entry.modifiers:
+                yield Case(manager, Modifiers(staged_vars=True), "cpu", optimizer, f"{manager} staged")
+            if "asynchronous" in entry.modifiers:
+                title = f"{manager} asynchronous, {'towers' if manager in IN_GRAPH else 'workers'} in turn"
+                yield Case(manager, Modifiers(asynchronous=True), "cpu", optimizer, title)
+            for steps in (1, 2) if "local_sgd_steps" in entry.modifiers else ():
+                title = f"{manager} every {steps} steps"
+                yield Case(manager, Modifiers(local_sgd_steps=steps), "cpu", optimizer, title)
+        for transfer, fields in TRANSFERS.items():
+            if transfer and not set(fields) - {*entry.modifiers, "compact_gradient_dtype"}:
+                yield Case(manager, Modifiers(**fields), "cpu", "sgd", f"{manager} {transfer}")
+        if entry.exchanges_gradients and "all_reduce_spec" in entry.modifiers:
+            for spec in ("nccl",) if entry.reductions else _OF_ONE_CLIENT:
+                yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", "sgd", f"{manager} {spec}")
+        if entry.exchanges_gradients:
+            yield Case(manager, Modifiers(), "cpu", WHOLE_BATCH, manager)
+        yield without_applying(manager)
 
 
-def maker(manager: str, devices: device_planning.DevicePlan, modifiers: Modifiers) -> oracle.MakeManager:
-    """Returns a function that makes a manager on these devices."""
-    return functools.partial(factory.make, manager, devices.place, shared_devices=devices.shared, modifiers=modifiers)
-
-
-def largest_difference(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    """Returns the largest relative difference of weights by name, absolute below 1."""
-    if got.keys() != wanted.keys():
-        return float("inf")
-    return max(expected.relative_error(got[name], wanted[name]) for name in wanted)
+def model_cases(model: str, setting: Variables | None = None) -> list[Case]:
+    """Returns the comparisons of a model: under one manager with its modifiers, or under all managers."""
+    if setting:
+        settings = [(setting.variable_update, setting.modifiers, str(setting.shared_on))]
+    else:
+        local = Modifiers(local_sgd_steps=_LOCAL_STEPS)
+        settings = [
+            (name, local if "local_sgd_steps" in entry.modifiers else Modifiers(), "cpu")
+            for name, entry in MANAGERS.items()
+        ]
+    return [
+        Case(manager, modifiers, shared_on, TOWERS, f"{model} under {titled(manager, modifiers)}")
+        for manager, modifiers, shared_on in settings
+    ]

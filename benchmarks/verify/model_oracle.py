@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
+from benchmarks.config.config import Config
 from benchmarks.data.pipeline.tower_input import InputSpec, synthetic
-from benchmarks.devices.device_plan import HOST, DevicePlan
+from benchmarks.devices import device_plan
+from benchmarks.devices.device_plan import HOST
+from benchmarks.errors import headline
 from benchmarks.process.deadlines import PREPARATION_FACTOR
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.training import objectives, training_step
-from benchmarks.verify.oracle import MakeManager, Training, optimizer_of
+from benchmarks.verify import cases
+from benchmarks.verify.cases import Case, CaseResult
+from benchmarks.verify.comparisons import maker
+from benchmarks.verify.oracle import Training, optimizer_of
+from models import building, specs
 from models.building import Model, ModelVariable, ordered
 from variable_mgr.catalog import MANAGERS
-from variable_mgr.expected import WITH_MOMENTUM, Rule, relative_error
-from variable_mgr.modifiers import Modifiers
+from variable_mgr.expected import relative_error
 
 STEPS = 3  # momentum acts from the second on; staging computes with changed weights in the third
 IMAGES_PER_TOWER = 2
@@ -45,94 +53,53 @@ class Computed(NamedTuple):
     state: Values
 
 
-@dataclasses.dataclass(frozen=True)
-class Deviation:
-    """The largest error of a comparison, and what has it, such as `conv/kernel of tower 1 after step 2`."""
-
-    error: float
-    where: str
+Compute = Callable[[Mapping[str, np.ndarray], Batch], Computed]
 
 
-class LoneTower:
-    """One tower of a model, in a graph of its own on the first device; use it as a context.
+@contextlib.contextmanager
+def _lone_tower(
+    build_model: Callable[[], Model],
+    spec: InputSpec,
+    device: str,
+    config: tf.compat.v1.ConfigProto,
+    team: Alone,
+    step_timeout_seconds: float,
+) -> Iterator[Compute]:
+    """Yields what one tower computes from the values of all variables, by name, and its images and labels.
 
-    Args:
-        build_model: makes the model in the default graph.
-        spec: of the images.
-        device: of the tower.
-        config: of the session.
-        team: has the watchdog.
-        step_timeout_seconds: how long a computation may take.
+    It is in a graph of its own on that device, whose session gets the `config`.
     """
+    team.expect("Preparing a reference", PREPARATION_FACTOR * step_timeout_seconds)
+    graph = tf.Graph()
+    with graph.as_default():
+        model = _numbered(build_model())
+        with tf.device(HOST):
+            placeholders = {v.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.variables}
+            like = synthetic([HOST], spec)[0]
+            images_and_labels = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in (like.images, like.labels)]
+        with tf.device(device):
+            tower = training_step.Tower(model, _OBJECTIVE)
+            score, update = tower.train([*placeholders.values()], *images_and_labels)
+        computed = [score.loss, dict(update.gradients), dict(update.state)]
+    with tf.compat.v1.Session(graph=graph, config=config) as session:
 
-    def __init__(
-        self,
-        build_model: Callable[[], Model],
-        spec: InputSpec,
-        device: str,
-        config: tf.compat.v1.ConfigProto,
-        team: Alone,
-        *,
-        step_timeout_seconds: float,
-    ) -> None:
-        self._build_model, self._spec, self._device, self._config = build_model, spec, device, config
-        self._team, self._step_timeout_seconds = team, step_timeout_seconds
-        self._contexts = contextlib.ExitStack()
+        def compute(values: Mapping[str, np.ndarray], batch: Batch) -> Computed:
+            team.expect("A tower of a reference", step_timeout_seconds)
+            fed = {placeholder: values[name] for name, placeholder in placeholders.items()}
+            return Computed(*session.run(computed, {**fed, **dict(zip(images_and_labels, batch, strict=True))}))
 
-    def __enter__(self) -> LoneTower:
-        self._team.expect("Preparing a reference", PREPARATION_FACTOR * self._step_timeout_seconds)
-        graph = tf.Graph()
-        with graph.as_default():
-            model = _numbered(self._build_model())
-            with tf.device(HOST):
-                self._values = {v.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.variables}
-                like = synthetic([HOST], self._spec)[0]
-                self._batch = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in (like.images, like.labels)]
-            with tf.device(self._device):
-                tower = training_step.Tower(model, _OBJECTIVE)
-                score, update = tower.train([*self._values.values()], *self._batch)
-            self._computed = [score.loss, dict(update.gradients), dict(update.state)]
-        session = tf.compat.v1.Session(graph=graph, config=self._config)
-        self._session = self._contexts.enter_context(session)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._contexts.close()
-        self._team.expect_nothing()
-
-    def compute(self, values: Mapping[str, np.ndarray], batch: Batch) -> Computed:
-        """Returns what the tower computes from the values of all variables, by name, and its images and labels."""
-        self._team.expect("A tower of a reference", self._step_timeout_seconds)
-        fed = {placeholder: values[name] for name, placeholder in self._values.items()}
-        return Computed(*self._session.run(self._computed, {**fed, **dict(zip(self._batch, batch, strict=True))}))
+        yield compute
+    team.expect_nothing()
 
 
 class Steps:
-    """The steps of a manager with modifiers, from the gradients of single towers.
+    """The steps of a case's manager, from the gradients of single towers, whose batches are the same in every step."""
 
-    Args:
-        manager: a key of `variable_mgr.catalog.MANAGERS`.
-        modifiers: of the manager.
-        compute: what a tower computes, see `LoneTower.compute`.
-        batches: of each tower, the same in every step.
-        learning_rate: of the rule.
-        rule: updates the weights.
-    """
-
-    def __init__(
-        self,
-        manager: str,
-        modifiers: Modifiers,
-        compute: Callable[[Mapping[str, np.ndarray], Batch], Computed],
-        batches: Sequence[Batch],
-        learning_rate: float,
-        rule: Rule = WITH_MOMENTUM,
-    ) -> None:
-        self._rule = rule
-        self._entry, self._modifiers = MANAGERS[manager], modifiers
+    def __init__(self, case: Case, compute: Compute, batches: Sequence[Batch], learning_rate: float) -> None:
+        self._rule, self._entry, self._modifiers = case.rule, MANAGERS[case.manager], case.modifiers
         self._compute, self._batches, self._learning_rate = compute, batches, learning_rate
         averages = "local_sgd_steps" in self._entry.modifiers
-        self._average_every = (modifiers.local_sgd_steps or 1) if averages else 0
+        self._average_every = (self._modifiers.local_sgd_steps or 1) if averages else 0
         self._taken = 0
         self._velocities: list[Values] = [{} for _ in batches]
         self._before: Sequence[Values] = ()  # the last step
@@ -187,7 +154,6 @@ class Steps:
         return float(np.mean(losses)), [{**shared, **states} for states in own]
 
     def _updated(self, tower: int, values: Values, gradients: Values) -> Values:
-        """Returns the weights after an update; the velocity is the tower's own."""
         return self._rule.update(values, gradients, self._velocities[tower], self._learning_rate)
 
     def _state(self, own: Values, first: Values, kinds: Mapping[str, str]) -> Values:
@@ -200,71 +166,81 @@ def _mean(every: Sequence[Values]) -> Values:
     return {name: np.mean([values[name] for values in every], axis=0) for name in every[0]}
 
 
-def deviation(
-    make_manager: MakeManager,
-    wanted: Callable[[Sequence[Batch]], Steps],
+def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = None) -> Iterator[CaseResult]:
+    """Runs `model_cases` of the configured model on the configured devices and yields their results."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
+    model, training = specs.find_model(config.workload.model), config.training
+    options, rate = device_plan.session_config(config.devices), training.learning_rate
+    of_model: dict[str, Any] = {
+        "data_format": config.workload.data_format,
+        "num_classes": config.workload.num_classes,
+        "seed": training.seed,
+    }
+    build = functools.partial(building.build, model, **of_model)
+    images = InputSpec(
+        batch_per_device=IMAGES_PER_TOWER, image_size=model.image_size, channels=model.channels, **of_model
+    )
+    limits = Alone(watchdog), config.processes.step_timeout_seconds
+    with _lone_tower(build, images, config.place.towers[0], options, *limits) as compute:
+        for case in cases.under(cases.rule_of(training), chosen):
+            devices = device_plan.plan(config.devices, shared_on=case.shared_on)
+            if reason := case.why_not(devices.place):
+                yield CaseResult(case, None, reason)
+                continue
+            try:
+                error, where = _deviation(case, Training(devices, options, *limits), build, images, compute, rate)
+                result = CaseResult(case, error)
+                yield result if result.passed else CaseResult(case, error, f"differs most in {where}")
+            except tf.errors.OpError as failure:
+                yield CaseResult(case, float("inf"), headline(failure))
+
+
+def _deviation(
+    case: Case,
+    training: Training,
     build_model: Callable[[], Model],
     spec: InputSpec,
-    devices: DevicePlan,
+    compute: Compute,
     learning_rate: float,
-    config: tf.compat.v1.ConfigProto,
-    team: Alone,
-    *,
-    rule: Rule = WITH_MOMENTUM,
-    step_timeout_seconds: float,
-) -> Deviation:
-    """Trains a model under a manager and returns how far losses and variables are from the reference.
+) -> tuple[float, str]:
+    """Trains a model under a manager and returns how far it is from the reference, and which loss or variable is.
 
     Errors of losses are relative, those of variables relative to the largest change that the step should make. All
     towers must start with equal weights.
-
-    Args:
-        make_manager: makes the manager under test.
-        wanted: makes the reference, given the towers' batches.
-        build_model: as of `LoneTower`.
-        spec: of the images.
-        devices: one per tower.
-        learning_rate: of the rule.
-        config: of the session.
-        team: has the watchdog.
-        rule: updates the weights.
-        step_timeout_seconds: how long a step may take.
     """
-    with Training(devices, config, team, step_timeout_seconds) as training:
+    devices = training.devices
+    with training:
         inputs, model = synthetic(devices.towers, spec), _numbered(build_model())
         step = training_step.build_training_step(
             model,
             inputs,
             devices,
-            manager=make_manager(divided=model.divided),
-            optimizer=optimizer_of(rule, learning_rate),
+            manager=maker(case.manager, devices, case.modifiers)(divided=model.divided),
+            optimizer=optimizer_of(case.rule, learning_rate),
             objective=_OBJECTIVE,
         )
         copies = _copies(model.variables, len(devices.towers))
         session = training.start(step)
-        reference = wanted(session.run([(one.images, one.labels) for one in inputs]))
+        reference = Steps(case, compute, session.run([(each.images, each.labels) for each in inputs]), learning_rate)
         kinds = {variable.name: variable.kind for variable in model.variables}
         paths = {one.name: own.path for one, own in zip(model.variables, ordered(model.keras_model), strict=True)}
         now: list[Values] = session.run(copies)
         shared = [name for name, kind in kinds.items() if kind != "tower_state"]
-        found = [
-            Deviation(0.0 if np.array_equal(values[name], now[0][name]) else np.inf, f"{paths[name]} {where}")
+        errors = [
+            (0.0 if np.array_equal(values[name], now[0][name]) else np.inf, f"{paths[name]} {where}")
             for where, values in ((f"of tower {tower} before the first step", each) for tower, each in enumerate(now))
             for name in shared
         ]
         for number in range(1, STEPS + 1):
             loss, wanted_now = reference.step(now, kinds)
-            found.append(
-                Deviation(relative_error(np.array(training.step()), np.array(loss)), f"the loss of step {number}")
-            )
+            errors.append((relative_error(np.array(training.step()), np.array(loss)), f"the loss of step {number}"))
             before, now = now, session.run(copies)
             for tower, values in enumerate(zip(now, wanted_now, before, strict=True)):
-                errors = _errors(*values, kinds)
-                found += [
-                    Deviation(error, f"{paths[name]} of tower {tower} after step {number}")
-                    for name, error in errors.items()
+                errors += [
+                    (error, f"{paths[name]} of tower {tower} after step {number}")
+                    for name, error in _errors(*values, kinds).items()
                 ]
-    return max(found, key=lambda one: np.inf if np.isnan(one.error) else one.error)
+    return max(errors, key=lambda error: np.inf if np.isnan(error[0]) else error[0])
 
 
 def _numbered(model: Model) -> Model:
@@ -274,7 +250,6 @@ def _numbered(model: Model) -> Model:
 
 
 def _copies(variables: Sequence[ModelVariable], towers: int) -> list[dict[str, tf.Variable]]:
-    """Returns by name what each tower reads: its own copy of a variable, or the one that all share."""
     created = {variable.op.name: variable for variable in tf.compat.v1.global_variables()}
     names = [variable.name for variable in variables]
     return [
@@ -297,5 +272,4 @@ def _errors(got: Values, wanted: Values, before: Values, kinds: Mapping[str, str
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest difference, in float64, since seeds are unsigned."""
     return float(np.max(np.abs(np.subtract(one, other, dtype=np.float64)), initial=0.0))

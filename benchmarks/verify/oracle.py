@@ -14,17 +14,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.cluster.member import Alone, Team
+from benchmarks.cluster.member import Team
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives, optimizers, pipeline, training_step
 from benchmarks.training.options import Clipping
-from models import building, splitting
+from models import building, parts
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
-from variable_mgr.managers.pipelined import Pipelined
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 _UNTRAINED = 3.0
@@ -33,30 +32,14 @@ MOST_STAGES = 3  # the convolutional network has a convolution and two dense lay
 MakeManager = Callable[..., VariableManager]
 
 
-def trained(
-    make_manager: MakeManager,
-    devices: DevicePlan,
-    rule: Rule,
-    config: tf.compat.v1.ConfigProto,
-    team: Team | None = None,
-    *,
-    in_turn: bool = False,
-    step_timeout_seconds: float = 600.0,
-) -> Trajectory:
+def trained(training: Training, make_manager: MakeManager, rule: Rule, *, in_turn: bool = False) -> Trajectory:
     """Trains the scalars under a manager and returns their trajectory, as this process sees it.
 
-    Args:
-        make_manager: makes the manager under test.
-        devices: of this process' towers.
-        rule: updates the weights.
-        config: of the session.
-        team: the processes that train together.
-        in_turn: the workers take their steps one after the other.
-        step_timeout_seconds: how long a step may take.
+    With `in_turn`, the workers take their steps one after the other.
     """
     trajectory = Trajectory()
-    with Training(devices, config, team, step_timeout_seconds) as training:
-        step = _step_of_scalars(make_manager, devices, rule)
+    with training:
+        step = _step_of_scalars(make_manager, training.devices, rule)
         a, b, untrained = _copies("a"), _copies("b"), _copies("untrained")
         session = training.start(step)
         for number in range(STEPS):
@@ -68,21 +51,14 @@ def trained(
     return trajectory
 
 
-def changed_by_gradients(
-    make_manager: MakeManager,
-    devices: DevicePlan,
-    config: tf.compat.v1.ConfigProto,
-    team: Team | None = None,
-    *,
-    step_timeout_seconds: float = 600.0,
-) -> float:
-    """Computes the gradients of a step of the scalars without applying them; for the arguments see `trained`.
+def changed_by_gradients(training: Training, make_manager: MakeManager) -> float:
+    """Computes the gradients of a step of the scalars without applying them.
 
     Returns:
         The largest change of any variable that this process uses, which must be 0.
     """
-    with Training(devices, config, team, step_timeout_seconds) as training:
-        step = _step_of_scalars(make_manager, devices, WITH_MOMENTUM)
+    with training:
+        step = _step_of_scalars(make_manager, training.devices, WITH_MOMENTUM)
         variables = tf.compat.v1.global_variables()
         session = training.start(step)
         training.step_together()  # so that no momentum is zero
@@ -116,102 +92,97 @@ def optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
 
 
 class Training:
-    """One graph, its session, and the processes that train it together."""
+    """One graph, its session, and the processes that train it together; use it as a context, once."""
 
     def __init__(
-        self, devices: DevicePlan, config: tf.compat.v1.ConfigProto, team: Team | None, step_timeout_seconds: float
+        self, devices: DevicePlan, config: tf.compat.v1.ConfigProto, team: Team, step_timeout_seconds: float
     ) -> None:
-        self._step_timeout_seconds = step_timeout_seconds
-        self._place, self._config, self._team = devices.place, config, team or Alone()
+        self.devices, self.team = devices, team
+        self._config, self._step_timeout_seconds = config, step_timeout_seconds
         # Keeps the shared state of one graph apart from that of the next one in the same cluster.
         self._name = f"oracle{devices.place.group}"
         self._options = tf.compat.v1.RunOptions()
-        self._options.experimental.collective_graph_key = self._team.collective_key
+        self._options.experimental.collective_graph_key = team.collective_key
         self._contexts = contextlib.ExitStack()
 
     def __enter__(self) -> Training:
-        self._team.expect("Preparing a comparison", PREPARATION_FACTOR * self._step_timeout_seconds)
+        self.team.expect("Preparing a comparison", PREPARATION_FACTOR * self._step_timeout_seconds)
         self._graph = self._contexts.enter_context(tf.Graph().as_default())
-        self._contexts.enter_context(tf.device(self._team.device or None))
+        self._contexts.enter_context(tf.device(self.team.device or None))
         self._contexts.enter_context(self._graph.container(self._name))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._contexts.close()
-        self._team.expect_nothing()
+        self.team.expect_nothing()
 
     def start(self, step: training_step.Step) -> tf.compat.v1.Session:
         """Opens the session and initialises everything."""
-        self._team.configure(self._config)
-        session = tf.compat.v1.Session(self._team.target, graph=self._graph, config=self._config)
+        self.team.configure(self._config)
+        session = tf.compat.v1.Session(self.team.target, graph=self._graph, config=self._config)
         self._session, self._step = self._contexts.enter_context(session), step
         step.initialize(
             session,
-            alone=self._team.is_leader,
-            shared_is_there=lambda: self._team.meet(f"{self._name} is initialised"),
+            alone=self.team.is_leader,
+            shared_is_there=lambda: self.team.meet(f"{self._name} is initialised"),
             options=self._options,
         )
         return session
 
     def step(self) -> float:
         """Runs one step and returns its loss; its deadline is that of reading the results, too."""
-        self._team.expect("A step of a comparison", self._step_timeout_seconds)
-        return self._step.run(self._session, self._options)
+        self.team.expect("A step of a comparison", self._step_timeout_seconds)
+        return self._step.take(self._session, self._options)
 
     def step_together(self) -> None:
         """Runs one step, and waits until all others have done so."""
         self.step()
-        self._team.meet(f"{self._name} has stepped")
+        self.team.meet(f"{self._name} has stepped")
 
     def compute(self, updates: Sequence[TowerUpdate]) -> None:
         """Computes what the towers compute in a step, and stores nothing."""
-        self._team.expect("Computing gradients", self._step_timeout_seconds)
+        self.team.expect("Computing gradients", self._step_timeout_seconds)
         computed = [[*update.gradients.values(), *update.state.values()] for update in updates]
         self._session.run(tf.group(*itertools.chain(*computed)), options=self._options)
 
     def step_in_turn(self, number: int) -> float:
         """Runs this worker's step after those of the workers before it; all continue together."""
         loss = 0.0
-        self._team.meet(f"{self._name} step {number}")  # all must have read the results of the last step
-        for worker in range(self._place.workers):
-            if worker == self._place.worker:
+        self.team.meet(f"{self._name} step {number}")  # all must have read the results of the last step
+        for worker in range(self.devices.place.workers):
+            if worker == self.devices.place.worker:
                 loss = self.step()
-            self._team.meet(f"{self._name} step {number} of worker {worker}")
+            self.team.meet(f"{self._name} step {number} of worker {worker}")
         return loss
 
 
 def convolutional_weights(
+    training: Training,
     make_manager: MakeManager,
-    devices: DevicePlan,
     towers_in_total: int,
-    config: tf.compat.v1.ConfigProto,
-    team: Team | None = None,
-    *,
     rule: Rule = WITH_MOMENTUM,
+    *,
     divided: bool = False,
     micro_batches: int = 0,
-    step_timeout_seconds: float = 600.0,
 ) -> dict[str, np.ndarray]:
     """Trains a small convolutional network and returns its weights by name.
 
     Args:
-        make_manager: makes the manager under test, given as `divided` the names of the divided weights.
-        devices: one device per tower, or one alone.
+        training: has one device per tower, or one alone; each process trains on its part of the images.
+        make_manager: gets as `divided` the names of the divided weights.
         towers_in_total: decides the data, so that one device alone trains on the images of all towers.
-        config: of the session.
-        team: the processes that train together, each on its part of the images.
         rule: updates the weights.
         divided: whether each tower holds some columns of the dense layers.
         micro_batches: of a pipeline with a stage on each device, instead of towers, with a manager of its own; 0: none.
-        step_timeout_seconds: how long a step may take.
     """
+    devices = training.devices
     generator = np.random.default_rng(1)
     count, here = _IMAGES_PER_TOWER * towers_in_total, len(devices.towers)
     workers, worker = devices.place.workers, devices.place.worker
     images = generator.normal(size=(count, _IMAGE_SIZE, _IMAGE_SIZE, 3)).astype(np.float32)
     labels = generator.integers(0, _CLASSES, count)
     images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
-    with Training(devices, config, team, step_timeout_seconds) as training:
+    with training:
         inputs = []
         parts = 1 if micro_batches else here
         for device, i, j in zip(devices.towers, np.split(images, parts), np.split(labels, parts), strict=False):
@@ -235,14 +206,14 @@ def convolutional_weights(
 
 def _divided(
     make_manager: MakeManager, devices: DevicePlan, divided: bool, micro_batches: int
-) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
+) -> tuple[building.Model | parts.SplitModel | pipeline.Pipeline, VariableManager]:
     """Returns the small convolutional network and its manager; arguments as of `convolutional_weights`."""
     model = _convolutional_model()
     if micro_batches:
         staged = pipeline.plan(model, stages=len(devices.towers), micro_batches=micro_batches)
-        return staged, Pipelined(staged.homes(devices.towers))
+        return staged, staged.manager(devices.towers)
     if divided:
-        split = splitting.split(model)
+        split = parts.split(model)
         return split, make_manager(divided=split.divided)
     return model, make_manager(divided=model.divided)
 
@@ -291,7 +262,6 @@ def _numbers(devices: DevicePlan) -> list[TowerInput]:
 
 
 def _copies(name: str) -> list[tf.Variable]:
-    """Returns all copies of a variable, in tower order."""
     every = tf.compat.v1.global_variables()
     copies = (variable for variable in every if variable.op.name.endswith(f"/product/{name}"))
     return sorted(copies, key=lambda variable: (len(variable.op.name), variable.op.name))

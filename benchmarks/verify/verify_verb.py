@@ -60,26 +60,28 @@ def run_verify(config: Config, *, one_setting: bool = False, models: Sequence[Co
         deadlines.importing()
         plan, _ = start(config.runtime)
         deadlines.none()
-        from benchmarks.verify import cases
+        from benchmarks.cluster.member import Alone
+        from benchmarks.verify import cases, comparisons
 
         setting = config.variables if one_setting else None
         chosen = cases.of_setting(setting) if setting else None
         if config.processes.cluster:
             return _in_cluster(config, config.processes.cluster, chosen, watchdog)
         if models:
-            from benchmarks.verify import model_cases
+            from benchmarks.verify import model_oracle
 
-            of_models = [(each, model_cases.cases(each.workload.model, setting)) for each in models]
+            of_models = [(each, cases.model_cases(each.workload.model, setting)) for each in models]
             number = sum(len(of_model) for _, of_model in of_models)
             results: Iterable[CaseResult] = itertools.chain.from_iterable(
-                model_cases.results(each, of_model, watchdog) for each, of_model in of_models
+                model_oracle.results(each, of_model, watchdog) for each, of_model in of_models
             )
             every, against = "Every manager", _AGAINST_TOWERS
         else:
             rule = cases.rule_of(config.training)
             number = len(list(cases.under(rule, chosen or cases.cases())))
             seconds = config.processes.step_timeout_seconds
-            results = cases.results(config.devices, chosen, rule, watchdog=watchdog, step_timeout_seconds=seconds)
+            team = Alone(watchdog)
+            results = comparisons.results(config.devices, chosen, rule, team=team, step_timeout_seconds=seconds)
             every, against = "Every manager, reduction and modifier", _AGAINST_REFERENCES
         what = setting.variable_update if setting else every
         with progress.counted("comparing", number):
@@ -90,14 +92,14 @@ def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None,
     """Does this task's part; the leader prints the table."""
     from benchmarks.cluster.member import ClusterTeam
     from benchmarks.run import cluster_run
-    from benchmarks.verify import cases, cluster_cases
+    from benchmarks.verify import cases, comparisons
 
     status = ExitStatus.OK
 
     def work(team: ClusterTeam) -> None:
         nonlocal status
         rule, seconds = cases.rule_of(config.training), config.processes.step_timeout_seconds
-        results = cluster_cases.results(config.devices, team, chosen, rule, step_timeout_seconds=seconds)
+        results = comparisons.results(config.devices, chosen, rule, team=team, step_timeout_seconds=seconds)
         if team.is_leader:
             what = config.variables.variable_update if chosen else "Every manager that works across processes"
             workers = counted(cluster.num_workers, "worker")

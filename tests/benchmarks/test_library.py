@@ -49,10 +49,7 @@ def test_flags_mean_what_they_mean_on_the_command_line() -> None:
     ("flags", "words"),
     [
         ({"model": "vgg61"}, "Did you mean 'vgg16'?"),
-        ({"modle": "vgg16"}, "There is no flag --modle"),
         ({"num_gpus": 2.5}, "'2.5' is not a whole number"),
-        ({"num_batches": 0}, "too small"),
-        ({"num_batches": 5, "num_epochs": 1}, "--num_batches=5 does not go with --num_epochs=1: "),
         ({"print_config": True}, "config.to_dict()"),
     ],
 )
@@ -89,7 +86,6 @@ def test_output_goes_where_the_flags_say(behave: Callable[..., FakeRuns], tmp_pa
     [
         (Failure(returncode=1, stderr="Boom."), Status.CRASH, "Boom."),
         (Failure(returncode=-9, out_of_memory=True), Status.OUT_OF_MEMORY, "Try a smaller --batch_size"),
-        (Failure(returncode=2, stderr="run_bench: no such device"), Status.SKIPPED, "no such device"),
     ],
 )
 def test_a_failed_run_returns_a_record_with_the_reason_and_prints_it(

@@ -372,7 +372,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     assert not (tmp_path / "a suite" / "out" / "nightly").exists(), "results of another day are not mixed in"
     assert [command[0] for command in ran.commands] == NIGHT
     look, sweep, check, promote = ran.commands
-    assert look == ["doctor", "--noladder"]
+    assert look == ["doctor", "--nobreakdown"]
     values = flag.parse(sweep[1:], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
         "suite": "deploy/gate/nightly.toml",

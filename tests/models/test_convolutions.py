@@ -149,6 +149,10 @@ def test_products_are_as_much_work(kind: type[keras.layers.Conv2D]) -> None:
     assert work[0].flops == work[1].flops > 0 and not work[1].uncounted
 
 
+def _before(operation: tf.Operation) -> set[tf.Operation]:
+    return {*flop_count._ancestors([operation])}
+
+
 def test_copies_are_not_made_before_the_way_back() -> None:
     """They would fill the memory with several times the activations of all layers."""
     with tf.Graph().as_default() as graph:
@@ -162,17 +166,6 @@ def test_copies_are_not_made_before_the_way_back() -> None:
     rows = [o for o in large if any(one.type == "ConcatV2" for one in _before(o)) and o.type == "StridedSlice"]
     products = [sum(one.type == "MatMul" for one in _before(o)) for o in rows]
     assert sorted(products) == [0, 1, 2], "nor are those of all rows there at once"
-
-
-def _before(operation: tf.Operation) -> set[tf.Operation]:
-    """Returns an operation and all that run before it."""
-    found, left = set(), [operation]
-    while left:
-        one = left.pop()
-        if one not in found:
-            found.add(one)
-            left += [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
-    return found
 
 
 @pytest.mark.parametrize(

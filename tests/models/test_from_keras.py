@@ -16,8 +16,9 @@ import tensorflow as tf
 from benchmarks.data.pipeline import tower_input
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import flop_count, model_facts, objectives, optimizers, training_step
-from models import applications, building, from_keras, pipeline_stages, specs, splitting
+from benchmarks.training import flop_count, model_facts
+from benchmarks.training.computing import Computing
+from models import applications, building, from_keras, parts, specs
 from models.convolutions import (
     DepthwiseConvolution,
     GroupedConvolution,
@@ -28,9 +29,9 @@ from models.convolutions import (
 )
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
+from tests.support import references
 from tests.support.rotation import rotating
-from variable_mgr import factory
-from variable_mgr.modifiers import Modifiers
+from tests.support.steps import on_cpus, step_of
 
 pytestmark = pytest.mark.xdist_group("models")
 
@@ -63,12 +64,6 @@ def _values(model: building.Model, gain: float = 2.0) -> list[np.ndarray]:
     return values
 
 
-def _images(size: int) -> np.ndarray:
-    random = np.random.default_rng(1)
-    noise, colours = (random.standard_normal((3, *sides, 3), np.float32) for sides in ((size, size), (1, 1)))
-    return noise + colours
-
-
 def _theirs(name: str, size: int) -> building.Model:
     """Builds the model as its own code does, with the names that it has in a new process."""
 
@@ -81,7 +76,7 @@ def _theirs(name: str, size: int) -> building.Model:
 
 def _both_outputs(name: str, size: int, images_factor: float = 1.0, gain: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
     """Returns our logits, and what the model's own code computes with the same values from images times a factor."""
-    ours, theirs, images = _build(name, size), _theirs(name, size), _images(size)
+    ours, theirs, images = _build(name, size), _theirs(name, size), references.images(size)
     by_name = dict(zip((variable.name for variable in ours.variables), _values(ours, gain), strict=True))
     found = ours.call([tf.constant(value) for value in by_name.values()], tf.constant(images), training=False)[0]
     same = {variable.name for variable in theirs.variables} & set(by_name)
@@ -236,7 +231,7 @@ def test_layers_become_those_of_this_suite(own: str) -> None:
 
 
 def test_products_apply_the_activation_of_a_convolution(own: str) -> None:
-    name, images = f"{own}:build", tf.constant(_images(16))
+    name, images = f"{own}:build", tf.constant(references.images(16))
     usual, other = _build(name, 16), _build(name, 16, products=Products(conv1x1=True, filter_gradients=True))
     values = _values(usual)
     wanted = usual.call(values, images, training=False)[0].numpy()
@@ -269,33 +264,26 @@ def test_initial_values_are_drawn_from_seeds_at_run_time(own: str) -> None:
 @pytest.mark.slow
 @rotating(("precision", "xla"), [("fp32", "jit"), ("bf16", "off"), ("fp16", "off")], first=1)
 def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["jit", "off"]) -> None:
-    plan = device_plan.plan(Devices(), shared_on="cpu")
+    plan = on_cpus(1)
     model = _build(f"{own}:build", 16, precision=precision)
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=8, image_size=16, data_format="NHWC", num_classes=CLASSES, seed=1
         )
-        step = training_step.build_training_step(
-            model,
-            tower_input.synthetic(plan.towers, wanted),
-            plan,
-            manager=factory.make("independent", plan.place, shared_devices=plan.shared, modifiers=Modifiers()),
-            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
-            computing=training_step.Computing(xla=xla),
-        )
+        inputs = tower_input.synthetic(plan.towers, wanted)
+        step, _ = step_of(model, inputs, plan, weight_decay=4e-5, computing=Computing(xla=xla))
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             step.initialize(session)
-            losses = [step.run(session) for _ in range(8)]
+            losses = [step.take(session) for _ in range(8)]
     assert np.isfinite(losses).all() and min(losses[4:]) < losses[0]
 
 
 def test_its_dense_layers_are_divided_and_its_stages_cut(own: str) -> None:
-    assert [layer.outputs for layer in splitting.split(_build(f"{own}:build", 16)).tail] == [12, 0, CLASSES]
+    assert [layer.outputs for layer in parts.split(_build(f"{own}:build", 16)).tail] == [12, 0, CLASSES]
     model = _build(f"{own}:sequential", 16)
-    parts = pipeline_stages.cut(model, pipeline_stages.cut_points(model)[1:3])
-    assert len(parts) == 3 and sum(len(part.variables) for part in parts) == len(model.variables)
-    assert pipeline_stages.cut_points(_build(f"{own}:build", 16)) == [], "it calls a layer twice"
+    stages = parts.cut(model, parts.cut_points(model)[1:3])
+    assert len(stages) == 3 and sum(len(stage.variables) for stage in stages) == len(model.variables)
+    assert parts.cut_points(_build(f"{own}:build", 16)) == [], "it calls a layer twice"
 
 
 def test_its_operations_and_parameters_are_counted_by_kind(own: str) -> None:

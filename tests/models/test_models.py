@@ -13,7 +13,6 @@ import tensorflow as tf
 from benchmarks.data.pipeline import tower_input
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import objectives, optimizers, training_step
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.layers import FusedBatchNorm, SeparateBatchNorm
@@ -21,9 +20,7 @@ from models.model_spec import ModelSpec
 from tests.support import models
 from tests.support.models import every_model, every_model_in_parts, small_and_whole_models, small_models
 from tests.support.rotation import rotating
-from variable_mgr import factory
-from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
+from tests.support.steps import on_cpus, step_of
 
 
 def _parameters(model: building.Model) -> int:
@@ -66,7 +63,7 @@ def test_no_variable_is_allocated_and_each_has_an_initial_value(spec: ModelSpec)
 
 def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independent", towers: int = 1) -> list[float]:
     """Losses of the default optimizer on one fixed batch per tower, dropout and all."""
-    plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
+    plan = on_cpus(towers)
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=batch,
@@ -76,22 +73,14 @@ def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independe
             num_classes=spec.classes + 1,
             seed=1,
         )
-        step = training_step.build_training_step(
-            models.build_spec(spec),
-            tower_input.synthetic(plan.towers, wanted),
-            plan,
-            manager=factory.make(
-                manager, Place(plan.towers, device_plan.HOST), shared_devices=plan.shared, modifiers=Modifiers()
-            ),
-            optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
-        )
+        inputs, rate = tower_input.synthetic(plan.towers, wanted), spec.learning_rate
+        step, _ = step_of(models.build_spec(spec), inputs, plan, manager, learning_rate=rate, weight_decay=4e-5)
         config = device_plan.session_config(Devices(num_devices=towers))
         # Optimising the graph takes longer than a few steps of it; runs of one tower do it.
         config.graph_options.rewrite_options.disable_meta_optimizer = towers > 1
         with tf.compat.v1.Session(config=config) as session:
             step.initialize(session)
-            return [step.run(session) for _ in range(steps)]
+            return [step.take(session) for _ in range(steps)]
 
 
 @small_and_whole_models

@@ -27,7 +27,7 @@ def fail(error: BaseException) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "words"),
     [
         (lambda: sys.exit(0), r"its code would end the process: sys.exit\(0\)"),
         (lambda: sys.exit("why"), r"its code would end the process: sys.exit\('why'\)"),
@@ -38,8 +38,8 @@ def fail(error: BaseException) -> Callable[[], None]:
         (lambda: os.fork(), r"its code would divide the process in two, by os.fork\(\): use subprocess"),
     ],
 )
-def test_what_would_end_or_divide_the_process_is_an_error(code: Callable[[], object], said: str) -> None:
-    with pytest.raises(OutsideCodeError, match=said), contained():
+def test_what_would_end_or_divide_the_process_is_an_error(code: Callable[[], object], words: str) -> None:
+    with pytest.raises(OutsideCodeError, match=words), contained():
         code()
 
 
@@ -74,16 +74,16 @@ def test_what_stands_for_stdout_afterwards_is_restored(instead: object) -> None:
 
 
 def test_in_another_thread_an_interruption_is_the_codes_own() -> None:
-    said: list[str] = []
+    errors: list[str] = []
 
     def call() -> None:
         try:
             with contained():
                 raise KeyboardInterrupt
         except OutsideCodeError as error:
-            said.append(str(error))
+            errors.append(str(error))
 
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    assert said == ["its code would end the process: KeyboardInterrupt: ."]
+    assert errors == ["its code would end the process: KeyboardInterrupt: ."]

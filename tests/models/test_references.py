@@ -114,15 +114,8 @@ def _conv(values: Values, x: tf.Tensor, name: str, stride: int = 1) -> tf.Tensor
     return tf.nn.conv2d(tf.pad(x, [(0, 0), around, around, (0, 0)]), kernel, stride, "VALID")
 
 
-def _normal(values: Values, x: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor:
-    """Batch normalisation with the moving averages; without a scale if there is none."""
-    deviation = np.sqrt(values[f"{name}_bn/moving_variance"] + epsilon)
-    x = (x - values[f"{name}_bn/moving_mean"]) / deviation
-    return values.get(f"{name}_bn/gamma", 1.0) * x + values[f"{name}_bn/beta"]
-
-
 def _conv_bn(values: Values, x: tf.Tensor, name: str, stride: int = 1) -> tf.Tensor:
-    return _normal(values, _conv(values, x, name, stride), name)
+    return references.normal(values, _conv(values, x, name, stride), name, 1e-5)
 
 
 def _mean_logits(values: Values, x: tf.Tensor) -> tf.Tensor:
@@ -136,12 +129,12 @@ def _resnet_v2(values: Values, images: tf.Tensor, *, blocks: tuple[int, ...] = (
     for stage, count in enumerate(blocks, start=1):
         for block in range(1, count + 1):
             name, stride = f"stage{stage}_block{block}", 2 if block == 1 and stage > 1 else 1
-            before = tf.nn.relu(_normal(values, x, name, 1e-3))
+            before = tf.nn.relu(references.normal(values, x, name, 1e-3))
             shortcut = _conv(values, before, f"{name}_shortcut", stride) if block == 1 else x
             y = tf.nn.relu(_conv_bn(values, before, f"{name}_conv1", stride))
             y = tf.nn.relu(_conv_bn(values, y, f"{name}_conv2"))
             x = shortcut + _conv(values, y, f"{name}_conv3")
-    return _mean_logits(values, tf.nn.relu(_normal(values, x, "final", 1e-3)))
+    return _mean_logits(values, tf.nn.relu(references.normal(values, x, "final", 1e-3)))
 
 
 def _small_resnet(values: Values, images: tf.Tensor, *, blocks: int, v2: bool = False) -> tf.Tensor:
@@ -152,11 +145,11 @@ def _small_resnet(values: Values, images: tf.Tensor, *, blocks: int, v2: bool = 
         if block == 1 and stage > 1:
             stride = 2
             shortcut = tf.concat([x[:, ::2, ::2], tf.zeros_like(x[:, ::2, ::2])], axis=-1)
-        y = tf.nn.relu(_normal(values, x, name, 1e-3)) if v2 else x
+        y = tf.nn.relu(references.normal(values, x, name, 1e-3)) if v2 else x
         y = tf.nn.relu(_conv_bn(values, y, f"{name}_conv1", stride))
         y = _conv(values, y, f"{name}_conv2")
-        x = y + shortcut if v2 else tf.nn.relu(_normal(values, y, f"{name}_conv2") + shortcut)
-    return _mean_logits(values, tf.nn.relu(_normal(values, x, "final", 1e-3)) if v2 else x)
+        x = y + shortcut if v2 else tf.nn.relu(references.normal(values, y, f"{name}_conv2", 1e-5) + shortcut)
+    return _mean_logits(values, tf.nn.relu(references.normal(values, x, "final", 1e-3)) if v2 else x)
 
 
 def _densenet(values: Values, images: tf.Tensor, *, layers: int) -> tf.Tensor:
@@ -164,23 +157,20 @@ def _densenet(values: Values, images: tf.Tensor, *, layers: int) -> tf.Tensor:
     x = _conv(values, images, "stem")
     for block in (1, 2, 3):
         for name in (f"block{block}_layer{number}" for number in range(1, layers + 1)):
-            x = tf.concat([x, _conv(values, tf.nn.relu(_normal(values, x, name)), f"{name}_conv")], axis=-1)
+            x = tf.concat(
+                [x, _conv(values, tf.nn.relu(references.normal(values, x, name, 1e-5)), f"{name}_conv")], axis=-1
+            )
         if block < 3:
             name = f"transition{block}"
-            x = _conv(values, tf.nn.relu(_normal(values, x, name)), f"{name}_conv")
+            x = _conv(values, tf.nn.relu(references.normal(values, x, name, 1e-5)), f"{name}_conv")
             x = (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
-    return _mean_logits(values, tf.nn.relu(_normal(values, x, "final")))
+    return _mean_logits(values, tf.nn.relu(references.normal(values, x, "final", 1e-5)))
 
 
 def _alexnet(values: Values, images: np.ndarray) -> tf.Tensor:
     """AlexNet as tf_cnn_benchmarks has it."""
 
-    def conv(x: tf.Tensor, name: str, stride: int = 1, padding: str = "SAME") -> tf.Tensor:
-        return tf.nn.relu(tf.nn.conv2d(x, values[f"{name}/kernel"], stride, padding) + values[f"{name}/bias"])
-
-    def dense(x: tf.Tensor, name: str) -> tf.Tensor:
-        return x @ values[f"{name}/kernel"] + values[f"{name}/bias"]
-
+    conv, dense = (functools.partial(make, values) for make in (references.conv, references.dense))
     x = tf.nn.max_pool2d(conv(images, "conv1", 4, "VALID"), 3, 2, "VALID")
     x = tf.nn.max_pool2d(conv(x, "conv2"), 3, 2, "VALID")
     x = tf.nn.max_pool2d(conv(conv(conv(x, "conv3"), "conv4"), "conv5"), 3, 2, "VALID")

@@ -18,27 +18,12 @@ from tests.support import models, references
 from tests.support.references import Values
 
 
-def _conv(values: Values, x: tf.Tensor, name: str, stride: int = 1, padding: str = "SAME") -> tf.Tensor:
-    return tf.nn.relu(tf.nn.conv2d(x, values[f"{name}/kernel"], stride, padding) + values[f"{name}/bias"])
-
-
-def _dense(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
-    return x @ values[f"{name}/kernel"] + values[f"{name}/bias"]
-
-
 def _flat(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [x.shape[0], -1])
 
 
-def _normal(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
-    """Batch normalisation with the moving averages, without a scale if there is none."""
-    deviation = np.sqrt(values[f"{name}_bn/moving_variance"] + 1e-3)
-    x = (x - values[f"{name}_bn/moving_mean"]) / deviation
-    return values.get(f"{name}_bn/gamma", 1.0) * x + values[f"{name}_bn/beta"]
-
-
 def _googlenet(values: Values, images: np.ndarray) -> tf.Tensor:
-    conv = functools.partial(_conv, values)
+    conv = functools.partial(references.conv, values)
 
     def module(x: tf.Tensor, name: str) -> tf.Tensor:
         b3, b5 = (conv(conv(x, f"{name}_{size}_reduce"), f"{name}_{size}") for size in ("3x3", "5x5"))
@@ -51,22 +36,22 @@ def _googlenet(values: Values, images: np.ndarray) -> tf.Tensor:
         for letter in letters:
             x = module(x, f"inception{stage}{letter}")
         x = tf.nn.max_pool2d(x, 3, 2, "SAME") if stage < 5 else x
-    return _dense(values, tf.reduce_mean(x, axis=(1, 2)), "logits")
+    return references.dense(values, tf.reduce_mean(x, axis=(1, 2)), "logits")
 
 
 def _overfeat(values: Values, images: np.ndarray) -> tf.Tensor:
-    conv = functools.partial(_conv, values)
+    conv = functools.partial(references.conv, values)
     x = tf.nn.max_pool2d(conv(images, "conv1", 4, "VALID"), 2, 2, "VALID")
     x = tf.nn.max_pool2d(conv(x, "conv2", 1, "VALID"), 2, 2, "VALID")
     x = _flat(tf.nn.max_pool2d(conv(conv(conv(x, "conv3"), "conv4"), "conv5"), 2, 2, "VALID"))
-    x = tf.nn.relu(_dense(values, tf.nn.relu(_dense(values, x, "fc6")), "fc7"))
-    return _dense(values, x, "logits")
+    x = tf.nn.relu(references.dense(values, tf.nn.relu(references.dense(values, x, "fc6")), "fc7"))
+    return references.dense(values, x, "logits")
 
 
 def _lenet(values: Values, images: np.ndarray) -> tf.Tensor:
-    x = tf.nn.max_pool2d(_conv(values, images, "conv1"), 2, 2, "VALID")
-    x = tf.nn.max_pool2d(_conv(values, x, "conv2"), 2, 2, "VALID")
-    return _dense(values, tf.nn.relu(_dense(values, _flat(x), "fc3")), "logits")
+    x = tf.nn.max_pool2d(references.conv(values, images, "conv1"), 2, 2, "VALID")
+    x = tf.nn.max_pool2d(references.conv(values, x, "conv2"), 2, 2, "VALID")
+    return references.dense(values, tf.nn.relu(references.dense(values, _flat(x), "fc3")), "logits")
 
 
 def _alexnet_cifar10(values: Values, images: np.ndarray) -> tf.Tensor:
@@ -75,10 +60,10 @@ def _alexnet_cifar10(values: Values, images: np.ndarray) -> tf.Tensor:
         near = np.abs(channels[:, np.newaxis] - channels) <= 4
         return x / (1 + 0.001 / 9 * tf.square(x) @ near.astype(np.float32)) ** 0.75
 
-    x = norm(tf.nn.max_pool2d(_conv(values, images, "conv1"), 3, 2, "SAME"))
-    x = tf.nn.max_pool2d(norm(_conv(values, x, "conv2")), 3, 2, "SAME")
-    x = tf.nn.relu(_dense(values, tf.nn.relu(_dense(values, _flat(x), "fc3")), "fc4"))
-    return _dense(values, x, "logits")
+    x = norm(tf.nn.max_pool2d(references.conv(values, images, "conv1"), 3, 2, "SAME"))
+    x = tf.nn.max_pool2d(norm(references.conv(values, x, "conv2")), 3, 2, "SAME")
+    x = tf.nn.relu(references.dense(values, tf.nn.relu(references.dense(values, _flat(x), "fc3")), "fc4"))
+    return references.dense(values, x, "logits")
 
 
 def _inception4(values: Values, images: np.ndarray) -> tf.Tensor:
@@ -86,7 +71,7 @@ def _inception4(values: Values, images: np.ndarray) -> tf.Tensor:
 
     def conv(x: tf.Tensor, name: str, stride: int = 1, padding: str = "SAME") -> tf.Tensor:
         x = tf.nn.conv2d(x, values[f"{name}/kernel"], stride, padding)
-        return tf.nn.relu(_normal(values, x, name))
+        return tf.nn.relu(references.normal(values, x, name, 1e-3))
 
     def chain(x: tf.Tensor, *names: str) -> tf.Tensor:
         for name in names:
@@ -122,11 +107,11 @@ def _inception4(values: Values, images: np.ndarray) -> tf.Tensor:
         double = ("double_reduce", "double_a", "double_b")
         split = [("3x3_reduce", "3x3_a"), ("3x3_reduce", "3x3_b"), (*double, "double_c"), (*double, "double_d")]
         x = block(x, f"mixed8_{number}", [("1x1",), *split])
-    return _dense(values, tf.reduce_mean(x, axis=(1, 2)), "logits")
+    return references.dense(values, tf.reduce_mean(x, axis=(1, 2)), "logits")
 
 
 def _project(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
-    return _normal(values, tf.nn.conv2d(x, values[f"{name}/kernel"], 1, "SAME"), name)
+    return references.normal(values, tf.nn.conv2d(x, values[f"{name}/kernel"], 1, "SAME"), name, 1e-3)
 
 
 def _separable(values: Values, x: tf.Tensor, name: str, stride: int = 1) -> tf.Tensor:
@@ -186,7 +171,7 @@ def _nasnet_cifar10(values: Values, images: np.ndarray) -> tf.Tensor:
             before, x = x, _reduction_cell(values, x, before, f"stage{stage}_reduction")
         for cell in range(1, 7):
             before, x = x, _normal_cell(values, x, before, f"stage{stage}_cell{cell}")
-    return _dense(values, tf.reduce_mean(tf.nn.relu(x), axis=(1, 2)), "logits")
+    return references.dense(values, tf.reduce_mean(tf.nn.relu(x), axis=(1, 2)), "logits")
 
 
 DEFINITIONS: dict[str, tuple[Callable[[Values, np.ndarray], tf.Tensor], int]] = {

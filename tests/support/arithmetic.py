@@ -6,13 +6,15 @@ import functools
 
 import numpy as np
 
+from benchmarks.cluster.member import Alone
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.verify import cases, oracle
+from benchmarks.verify import comparisons, oracle
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 
 NO_MODIFIERS = Modifiers()
+_SECONDS = 600.0
 
 
 def scalar_error(
@@ -21,7 +23,8 @@ def scalar_error(
     """Trains two scalars and returns the error against NumPy."""
     plan = device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
     rule, options = expected.Rule(optimizer), device_plan.session_config(Devices(num_devices=towers))
-    got = oracle.trained(cases.maker(manager, plan, modifiers), plan, rule, options)
+    training = oracle.Training(plan, options, Alone(), _SECONDS)
+    got = oracle.trained(training, comparisons.maker(manager, plan, modifiers), rule)
     return got.error(expected.of_manager(manager, modifiers, rule, towers))
 
 
@@ -29,17 +32,17 @@ def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
     """Trains a small network and returns the error against one device that has the batches of all towers."""
     plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
     got = oracle.convolutional_weights(
-        cases.maker(manager, plan, modifiers),
-        plan,
+        oracle.Training(plan, device_plan.session_config(Devices(num_devices=towers)), Alone(), _SECONDS),
+        comparisons.maker(manager, plan, modifiers),
         towers,
-        device_plan.session_config(Devices(num_devices=towers)),
         divided=modifiers.fc_model_parallel,
     )
-    return cases.largest_difference(got, _weights_of_one_device(towers))
+    return comparisons.largest_difference(got, _weights_of_one_device(towers))
 
 
 @functools.cache
 def _weights_of_one_device(towers: int) -> dict[str, np.ndarray]:
     plan = device_plan.plan(Devices(), shared_on="cpu")
-    make = cases.maker("replicated", plan, NO_MODIFIERS)
-    return oracle.convolutional_weights(make, plan, towers, device_plan.session_config(Devices()))
+    make = comparisons.maker("replicated", plan, NO_MODIFIERS)
+    training = oracle.Training(plan, device_plan.session_config(Devices()), Alone(), _SECONDS)
+    return oracle.convolutional_weights(training, make, towers)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
-import pickle
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,10 @@ import tensorflow as tf
 
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import Layout
-from benchmarks.data.sources.local_files import load_arrays
 from benchmarks.data.sources.tfrecord import Defect
 
 KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
-KINDS_OF_JPEGS = ("not_jpeg", "png", "cmyk")  # not of photos stored as pixels
-_BAD_LABEL, _BAD_SMALL_LABEL = 4711, 200
+_BAD_LABEL = 4711
 
 
 def corrupt_middle(directory: Path, kind: str) -> Defect:
@@ -29,7 +26,7 @@ def corrupt_middle(directory: Path, kind: str) -> Defect:
 
 def corrupt(file: Path, kind: str) -> Defect:
     """Damages the middle record of a TFRecord file by one of `KINDS`, and returns the defect."""
-    records = list(tfrecord.records(file))
+    records = list(tfrecord.walk(file))
     chosen = records[len(records) // 2]
     layout = imagenet_files.layout_of([file])
     middle = chosen.offset + len(chosen.payload) // 2
@@ -57,6 +54,13 @@ def _changed(payload: bytes, layout: Layout, kind: str) -> bytes:
     return bytes(example.SerializeToString())
 
 
+def state_length(file: Path, length: int) -> None:
+    """Replaces the length of a file's first record, with its right checksum."""
+    stated = struct.pack("<Q", length)
+    with file.open("r+b") as opened:
+        opened.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+
+
 def damaged_image(encoded: bytes, kind: str) -> bytes:
     """Returns a JPEG with a kind of damage; `truncated` and `zero_length` are for pixels, too."""
     if kind == "truncated":
@@ -75,22 +79,3 @@ def damaged_image(encoded: bytes, kind: str) -> bytes:
         Image.fromarray(np.asarray(pixels)).convert("CMYK").save(buffer, format="JPEG")
         return buffer.getvalue()
     raise AssertionError(f"{kind} is not about images")
-
-
-def corrupt_small_images(files: list[Path], kind: str) -> Path:
-    """Damages the first file (`cut_file`), or the one with labels (`bad_label`), and returns it."""
-    if kind == "cut_file":
-        os.truncate(files[0], files[0].stat().st_size - 100)
-        return files[0]
-    file = next((file for file in files if "labels" in file.name), files[0])
-    data = bytearray(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
-    if file.suffix == ".bin":
-        data[0] = _BAD_SMALL_LABEL
-    elif "labels" in file.name:
-        data[8] = _BAD_SMALL_LABEL
-    else:
-        batch = load_arrays(bytes(data))
-        batch[b"labels"][0] = _BAD_SMALL_LABEL
-        data = bytearray(pickle.dumps(batch, protocol=2))
-    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
-    return file

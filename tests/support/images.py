@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import host_pipeline, input_stages
+from benchmarks.data.pipeline import input_pipeline, input_stages
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.sources.bad_records import Skipping
@@ -50,9 +50,9 @@ def take_batches(
     **changes: Any,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of uint8 photos and labels, as one worker of several reads them."""
-    source = host_pipeline.find_source("imagenet", str(directory), options.split)
+    source = input_pipeline.find_source("imagenet", str(directory), options.split)
     skips = Skipping(source.files) if skipping else None
-    return take(lambda: host_pipeline.batches(source, spec(**changes), options, skips), count)
+    return take(lambda: input_pipeline.batches(source, spec(**changes), options, skips), count)
 
 
 def read_towers(
@@ -62,9 +62,9 @@ def read_towers(
     wanted = spec(**changes)
     names = [f"/cpu:{i}" for i in range(towers)]
     with tf.Graph().as_default():
-        source = host_pipeline.find_source("imagenet", str(directory), "train")
-        batches = host_pipeline.configured(host_pipeline.batches(source, wanted, USUAL), USUAL, towers)
-        inputs, initializers = host_pipeline.deal(
+        source = input_pipeline.find_source("imagenet", str(directory), "train")
+        batches = input_pipeline.configured(input_pipeline.batches(source, wanted, USUAL), USUAL, towers)
+        inputs, initializers = input_pipeline.deal(
             batches, names, DATA_SETS["imagenet"], wanted.data_format, in_turn=in_turn, pipelined=pipelined
         )
         fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]
@@ -87,13 +87,13 @@ def measure_by_count(monkeypatch: pytest.MonkeyPatch, batches: int = 1) -> None:
 
 def labels_of(directory: Path) -> list[int]:
     """Returns the labels of a data set, sorted."""
-    payloads = [record.payload for file in sorted(directory.glob("train-*")) for record in tfrecord.records(file)]
+    payloads = [record.payload for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
     return sorted(features_of(payload)[INCEPTION.label].int64_list.value[0] for payload in payloads)
 
 
 def rewrite(file: Path, number: int, change: Callable[[Any], None]) -> None:
     """Writes a shard again with the features of one record changed."""
-    payloads = [record.payload for record in tfrecord.records(file)]
+    payloads = [record.payload for record in tfrecord.walk(file)]
     example = tf.train.Example.FromString(payloads[number])
     change(example.features.feature)
     payloads[number] = example.SerializeToString()
@@ -108,7 +108,7 @@ def to_tfds(directory: Path, target: Path) -> None:
     files = sorted(directory.glob("train-*"))
     for number, file in enumerate(files):
         with (target / f"imagenet2012-train.tfrecord-{number:05d}-of-{len(files):05d}").open("wb") as opened:
-            for record in tfrecord.records(file):
+            for record in tfrecord.walk(file):
                 old = features_of(record.payload)
                 label = old[INCEPTION.label].int64_list.value[0] - 1
                 example = tf.train.Example()
@@ -121,7 +121,7 @@ def to_tfds(directory: Path, target: Path) -> None:
 def to_folder(directory: Path, target: Path) -> None:
     """Writes the photos of a data set into a folder for each class."""
     for file in sorted(directory.glob("train-*")):
-        for record in tfrecord.records(file):
+        for record in tfrecord.walk(file):
             old = features_of(record.payload)
             folder = target / f"n{old[INCEPTION.label].int64_list.value[0]:08d}"
             folder.mkdir(parents=True, exist_ok=True)

@@ -99,3 +99,20 @@ def translated(theirs: Values, layers: Pairs) -> dict[str, np.ndarray]:
         elif f"{other}/bias" in theirs:
             ours[f"{mine}/bias"] = theirs[f"{other}/bias"]
     return ours
+
+
+def normal(values: Values, x: tf.Tensor, name: str, epsilon: float) -> tf.Tensor:
+    """Batch normalisation with the moving averages; without a scale if there is none."""
+    deviation = np.sqrt(values[f"{name}_bn/moving_variance"] + epsilon)
+    x = (x - values[f"{name}_bn/moving_mean"]) / deviation
+    return values.get(f"{name}_bn/gamma", 1.0) * x + values[f"{name}_bn/beta"]
+
+
+def conv(values: Values, x: tf.Tensor, name: str, stride: int = 1, padding: str = "SAME") -> tf.Tensor:
+    """A convolution with a bias and a ReLU."""
+    return tf.nn.relu(tf.nn.conv2d(x, values[f"{name}/kernel"], stride, padding) + values[f"{name}/bias"])
+
+
+def dense(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
+    """A dense layer without an activation."""
+    return x @ values[f"{name}/kernel"] + values[f"{name}/bias"]

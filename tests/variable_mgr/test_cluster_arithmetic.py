@@ -21,7 +21,7 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
-from benchmarks.verify import cluster_cases, verify_verb
+from benchmarks.verify import cases, comparisons, verify_verb
 from benchmarks.verify.cases import Case, CaseResult
 from models import building
 from tests.support.clusters import free_addresses
@@ -44,7 +44,7 @@ OTHERS = {
     ("distributed_replicated computing gradients without applying them", "no change"),
 }
 CASES = [
-    case for case in cluster_cases.cases() if case.reference == "momentum" or (case.title, case.reference) in OTHERS
+    case for case in cases.cluster_cases() if case.reference == "momentum" or (case.title, case.reference) in OTHERS
 ]
 
 pytestmark = pytest.mark.xdist_group("cluster_arithmetic")  # they share one cluster
@@ -91,7 +91,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
     def work(cluster: Cluster, target: str) -> None:
         team = _team(cluster, server_config, target)
         try:
-            for result in cluster_cases.results(chosen.devices, team):
+            for result in comparisons.results(chosen.devices, team=team):
                 if team.is_leader:
                     found[result.case] = result
         except Exception as error:
@@ -103,7 +103,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
         if cluster.own.has_towers
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_cases, "cases", lambda: iter(CASES))
+        patch.setattr(cases, "cluster_cases", lambda: iter(CASES))
         patch.setattr(building, "stateless_building", one_builds_at_a_time)
         for thread in threads:
             thread.start()

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.cluster_spec import Cluster, Task
-from benchmarks.devices import device_plan
-from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import factory
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
-from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
-from variable_mgr.reductions.all_reduce import AllReduce
-from variable_mgr.reductions.all_reduce_spec import Range, SpecError
 
 WITH_PS = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 1))
 WITHOUT_PS = Cluster(ps=(), workers=("h:2", "h:3"), own=Task("worker", 1))
@@ -74,32 +64,6 @@ def test_gradients_of_parameter_server_travel_between_processes_only() -> None:
 # Specs of two levels.
 
 
-def test_a_spec_of_two_levels_is_read() -> None:
-    spec = "pscpu/xring:32K:psgpu/rechd#2"
-    assert all_reduce_spec.parse(spec) == (Range("pscpu/xring", 1, 2**15), Range("psgpu/rechd", 2))
-    assert all_reduce_spec.describe(all_reduce_spec.parse(spec)) == spec
-    assert find_algorithm("pscpu/xring").meaning.startswith(
-        f"inside a worker {ALGORITHMS['pscpu'].meaning}, then across workers"
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "hint"), [("pscpu/xrng", "xring"), ("pscpuu/xring", "pscpu"), ("rech/xring", "rechd")]
-)
-def test_the_half_that_is_unknown_is_named(spec: str, hint: str) -> None:
-    unknown = next(half for half in spec.split("/") if half not in ALGORITHMS)
-    with pytest.raises(SpecError, match=f"^There is no algorithm '{unknown}'. Did you mean '{hint}'"):
-        all_reduce_spec.parse(spec)
-    refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), _place("without ps", IN_GRAPH))
-    assert refused is not None and refused.startswith(f"--all_reduce_spec: There is no algorithm '{unknown}'.")
-
-
-@pytest.mark.parametrize("spec", ["/xring", "pscpu/", "pscpu/xring/rechd", "pscpu//xring", "pscpu#2/xring"])
-def test_more_or_less_than_two_levels_are_no_spec(spec: str) -> None:
-    with pytest.raises(SpecError, match="is no range: give an algorithm"):
-        all_reduce_spec.parse(spec)
-
-
 def test_two_levels_are_for_one_client_that_drives_several_workers() -> None:
     modifiers = Modifiers(all_reduce_spec="pscpu/xring")
     refused = why_not("replicated", modifiers, _place("one", "replicated"))
@@ -125,85 +89,3 @@ def test_each_level_is_asked_about_its_own_towers(spec: str, workers: int, tower
     place = cluster_spec.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
     refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), place)
     assert refused is None if words is None else words in str(refused)
-
-
-# Names of this process' CPU that differ, so that its devices look like those of several workers.
-HOSTS = ("/cpu:0", "/device:CPU:0", "/job:localhost/cpu:0")
-SHAPES = ((), (5,), (3, 2), (1,), (4,), (2, 2, 2))
-
-
-def _mean(spec: str, workers: int, towers: int) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-    """Reduces small whole numbers on devices of this process; returns what each tower has, and the means."""
-    count = workers * towers
-    hosts = tuple(host for host in HOSTS[:workers] for _ in range(towers))
-    place = Place(tuple(f"/cpu:{index}" for index in range(count)), device_plan.HOST, hosts=hosts)
-    generator = np.random.default_rng(5)
-    # Multiples of the number of towers: every mean is exact, in whichever order it is taken.
-    values = [[(count * generator.integers(-9, 9, shape)).astype("float32") for shape in SHAPES] for _ in range(count)]
-    with tf.Graph().as_default():
-        given = []
-        for device, tensors in zip(place.towers, values, strict=True):
-            with tf.device(device):
-                # A variable keeps graph optimisation from reducing constants ahead of time.
-                given.append([tf.Variable(tensor).read_value() for tensor in tensors])
-        means, operations = AllReduce(all_reduce_spec.parse(spec), place).mean(given)
-        session_config = device_plan.session_config(Devices(num_devices=count))
-        session_config.operation_timeout_in_ms = 120_000
-        with tf.compat.v1.Session(config=session_config) as session:
-            session.run(tf.compat.v1.global_variables_initializer())
-            got, _ = session.run([means, operations])
-    return got, [np.mean([tensors[i] for tensors in values], axis=0) for i in range(len(SHAPES))]
-
-
-TWO_LEVELS = (
-    "pscpu/pscpu",
-    "psgpu/xring",
-    "xring/rechd",
-    "rechd/psgpu",
-    "hierarchical/hierarchical",
-    "xring/psgpu#3",
-    "psgpu/pscpu:3:xring/xring#2:6:pscpu",
-)
-# Workers, and towers of each; the first two have several of both.
-CLUSTER_SHAPES = ((2, 2), (3, 2), (2, 1), (1, 3))
-NEED_POWERS_OF_TWO = {("xring/rechd", (3, 2)), ("rechd/psgpu", (1, 3))}
-
-
-@pytest.mark.parametrize(
-    ("spec", "shape"),
-    [
-        pytest.param(spec, shape, id=f"{spec}-{shape[0]}x{shape[1]}", marks=[pytest.mark.rotates] * (1 in shape))
-        for spec in TWO_LEVELS
-        for shape in CLUSTER_SHAPES
-        if (spec, shape) not in NEED_POWERS_OF_TWO
-    ],
-)
-def test_two_levels_are_the_mean_of_all_towers(spec: str, shape: tuple[int, int]) -> None:
-    _assert_means(*_mean(spec, *shape))
-
-
-def test_only_two_levels_that_need_powers_of_two_are_left_out() -> None:
-    for spec, (workers, towers) in itertools.product(TWO_LEVELS, CLUSTER_SHAPES):
-        cluster = Cluster(ps=(), workers=tuple(f"h:{n}" for n in range(workers)), own=Task("worker", 0))
-        place = cluster_spec.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
-        refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), place)
-        if (spec, (workers, towers)) in NEED_POWERS_OF_TWO:
-            assert refused is not None and "not 3" in refused
-        else:
-            assert refused is None
-
-
-@pytest.mark.parametrize("spec", ["collective/xring", "xring/collective", "collective:1:collective/collective"])
-def test_collectives_work_at_each_level(spec: str) -> None:
-    """All of a group's devices take part in every step, and always the same ones."""
-    _assert_means(*_mean(spec, 2, 2))
-
-
-def _assert_means(got: list[list[np.ndarray]], means: list[np.ndarray]) -> None:
-    for of_one in got:
-        for tensor, mean in zip(of_one, means, strict=True):
-            assert tensor.shape == mean.shape
-            np.testing.assert_allclose(tensor, mean, rtol=1e-6, atol=1e-6)
-    for of_one in got[1:]:
-        for tensor, first in zip(of_one, got[0], strict=True):
-            np.testing.assert_array_equal(tensor, first, "all towers must receive the same bits")

@@ -12,7 +12,7 @@ from benchmarks.cluster.cluster_spec import place
 from tests.support.arithmetic import scalar_error, weights_error
 from tests.support.rotation import rotating
 from variable_mgr import expected, factory
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS
 from variable_mgr.modifiers import Modifiers, why_not
 
 MODIFIERS: dict[str, Any] = {
@@ -63,6 +63,12 @@ def test_pairs_that_cannot_run_are_refused(manager: str, modifiers: Modifiers) -
     with pytest.raises(ValueError) as error:
         factory.make(manager, PLACE, shared_devices=(PLACE.host,), modifiers=modifiers)
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("name", MODIFIERS)
+def test_a_reference_loop_has_no_modifiers(name: str) -> None:
+    for loop in REFERENCE_LOOPS:
+        assert f"not with {loop}: " in str(why_not(loop, Modifiers(**{name: MODIFIERS[name]}), PLACE))
 
 
 def test_as_many_pairs_run_as_make_sense() -> None:

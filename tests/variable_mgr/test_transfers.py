@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.training.sent_bytes import manager_on_real_devices
+from benchmarks.config.variable_update import Variables
+from benchmarks.graph.sent_bytes import manager_on_real_devices
+from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
@@ -18,8 +20,8 @@ from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
 from variable_mgr.transfers import (
     DEVICE,
     HOST,
-    DividedLayers,
     Transfer,
+    between_divided_layers,
     busiest_server,
     by_kind,
     by_link,
@@ -54,10 +56,8 @@ VARIABLES = [
 def _sent(manager: str, towers: int, *, on_host: bool = True, **modifiers: object) -> list[Transfer]:
     shared_on = "cpu" if on_host else "gpu"
     spec = {"all_reduce_spec": "pscpu" if on_host else "psgpu"} if manager == "replicated" else {}
-    made = manager_on_real_devices(
-        manager, Modifiers(**{**spec, **modifiers}), device="cpu", towers=towers, shared_on=shared_on
-    )
-    return made.transfers(WEIGHTS)
+    variables = Variables(variable_update=manager, shared_on=shared_on, modifiers=Modifiers(**{**spec, **modifiers}))
+    return manager_on_real_devices(Devices(num_devices=towers), variables).transfers(WEIGHTS)
 
 
 @pytest.mark.row("S3.1")
@@ -214,9 +214,11 @@ def test_one_process_sends_nothing_to_others() -> None:
 @pytest.mark.parametrize("features_are_images", [False, True])
 def test_images_need_no_gradient(features_are_images: bool) -> None:
     """Two towers with 4 images each send 784 features, 100 hidden units and 10 logits to each other."""
-    layers = DividedLayers(4, 784, (100, 10), features_are_images=features_are_images)
+    sent = between_divided_layers(
+        2, batch_per_tower=4, features=784, outputs=(100, 10), features_are_images=features_are_images
+    )
     forward = 4 * (8 * 784 + 8 * 100 + 4 * 10)
     backward = forward - 4 * 8 * 784 * features_are_images
-    assert layers.transfers(2) == [
+    assert sent == [
         Transfer(DEVICE, DEVICE, forward + backward, 2 * 3 + 2 * (2 if features_are_images else 3), "activation")
     ]

@@ -1,17 +1,15 @@
-"""A/B comparisons of two builds that stand for run_bench.py: how fast each is, and what fails, is decided here."""
+"""A/B comparisons of two builds that stand for run_bench.py, in whole runs and with interleaved steps."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,78 +20,18 @@ from msgspec.structs import replace
 from benchmarks.cli import main
 from benchmarks.compare import builds as ab_builds
 from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.measure import interleaved_steps
 from benchmarks.process import subprocesses
 from results.gate import noise
 from results.gate.noise import Noise
 from results.loading import load
-from results.record import Record
+from tests.support.builds import Builds
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
-from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
+from tests.support.fake_runs import FakeRuns
 from tests.support.records import fake_run
 
 # Of the runs of `trivial` in their usual batch.
 KEY = fake_run(model="trivial").identity.config_key
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Build:
-    """What a side's runs do.
-
-    Attributes:
-        name: in the list of what was started.
-        rate: images per second, of models without one of their own.
-        rates: of models.
-        noise: standard deviation of a run's rate, as a share.
-        crashes: numbers of the runs that crash, from 1, warm-up runs not counted.
-        refuses: models and managers.
-        batch: images per device that it runs, whatever its flags say.
-        environment: what its records say beside the usual.
-        raises: a signal to the whole comparison, while it runs.
-    """
-
-    name: str = ""
-    rate: float = 100.0
-    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    noise: float = 0.002
-    crashes: Sequence[int] = ()
-    refuses: Sequence[str] = ()
-    batch: int = 32
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    raises: int | None = None
-
-
-class Builds:
-    """Runs the builds that a test compares, and notes each run."""
-
-    def __init__(self) -> None:
-        self.named: dict[str, Build] = {}
-        self.order: list[str] = []
-        self._numbers: Counter[str] = Counter()
-
-    def side(self, name: str, **does: Any) -> str:
-        """Returns the flag of a side whose runs do this."""
-        self.named[name] = Build(name=name, **does)
-        return f"--{name}_command={sys.executable} {name}"
-
-    def __call__(self, run: FakeRun) -> Record | Failure:
-        program, flags = run.words[1], run.flags
-        build = self.named.get(program) or Build(**json.loads(Path(program).read_text()))
-        model, is_warmup = flags["model"], "warmup" in flags["output_dir"]
-        what = f"{build.name} {model}"
-        self.order.append(f"warmup {what}" if is_warmup else what)
-        self._numbers[what] += not is_warmup
-        number = self._numbers[what]
-        if build.raises:
-            interrupt(build.raises)
-        if number in build.crashes and not is_warmup:
-            return Failure(returncode=-signal.SIGSEGV, stderr="it broke here")
-        if {model, flags.get("variable_update")} & {*build.refuses}:
-            return Failure(returncode=2, stderr="run_bench: There is no flag --new.")
-        rate = build.rates.get(model, build.rate)
-        rate *= 1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1)
-        made = fake_run(model=model, batch_per_device=build.batch, step_seconds=build.batch / rate)
-        environment = {**made.environment, "cpu_model": "a CPU", **build.environment}
-        return replace(made, environment=environment)
 
 
 @pytest.fixture
@@ -102,12 +40,6 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     made = Builds()
     monkeypatch.setattr(subprocesses, "supervise", FakeRuns(made))
     return made
-
-
-@pytest.fixture
-def side(builds: Builds) -> Callable[..., str]:
-    """Returns the flag of a side whose runs do what a `Build` says."""
-    return builds.side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,17 +57,24 @@ class Compared:
         return [finding["verdict"] for finding in self.findings]
 
 
+Ab = Callable[..., Compared]
+
+
 @pytest.fixture
-def ab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compared]:
-    """Runs the verb, in this process."""
+def ab(tmp_path: Path, builds: Builds, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ab:
+    """Runs the verb, in this process, on a base and a candidate that do what a `Build` says; or on revisions."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
-    def run(*arguments: str, models: str = "trivial") -> Compared:
+    def run(
+        *flags: str, models: str = "trivial", interleave: bool = False, base: dict[str, Any] | None = None, **does: Any
+    ) -> Compared:
         words = ["ab", "--device=cpu", f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
-        chosen = [f"--model={models}"] if models else []
-        status = main.dispatch([*words, *chosen, "--nosteps_in_turn", "--output_format=json", *arguments])
+        if not any(flag.startswith("--base") for flag in flags):
+            words += [builds.side("base", **(base or {})), builds.side("candidate", **does)]
+        words += [f"--model={models}", "--output_format=json", *([] if interleave else ["--nointerleave_steps"])]
+        status = main.dispatch([*words, *flags])
         shown = capsys.readouterr()
-        said = json.loads(shown.out) if shown.out else {"findings": [], "notes": [], "base": {}, "candidate": {}}
+        said = json.loads(shown.out)
         return Compared(status, said["findings"], said["notes"], [said["base"], said["candidate"]], shown.err)
 
     return run
@@ -143,12 +82,10 @@ def ab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("rate", "verdict", "status"),
-    [(100, "unchanged", ExitStatus.OK), (90, "regressed", ExitStatus.REGRESSED), (112, "improved", ExitStatus.OK)],
+    [(90, "regressed", ExitStatus.REGRESSED), (112, "improved", ExitStatus.OK)],
 )
-def test_a_change_of_rate_gets_its_verdict(
-    ab: Callable[..., Compared], side: Callable[..., str], rate: int, verdict: str, status: ExitStatus
-) -> None:
-    found = ab(side("base"), side("candidate", rate=rate))
+def test_a_change_of_rate_gets_its_verdict(ab: Ab, rate: int, verdict: str, status: ExitStatus) -> None:
+    found = ab(rate=rate)
     assert (found.verdicts, found.status) == ([verdict], status)
     (finding,) = found.findings
     assert finding["change"] == pytest.approx(rate / 100 - 1, abs=0.01)
@@ -157,10 +94,8 @@ def test_a_change_of_rate_gets_its_verdict(
     assert "round 1 of at most 15, trivial" in found.stderr and "candidate" in found.stderr
 
 
-def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(
-    ab: Callable[..., Compared], side: Callable[..., str]
-) -> None:
-    found = ab(side("base", batch=16), side("candidate", batch=8))
+def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(ab: Ab) -> None:
+    found = ab(base={"batch": 16}, batch=8)
     assert "1 x 16 against trivial" in found.stderr and "1 x 8: base 100" in found.stderr
     assert "1 x 32" not in found.stderr
     (note,) = found.notes
@@ -168,16 +103,8 @@ def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(
     assert note == f"The sides understand the same flags differently: {difference}."
 
 
-def test_noise_that_hides_the_answer_is_inconclusive(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    found = ab(side("base", noise=0.2), side("candidate", noise=0.2), "--max_rounds=6", "--nowarmup_round")
-    assert (found.verdicts, found.status) == (["inconclusive"], ExitStatus.UNDECIDED)
-    assert found.findings[0]["base_rounds"] == 6
-
-
-def test_rounds_alternate_which_side_is_first_and_end_when_all_is_decided(
-    ab: Callable[..., Compared], builds: Builds
-) -> None:
-    ab(builds.side("base"), builds.side("candidate"), models="trivial,mlp")
+def test_rounds_alternate_which_side_is_first_and_end_when_all_is_decided(ab: Ab, builds: Builds) -> None:
+    ab(models="trivial,mlp")
     warmup = [f"warmup {side} {model}" for model in ("trivial", "mlp") for side in ("base", "candidate")]
     pairs = [["base", "candidate"], ["candidate", "base"], ["base", "candidate"], ["candidate", "base"]]
     rounds = [f"{side} {model}" for pair in pairs for model in ("trivial", "mlp") for side in pair]
@@ -187,10 +114,8 @@ def test_rounds_alternate_which_side_is_first_and_end_when_all_is_decided(
     assert len(started) < 4 + 2 * 2 * 15, "nothing is run that is decided"
 
 
-def test_both_sides_keep_their_records_in_one_session(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
-) -> None:
-    ab(side("base"), side("candidate"))
+def test_both_sides_keep_their_records_in_one_session(ab: Ab, tmp_path: Path) -> None:
+    ab()
     sides = [load(tmp_path / "out" / name / "results.jsonl").records for name in ("base", "candidate")]
     assert len(sides[0]) == len(sides[1]) >= 5
     assert len({record.identity.session_id for records in sides for record in records} - {""}) == 1
@@ -198,13 +123,13 @@ def test_both_sides_keep_their_records_in_one_session(
     assert len(list((tmp_path / "out" / "candidate" / "logs").glob("*.log"))) == len(sides[1])
 
 
-def test_without_a_warm_up_there_is_none(ab: Callable[..., Compared], builds: Builds, tmp_path: Path) -> None:
-    ab(builds.side("base"), builds.side("candidate"), "--nowarmup_round")
+def test_without_a_warm_up_there_is_none(ab: Ab, builds: Builds, tmp_path: Path) -> None:
+    ab("--nowarmup_round")
     assert builds.order[0] == "base trivial" and not (tmp_path / "out" / "warmup").exists()
 
 
-def test_a_candidate_that_crashes_where_the_base_runs_has_failed(ab: Callable[..., Compared], builds: Builds) -> None:
-    found = ab(builds.side("base"), builds.side("candidate", crashes=[3, 4]), "--nowarmup_round")
+def test_a_candidate_that_crashes_where_the_base_runs_has_failed(ab: Ab, builds: Builds) -> None:
+    found = ab("--nowarmup_round", crashes=[3, 4])
     assert (found.verdicts, found.status) == (["failed"], ExitStatus.REGRESSED)
     reason = found.findings[0]["reason"]
     assert (
@@ -214,79 +139,140 @@ def test_a_candidate_that_crashes_where_the_base_runs_has_failed(ab: Callable[..
     assert builds.order.count("candidate trivial") == 4, "it was tried again, and then left"
 
 
-def test_one_crash_is_forgiven_and_noted(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    found = ab(side("base"), side("candidate", crashes=[2]))
+def test_one_crash_is_forgiven_and_noted(ab: Ab) -> None:
+    found = ab(crashes=[2])
     assert (found.verdicts, found.status) == (["unchanged"], ExitStatus.OK)
     assert len(found.notes) == 1 and "candidate failed, and was run again" in found.notes[0]
 
 
-def test_a_base_that_crashes_decides_nothing(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    found = ab(side("base", crashes=[1, 2]), side("candidate"))
+def test_a_base_that_crashes_decides_nothing(ab: Ab) -> None:
+    found = ab(base={"crashes": [1, 2]})
     assert (found.verdicts, found.status) == (["inconclusive"], ExitStatus.UNDECIDED)
     assert "The base did not run in round 1" in found.findings[0]["reason"]
     assert found.findings[0]["base_images_per_sec"] is None
 
 
-def test_a_candidate_that_refuses_what_the_base_runs_has_failed(ab: Callable[..., Compared], builds: Builds) -> None:
-    found = ab(builds.side("base"), builds.side("candidate", refuses=["mlp"]), models="trivial,mlp")
+def test_a_candidate_that_refuses_what_the_base_runs_has_failed(ab: Ab, builds: Builds) -> None:
+    found = ab(models="trivial,mlp", refuses=["mlp"])
     assert (found.verdicts, found.status) == (["unchanged", "failed"], ExitStatus.REGRESSED)
     assert "There is no flag --new" in found.findings[1]["reason"]
     assert builds.order.count("candidate mlp") == 1, "what is refused once is refused again"
 
 
-def test_a_combination_that_cannot_be_is_a_note(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    sides = [side(name, refuses=["independent"]) for name in ("base", "candidate")]
-    found = ab(*sides, "--variable_update=parameter_server,independent", "--staged_vars=true")
+def test_a_combination_that_cannot_be_is_a_note(ab: Ab) -> None:
+    refuses = {"refuses": ["independent"]}
+    found = ab("--variable_update=parameter_server,independent", "--staged_vars=true", base=refuses, **refuses)
     assert (found.verdicts, found.status) == (["unchanged"], ExitStatus.OK)
     (note,) = found.notes
     assert "--variable_update=independent" in note and "There is no flag --new" in note
 
 
-def test_a_suite_has_several_configurations(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
-) -> None:
-    (tmp_path / "suite.toml").write_text('[[grid]]\nmodel = ["trivial", "vgg16"]\n[[grid]]\nmodel = "trivial"\n')
-    found = ab(side("base"), side("candidate", rates={"vgg16": 85}), f"--suite={tmp_path / 'suite.toml'}", models="")
-    assert (found.verdicts, found.status) == (["unchanged", "regressed"], ExitStatus.REGRESSED)
-    assert [finding["title"].split(",")[0] for finding in found.findings] == ["trivial", "vgg16"]
-
-
-def test_the_threshold_is_that_of_the_user(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    assert ab(side("base"), side("candidate", rate=92), "--threshold=15").verdicts == ["unchanged"]
-    assert ab(side("base"), side("candidate", rate=97), "--threshold=2").verdicts == ["regressed"]
-
-
-def test_a_noisy_machine_has_a_threshold_of_its_own(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_noisy_machine_has_a_threshold_of_its_own(ab: Ab, tmp_path: Path) -> None:
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     noise.save(path, {KEY: Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
-    found = ab(side("base"), side("candidate", rate=92))
+    found = ab(rate=92)
     assert found.verdicts == ["unchanged"] and found.findings[0]["threshold"] == pytest.approx(0.12)
     assert len(found.notes) == 1 and "trivial, on it: the threshold is 12.0 %" in found.notes[0]
-    assert ab(side("base"), side("candidate", rate=92), "--threshold=5").verdicts == ["regressed"]
+    assert ab("--threshold=5", rate=92).verdicts == ["regressed"]
 
 
-def test_noise_that_cannot_be_read_ends_the_comparison(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
-) -> None:
+def test_noise_that_cannot_be_read_ends_the_comparison(ab: Ab, tmp_path: Path) -> None:
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     path.parent.mkdir(parents=True)
     path.write_text("{")
     with pytest.raises(DataError, match="run calibrate again"):
-        ab(side("base"), side("candidate"))
+        ab()
 
 
-def test_a_difference_of_software_is_named(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    found = ab(side("base"), side("candidate", environment={"tensorflow_version": "2.22.0"}))
+def test_a_difference_of_software_is_named(ab: Ab) -> None:
+    found = ab(environment={"tensorflow_version": "2.22.0"})
     assert "TensorFlow 2.21.0" in found.sides[0]["software"] and "TensorFlow 2.22.0" in found.sides[1]["software"]
     (note,) = found.notes
     assert "tensorflow_version is 2.21.0 in the base and 2.22.0 in the candidate" in note
 
 
-def test_unlike_hardware_is_refused(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+def test_unlike_hardware_is_refused(ab: Ab) -> None:
     with pytest.raises(UsageError, match="cpu_model is a CPU in the base and another in the candidate"):
-        ab(side("base"), side("candidate", environment={"cpu_model": "another"}))
+        ab(environment={"cpu_model": "another"})
+
+
+def rounds(tmp_path: Path) -> list[int]:
+    return [len(load(tmp_path / "out" / side / "results.jsonl").records) for side in ("base", "candidate")]
+
+
+def test_steps_are_interleaved_and_the_first_side_alternates(ab: Ab, builds: Builds, tmp_path: Path) -> None:
+    found = ab(interleave=True)
+    assert found.verdicts == ["unchanged"] and "whole runs" not in found.stderr
+    warmup, *pairs = builds.pairs
+    assert [warmup, *pairs[:3]] == ["bbcc" * 10, "bbcc" * 10, "ccbb" * 10, "bbcc" * 10]
+    assert rounds(tmp_path) == [len(pairs)] * 2
+
+
+@pytest.mark.parametrize("interleave", [False, True])
+def test_whole_runs_follow_each_other_if_steps_are_not_interleaved(
+    ab: Ab, builds: Builds, tmp_path: Path, interleave: bool
+) -> None:
+    found = ab(interleave=interleave, interleaves=not interleave)
+    assert found.status == ExitStatus.OK
+    _, *pairs = builds.pairs
+    assert pairs[:3] == ["b" * 20 + "c" * 20, "c" * 20 + "b" * 20, "b" * 20 + "c" * 20]
+    assert rounds(tmp_path) == [len(pairs)] * 2, "the warm-up has shown that a side does not interleave"
+    why = "whole runs were compared instead of interleaved steps: a side does not know how to interleave steps."
+    assert [why in note for note in found.notes] == [True] * interleave
+
+
+def test_no_steps_are_interleaved_without_a_warm_up_round(ab: Ab, builds: Builds) -> None:
+    ab("--nowarmup_round", interleave=True)
+    assert builds.pairs[0] == "b" * 20 + "c" * 20
+
+
+def test_runs_that_fail_only_together_follow_each_other(ab: Ab, builds: Builds) -> None:
+    found = ab(interleave=True, breaks=lambda number, interleaved: interleaved)
+    assert found.status == ExitStatus.OK and "started at once, the candidate failed. crash: " in found.stderr
+    assert "it broke here" in found.stderr
+    assert builds.taken.startswith("b" * 40 + "c" * 40 + "b" * 20)
+
+
+def test_a_pair_of_which_one_run_fails_is_repeated_with_interleaved_steps(ab: Ab, builds: Builds) -> None:
+    found = ab(interleave=True, breaks=lambda number, interleaved: number == 3)
+    assert found.status == ExitStatus.OK and "candidate failed, and was run again. crash: " in found.stderr
+    assert "whole runs" not in found.stderr
+    taken = builds.taken
+    assert taken == "bbcc" * 20 + "b" * 20 + "ccbb" * 10 + taken[140:], "the base was alone, and both ran again"
+    assert {taken[begin : begin + 4] for begin in range(140, len(taken), 4)} == {"bbcc", "ccbb"}
+
+
+@pytest.mark.parametrize(
+    ("stuck", "status"),
+    [("base", ExitStatus.UNDECIDED), ("candidate", ExitStatus.REGRESSED)],
+    ids=["base", "candidate"],
+)
+def test_the_side_that_takes_no_time_slice_is_named(
+    ab: Ab, builds: Builds, monkeypatch: pytest.MonkeyPatch, stuck: str, status: ExitStatus
+) -> None:
+    monkeypatch.setattr(interleaved_steps, "_LEAST_START_SECONDS", 0.1)
+    base = {"stuck": lambda number: stuck == "base" and number > 1}
+    found = ab(interleave=True, base=base, stuck=lambda number: stuck == "candidate" and number > 1)
+    assert found.status == status
+    waiting, shown = "candidate" if stuck == "base" else "base", found.stderr
+    assert f"a run of the {waiting} failed, and was run again. timeout: The other run of this pair has not" in shown
+    assert f"The {stuck} did not run in round 1: timeout: Killed because the run beside it waited in vain" in shown
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_noise_says_how_it_was_measured_and_counts_only_there(
+    ab: Ab, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_turn: bool
+) -> None:
+    places = [f"--output_dir={tmp_path / 'calibrated'}", f"--baselines_dir={tmp_path / 'baselines'}"]
+    words = ["calibrate", "--device=cpu", "--model=mlp", "--rounds=3", *places]
+    assert main.dispatch([*words, *([] if in_turn else ["--nointerleave_steps"])]) == ExitStatus.OK
+    path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
+    ((key, stored),) = noise.load(path).items()
+    assert stored.is_interleaved == in_turn
+    noise.save(path, {key: replace(stored, noise=0.1)})
+    capsys.readouterr()
+    (note,) = ab(interleave=True, models="mlp", rate=90).notes
+    assert ("the threshold is 20.0 %" if in_turn else "calibrate has measured the noise of whole runs") in note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,9 +310,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return made
 
 
-def test_a_revision_is_checked_out_and_removed(
-    ab: Callable[..., Compared], builds: Builds, repository: Repository, tmp_path: Path
-) -> None:
+def test_a_revision_is_checked_out_and_removed(ab: Ab, builds: Builds, repository: Repository, tmp_path: Path) -> None:
     found = ab("--base=HEAD~1", "--candidate=main")
     assert (found.verdicts, found.status) == (["regressed"], ExitStatus.REGRESSED)
     commit = repository.git("rev-parse", "HEAD~1")[:12]
@@ -335,23 +319,11 @@ def test_a_revision_is_checked_out_and_removed(
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
 
 
-def test_without_a_candidate_it_is_the_working_tree_as_it_is(
-    ab: Callable[..., Compared], builds: Builds, repository: Repository
-) -> None:
+def test_without_a_candidate_it_is_the_working_tree_as_it_is(ab: Ab, builds: Builds, repository: Repository) -> None:
     repository.suite.write_text('{"name": "uncommitted", "rate": 100}')
     found = ab("--base=HEAD~1")
     assert found.verdicts == ["unchanged"] and "this suite as it is" in found.sides[1]["name"]
     assert {line.split()[-2] for line in builds.order} == {"first", "uncommitted"}
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_removes_the_worktree(
-    ab: Callable[..., Compared], builds: Builds, repository: Repository, tmp_path: Path, number: int, status: int
-) -> None:
-    found = ab("--base=HEAD~1", builds.side("candidate", raises=number))
-    assert found.status == status and "The finished runs are in" in found.stderr
-    assert builds.order == ["warmup first trivial", "warmup candidate trivial"]
-    assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
 
 
 def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
@@ -454,16 +426,10 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
     ("arguments", "words"),
     [
         (["--device=cpu"], "set what to compare with"),
-        (["--candidate=HEAD"], "set what to compare with"),
         (["--base=a", "--base_command=true"], "--base and --base_command"),
-        (["--base=a", "--candidate=b", "--candidate_command=true"], "--candidate and --candidate_command"),
         (["--base_command=nowhere --x"], "there is no program 'nowhere'"),
-        (["--base_command="], "there is no program ''"),
         (["--base_command='a"], "No closing quotation"),
-        (["--base_command=true", "--max_rounds=5"], "it must be at least 6 (pairs of rounds"),
         (["--base_command=true", "--threshold=0"], "--threshold=0"),
-        (["--base_command=true", "--round_timeout_seconds=0"], "must be above 0"),
-        (["--base_command=true", "--model=vgg61"], "Did you mean 'vgg16'?"),
         (["--base_command=true", "word"], "'word' is not a flag"),
     ],
 )
@@ -474,11 +440,11 @@ def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: P
 
 
 def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(
-    builds: Builds, ab: Callable[..., Compared], tmp_path: Path
+    builds: Builds, ab: Ab, tmp_path: Path
 ) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(UsageError, match="Results cannot be written"):
-        ab(builds.side("base"), builds.side("candidate"))
+        ab()
     assert not builds.order
 
 

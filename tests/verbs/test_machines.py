@@ -176,7 +176,7 @@ def test_doctor_reports_gpus_that_tensorflow_has_no_code_for(
     run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(monkeypatch, V100, cudnn=NEW_CUDNN)
-    done = run_bench("doctor", "--noladder", "--device=cpu", "--output_format=json")
+    done = run_bench("doctor", "--nobreakdown", "--device=cpu", "--output_format=json")
     found = {one["name"]: one for one in json.loads(done.stdout)["observations"]}
     assert found["GPU 0 software"]["is_disturbing"] and "cuda-volta" in found["GPU 0 software"]["advice"]
     assert done.status == 3

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import console
-from benchmarks.doctor import host_checks
+from benchmarks.doctor import machine_checks
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
 from benchmarks.verify import cases
@@ -58,7 +58,7 @@ def prepared(tmp_path: Path, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cases, "cases", lambda: iter([case]))
     monkeypatch.setattr(subprocesses, "supervise", FakeRuns(record_of))
-    monkeypatch.setattr(host_checks, "look", list)
+    monkeypatch.setattr(machine_checks, "look", list)
     monkeypatch.setattr(device_peak, "roofline_apart", lambda *_: (None, "there is none"))
 
 

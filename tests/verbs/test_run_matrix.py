@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.cli.main import dispatch
@@ -43,19 +42,6 @@ def test_every_kind_of_model_and_every_manager_train(
     (record,) = records()
     assert record["status"] == "ok"
     assert record["derived"]["images_per_sec"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("manager", IN_ONE_PROCESS)
-@rotating("model", ["resnet20", "alexnet", "mlp"], first=1)
-def test_what_a_model_is_made_of_goes_with_every_manager(
-    train_here: TrainHere, fake_imagenet: Path, tmp_path: Path, model: str, manager: str
-) -> None:
-    """Batch norm, dropout and dense layers."""
-    log = train_here(*ON_CPU, *_real_data(model, fake_imagenet, tmp_path), f"--variable_update={manager}")
-    whole = 4 if manager == "local_sgd" else 2  # measured in rounds of 4 steps
-    assert np.isfinite(log.measured.losses).all() and len(log.measured.losses) == whole
-    assert log.weights_are_finite and not log.numbers.replica_drift
 
 
 def _real_data(model: str, imagenet: Path, directory: Path) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -27,8 +26,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine.provenance import describe_software
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run, sweep_verb
-from benchmarks.sweep.estimate import estimate_seconds
-from benchmarks.sweep.progress import SweepDisplay
+from benchmarks.sweep.progress import SweepDisplay, estimate_seconds
 from models import specs
 from results.loading import load
 from results.record import Record, Status, key_of
@@ -66,7 +64,7 @@ Sweep = Callable[..., Finished]
 
 
 @pytest.fixture
-def sweep(run_bench: Callable[..., Finished]) -> Sweep:
+def sweep(run_bench: Callable[..., Finished], runs: Runs) -> Sweep:
     """Sweeps a small model."""
     return lambda *arguments: run_bench("sweep", "--device=cpu", "--model=trivial", *arguments)
 
@@ -135,7 +133,8 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
         return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
     monkeypatch.setattr(subprocesses, "supervise", run_longer)
-    assert sweep_verb.run_sweep(values, [], program) == ExitStatus.RUN_FAILED
+    monkeypatch.setattr(isolated_run, "PROGRAM", program)
+    assert sweep_verb.run_sweep(values, []) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
     assert {batch: str(record.status) for batch, record in by_batch.items()} == {
         1: "ok",
@@ -163,7 +162,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     assert "garbage" not in shown.out.split("crash")[0]
 
 
-def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, tmp_path: Path) -> None:
     done = sweep("--variable_update=parameter_server,independent", "--staged_vars=true,false")
     assert done.status == ExitStatus.OK
     statuses = [(r.config["variable_update"], str(r.status)) for r in _records(tmp_path)]
@@ -177,7 +176,7 @@ def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, runs
     assert "--staged_vars goes with parameter_server" in skipped.reason
 
 
-def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep, runs: Runs) -> None:
+def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep) -> None:
     done = sweep("--variable_update=parameter_server", "--local_cluster=ps:1,worker:1;ps:1,worker:2", "--batch_size=8")
     assert done.status == ExitStatus.OK, done.stderr
     assert "[1/2] --local_cluster=ps:1,worker:1: " in done.stderr
@@ -198,7 +197,7 @@ def test_resume_says_what_is_left(sweep: Sweep, runs: Runs) -> None:
     assert "3 of 3 combinations: 1 run, about " in done.stdout and "; 2 done earlier." in done.stdout
 
 
-def test_repeats_are_interleaved_forth_and_back(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+def test_repeats_are_interleaved_forth_and_back(sweep: Sweep, tmp_path: Path) -> None:
     sweep("--num_gpus=1,2", "--batch_size=1,8", "--repeats=3")
     order = [_what(record)[:2] for record in _records(tmp_path)]
     forth = [(1, 1), (1, 2), (8, 1), (8, 2)]
@@ -210,9 +209,10 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     (tmp_path / "hangs").touch()
     code = (
         "import json, sys; from benchmarks.config import flag\n"
-        "from benchmarks.sweep import grid, sweep_verb\n"
+        "from benchmarks.sweep import grid, isolated_run, sweep_verb\n"
+        "isolated_run.PROGRAM = json.loads(sys.argv[2])\n"
         "values = flag.parse(json.loads(sys.argv[1]), grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values\n"
-        "sys.exit(sweep_verb.run(values, [], json.loads(sys.argv[2])))"
+        "sys.exit(sweep_verb.run_sweep(values, []))"
     )
     words = ["--device=cpu", "--model=trivial", *arguments]
     return subprocess.Popen(
@@ -376,7 +376,7 @@ def test_what_a_run_prints_goes_where_there_is_room(
 )
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
 def test_a_process_that_is_refused_is_a_row(
-    sweep: Sweep, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     run = subprocesses.supervise
 
@@ -500,14 +500,6 @@ def test_what_a_run_refused_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: P
     assert [_what(record)[::3] for record in _records(tmp_path)] == [(7, "skipped"), (8, "ok"), (7, "skipped")]
 
 
-def test_a_run_that_the_kernel_ended_for_want_of_memory_is_oom(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
-    runs.ends[6] = Failure(returncode=-signal.SIGKILL, out_of_memory=True)
-    sweep("--batch_size=6")
-    (record,) = _records(tmp_path)
-    assert record.status is Status.OUT_OF_MEMORY
-    assert "trivial with 6 images per device on 1 CPU device. Try a smaller --batch_size." in record.reason
-
-
 @pytest.mark.parametrize(
     "last",
     [
@@ -528,39 +520,6 @@ def test_memory_that_a_run_could_do_without_did_not_end_it(sweep: Sweep, runs: R
     runs.ends[6] = Failure(returncode=-signal.SIGSEGV, stderr=without)
     sweep("--batch_size=6")
     assert [record.status for record in _records(tmp_path)] == [Status.CRASH]
-
-
-def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stderr", terminal)
-    display = SweepDisplay([1.0])
-    display.begin("--model=[red]")
-    display.end(fake_run(status=Status.CRASH, reason="[/job:localhost/task:0] failed"))
-    assert "[1/1] --model=[red]: crash: [/job:localhost/task:0] failed" in terminal.getvalue()
-
-
-@pytest.mark.fault("R2", "the terminal of a sweep is closed during its first run", survives="the sweep goes on")
-def test_a_terminal_that_is_closed_ends_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        is_closed = False
-
-        def isatty(self) -> bool:
-            return True
-
-        def write(self, text: str) -> int:
-            if self.is_closed:
-                raise OSError(errno.EIO, "Input/output error")
-            return super().write(text)
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    display = SweepDisplay([1.0, 1.0])
-    display.begin("--model=mlp")
-    terminal.is_closed = True
-    display.end(fake_run())
-    display.begin("--model=mlp")
-    display.end(fake_run())
 
 
 def test_the_time_left_is_scaled_by_what_the_runs_took(
@@ -632,6 +591,14 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.row("U1.5")
+@pytest.mark.parametrize("words", ["--model=all", "--preset=models"])
+def test_all_stands_for_every_model(run_bench: Callable[..., Finished], words: str) -> None:
+    done = run_bench("sweep", words, "--device=cpu", "--dry_run")
+    assert done.status == 0, done.stderr
+    assert all(f"--model={name}" in done.stdout.split() for name in specs.names())
+
+
 def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
     assert len(runs.started) == 1 and "same as an earlier one" in done.stdout
@@ -646,11 +613,6 @@ def test_the_size_of_a_grid_is_limited_before_it_is_made(tmp_path: Path) -> None
         grid.wanted(values, lambda: 0)
 
 
-def test_repeats_count_as_runs(sweep: Sweep, runs: Runs) -> None:
-    done = sweep("--batch_size=1,2", "--repeats=50001")
-    assert done.status == ExitStatus.USAGE and "100,002 runs" in done.stderr and not runs.started
-
-
 def test_a_large_grid_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(grid, "_MANY", 2)
     monkeypatch.setattr(console, "on_terminal", lambda: True)
@@ -663,16 +625,12 @@ def test_a_value_that_is_no_number_is_a_text(sweep: Sweep, runs: Runs) -> None:
     assert done.status == ExitStatus.OK and len(runs.started) == 1, done.stderr
 
 
-def test_flag_files_are_read_as_run_reads_them(tmp_path: Path) -> None:
+def test_booleans_without_a_value_also_in_a_flag_file(tmp_path: Path) -> None:
     (tmp_path / "some.flags").write_text("--staged_vars\n--num_batches=50\n")
-    words = grid.spell_out_booleans([f"--flagfile={tmp_path / 'some.flags'}", "--model=vgg16"])
-    assert words == ["--staged_vars=true", "--num_batches=50", "--model=vgg16"]
-
-
-def test_booleans_without_a_value() -> None:
-    words = ["--staged_vars", "--nofc_model_parallel", "--model", "vgg16", "--forward_only", "true,false"]
-    assert grid.spell_out_booleans(words) == [
+    words = ["--nofc_model_parallel", "--model", "vgg16", "--forward_only", "true,false"]
+    assert grid.spell_out_booleans([f"--flagfile={tmp_path / 'some.flags'}", *words]) == [
         "--staged_vars=true",
+        "--num_batches=50",
         "--fc_model_parallel=false",
         "--model",
         "vgg16",
@@ -692,55 +650,14 @@ def test_estimates_learn_from_earlier_runs() -> None:
     assert estimate_seconds(chosen, [earlier]) == pytest.approx(3 + 12 * 2.0)
 
 
-def test_the_verbs_about_records(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
-    store = Store(tmp_path / "out")
-    one, other = fake_run(), fake_run(num_devices=2, step_seconds=0.12)
-    store.append(one, other)
-    table = run_bench("report")
-    assert table.status == 0 and "resnet50" in table.stdout, table.stderr
-    made = run_bench("report", "out", "--output=here", "--against=modern", "--where=status=ok,num_gpus=2")
-    assert made.status == 0, made.stderr
-    assert (tmp_path / "here" / "report.html").exists() and "1 records" in made.stdout
-    assert all(shown.stdout.startswith("model     variable manager") for shown in (table, made)), "with --output, too"
-    assert "No row has a figure in modern" in made.stderr
-    differ = run_bench("diff", one.identity.run_id, other.identity.run_id)
-    assert "config.num_devices: 1 -> 2" in differ.stdout and "derived.images_per_sec: 320 -> 533.3" in differ.stdout
-    shown = run_bench("rerun", one.identity.run_id[:8], "--dry_run")
-    assert shown.stdout.startswith("$ ") and "--model=resnet50" in shown.stdout
-
-
-@pytest.mark.process
-def test_rerun_ends_with_the_status_of_the_run(run_process: Callable[..., Finished], tmp_path: Path) -> None:
-    refused = fake_run()  # whose command has --num_devices, which is no flag
-    Store(tmp_path / "out").append(refused)
-    done = run_process("rerun", refused.identity.run_id, "out")
-    assert done.status == 2 and "There is no flag --num_devices" in done.stderr
-
-
-@pytest.mark.row("U1.5")
-def test_all_stands_for_every_model(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
-    suite = tmp_path / "all.toml"
-    suite.write_text('[[grid]]\nmodel = "all"\n')
-    for given in ("--model=all", "--preset=models", f"--suite={suite}"):
-        done = run_bench("sweep", given, "--device=cpu", "--dry_run")
-        assert done.status == 0, done.stderr
-        assert f"{len(specs.MODELS)} of {len(specs.MODELS)} combinations" in done.stdout
-        assert all(f"--model={name}" in done.stdout.split() for name in specs.names())
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["report", "nowhere.jsonl"], 5, "nowhere.jsonl: No such file"),
-        (["report"], 5, "out/results.jsonl"),
-        (["rerun"], 2, "name the record by its run id"),
-        (["diff", "abc"], 2, "name two records"),
         (["sweep", "--device=cpu", "--repeats=0"], 2, "--repeats=0 is too small"),
         (["sweep", "--device=cpu", "--model=vgg61,trivial", "--dry_run"], 0, ""),
         (["sweep", "--device=cpu", "--model=vgg61"], 2, "Did you mean 'vgg16'?"),
-        (["sweep", "--device=cpu", "--variable_update=replicate"], 2, "Did you mean 'replicated'?"),
         (["sweep", "--device=cpu", "--model=trivial,,vgg16"], 2, "an empty value between the commas"),
-        (["sweep", "--device=cpu", "--model="], 2, "an empty value"),
+        (["sweep", "--device=cpu", "--batch_size=1,2", "--repeats=50001"], 2, "100,002 runs"),
         (["sweep", "--suite=nowhere.toml"], 2, "No such file"),
         (["sweep", "--modle=vgg16"], 2, "Did you mean 'model'?"),
     ],
@@ -751,25 +668,6 @@ def test_bad_input_gets_a_sentence(
     done = run_bench(*arguments)
     assert done.status == status, done.stderr
     assert words in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.seldom
-def test_a_real_sweep_and_its_report(
-    run_bench: Callable[..., Finished], records: Callable[[], list[dict]], tmp_path: Path
-) -> None:
-    done = run_bench(
-        "sweep",
-        "--device=cpu",
-        "--model=trivial",
-        "--num_gpus=1,2",
-        "--variable_update=independent,replicated,nccl",
-        "--batch_size=2",
-        "--num_batches=5",
-    )
-    assert done.status == 0, done.stderr
-    assert [record["status"] for record in records()].count("ok") == 4
-    assert run_bench("report", "--output=report").status == 0
-    assert "trivial" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_spellings_that_contradict_each_other_are_skipped_cells() -> None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.manager import (
-    Applied,
     Explanation,
     Optimizer,
-    Placed,
-    Preparation,
     TowerUpdate,
+    UpdateOp,
     VariableManager,
     VariableSpec,
+    WrappingManager,
 )
-from variable_mgr.placement import even_parts
-from variable_mgr.transfers import Transfer
+from variable_mgr.place import even_parts
 
 _DIAGRAM = """\
     and of the dense layers, which are divided:
@@ -28,24 +26,17 @@ _DIAGRAM = """\
     outputs   <---all--->  outputs       ... to the logits, and back the same way"""
 
 
-class ColumnSharded(VariableManager):
+class ColumnSharded(WrappingManager):
     """Wraps a manager and divides some weights: every tower holds some columns of each.
 
     A tower reads only its own columns, so the caller must compute with the inputs of all towers. The gradient must be
     that of the mean over all towers; it is applied on its tower. Source: Krizhevsky 2014, "One weird trick for
     parallelizing convolutional neural networks", arXiv:1404.5997.
-
-    Args:
-        inner: holds all other variables.
-        tower_devices: one device per tower.
-        divided: names of the weights that are divided along their last axis.
     """
 
     def __init__(self, inner: VariableManager, tower_devices: Sequence[str], divided: Collection[str]) -> None:
-        self._inner = inner
-        self._devices = list(tower_devices)
+        super().__init__(inner, tower_devices)
         self._divided = divided
-        self._specs: list[VariableSpec] = []
         self._shards: list[dict[str, tf.Variable]] = [{} for _ in self._devices]
         self._all_read: list[tf.Operation] = []
 
@@ -65,17 +56,17 @@ class ColumnSharded(VariableManager):
                     spec, device=device, prefix=f"tower_{tower}", initial_value=value, shape=shape
                 )
 
-    def read(self, tower: int) -> list[tf.Tensor]:
+    def tower_values(self, tower: int) -> list[tf.Tensor]:
         """Returns the tower's columns of divided weights, and of all others what the inner manager reads."""
         own = self._shards[tower]
         specs = [spec for spec in self._specs if spec.name in own]
         shards = dict(zip(own, variables.read_all(specs, own), strict=True))
         with tf.device(self._devices[tower]):
             self._all_read.append(tf.group(*shards.values()))
-        others = iter(self._inner.read(tower))
+        others = iter(self._inner.tower_values(tower))
         return [shards[spec.name] if spec.name in shards else next(others) for spec in self._specs]
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Applies the gradients of the tower's columns where they are; hands the others to the inner manager."""
         others = []
         operations = []
@@ -85,26 +76,18 @@ class ColumnSharded(VariableManager):
             with tf.control_dependencies([all_read]):
                 operations += optimizer.apply(list(shards.values()), [update.gradients[name] for name in shards])
         (applied,) = self._inner.apply(others, optimizer)
-        return [Applied(tf.group(applied.operation, *operations))]
+        return [UpdateOp(tf.group(applied.operation, *operations))]
 
-    def preparations(self) -> list[Preparation]:
-        """Returns the inner manager's."""
-        return self._inner.preparations()
+    def homes(self) -> list[Mapping[str, tf.Variable]]:
+        """Returns the inner manager's, and the columns of every tower."""
+        return [*self._inner.homes(), *self._shards]
 
     def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
-        """Returns the inner manager's, and all towers' columns of the others."""
+        """Returns the inner manager's, and all towers' columns of the others as one copy."""
         copies = self._inner.copies()
         for name in self._shards[0]:
             copies[name] = [[shards[name] for shards in self._shards]]
         return copies
-
-    def placed(self) -> list[Placed]:
-        """Returns the inner manager's, and the columns of every tower."""
-        return self._inner.placed() + [entry for own in self._shards for entry in variables.placed(self._specs, own)]
-
-    def replica_drift(self) -> tf.Tensor | None:
-        """Returns the inner manager's: of the columns there is one copy."""
-        return self._inner.replica_drift()
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""
@@ -117,7 +100,3 @@ class ColumnSharded(VariableManager):
             gradients=f"{inner.gradients}; those of the dense layers stay on their tower",
             diagram=f"{inner.diagram}\n\n{_DIAGRAM}",
         )
-
-    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
-        """Returns the inner manager's, which has the weights that are not divided."""
-        return self._inner.transfers(variables, training=training)

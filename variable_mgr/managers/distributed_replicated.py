@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.manager import (
-    Applied,
     Explanation,
+    InitOp,
     Optimizer,
-    Placed,
-    Preparation,
     TowerUpdate,
+    UpdateOp,
     VariableManager,
     VariableSpec,
 )
@@ -37,11 +36,6 @@ class DistributedReplicated(VariableManager):
     have arrived, the master is updated; (3) its new value goes to all copies. So weights whose gradient is ready early
     travel while others are still computed. Slots of optimizers are beside the master. Moving averages are each tower's
     own.
-
-    Args:
-        place: this worker's towers, and the parameter servers.
-        shared_devices: not used; masters are on parameter servers.
-        modifiers: decide in which type gradients travel.
     """
 
     adds_decay = True  # a master holds what all copies held when the gradients were computed
@@ -49,7 +43,6 @@ class DistributedReplicated(VariableManager):
     def __init__(self, place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> None:
         self._place = place
         self._gathering = Gathering(place, modifiers.wire_dtype)
-        self._specs: list[VariableSpec] = []
         self._masters: dict[str, tf.Variable] = {}
         self._copies: list[dict[str, tf.Variable]] = []
         self._reads: list[dict[str, tf.Tensor]] = [{} for _ in place.towers]
@@ -60,13 +53,13 @@ class DistributedReplicated(VariableManager):
         self._masters = variables.create_shared([spec for spec in specs if spec.kind == "weight"], self._place.ps)
         self._copies = variables.create_copies(specs, self._place)
 
-    def read(self, tower: int) -> list[tf.Tensor]:
+    def tower_values(self, tower: int) -> list[tf.Tensor]:
         """Returns the tower's own copy."""
         values = variables.read_all(self._specs, self._copies[tower])
         self._reads[tower] = {spec.name: value for spec, value in zip(self._specs, values, strict=True)}
         return values
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Sends the means, updates the masters (the chief), and refreshes the copies, each weight on its own."""
         names = list(updates[0].gradients)
         means = self._gathering.local_means([[update.gradients[name] for name in names] for update in updates])
@@ -80,20 +73,15 @@ class DistributedReplicated(VariableManager):
             for name, master, update in zip(names, masters, applied, strict=True):
                 operations += self._gathering.publish(name, master, after=[update])
         for name in names:
-            operations += self._renew(name, self._gathering.published(name, self._masters[name]))
+            value = self._gathering.published(name, self._masters[name])
+            for copy, reads in zip(self._copies, self._reads, strict=True):
+                with tf.control_dependencies([reads[name]]):  # the tower must have read the old value
+                    operations += variables.assign_all(copy, {name: value})
         for copy, update in zip(self._copies, updates, strict=True):
             operations += variables.assign_all(copy, update.state)
-        return [Applied(tf.group(*operations))]
+        return [UpdateOp(tf.group(*operations))]
 
-    def _renew(self, name: str, value: tf.Tensor) -> list[tf.Operation]:
-        """Gives every copy the master's value, but not before its tower has read the old one."""
-        operations = []
-        for copy, reads in zip(self._copies, self._reads, strict=True):
-            with tf.control_dependencies([reads[name]]):
-                operations += variables.assign_all(copy, {name: value})
-        return operations
-
-    def preparations(self) -> list[Preparation]:
+    def init_ops(self) -> list[InitOp]:
         """Gives all copies the masters' values, which the chief has initialised."""
         operations = []
         for name, master in self._masters.items():
@@ -103,15 +91,11 @@ class DistributedReplicated(VariableManager):
                 fetched = tf.identity(value)
             for copy in self._copies:
                 operations += variables.assign_all(copy, {name: fetched})
-        return [Preparation(tf.group(*operations))]
+        return [InitOp(tf.group(*operations))]
 
-    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
+    def homes(self) -> list[Mapping[str, tf.Variable]]:
         """Returns the masters, and every tower's copies; of moving averages tower 0's are authoritative."""
-        return variables.copies(self._specs, [self._masters, *self._copies])
-
-    def placed(self) -> list[Placed]:
-        """Returns the masters and this worker's copies."""
-        return [entry for home in [self._masters, *self._copies] for entry in variables.placed(self._specs, home)]
+        return [self._masters, *self._copies]
 
     def replica_drift(self) -> tf.Tensor | None:
         """Compares every copy of this worker with the master."""

@@ -11,24 +11,16 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from variable_mgr.place import Place
-from variable_mgr.placement import balance_by_bytes
+from variable_mgr.place import Place, balance_by_bytes
 from variable_mgr.reductions.kernels import mean
 
 CHIEF = 0
 
 
-def local_means(
-    towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], wire_dtype: str = "float32"
-) -> list[tf.Tensor]:
+def local_means(towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], wire_dtype: str) -> list[tf.Tensor]:
     """Returns the mean over a worker's towers of each tensor, in the type that travels.
 
     Each is computed on the device of one of the towers, chosen to balance bytes.
-
-    Args:
-        towers: the tensors of each.
-        devices: of these towers.
-        wire_dtype: the type that travels.
     """
     homes = balance_by_bytes([tensor.shape.num_elements() for tensor in towers[0]], devices)
     means = []
@@ -39,14 +31,9 @@ def local_means(
 
 
 class Gathering:
-    """The queues of one graph.
+    """The queues of one graph."""
 
-    Args:
-        place: this worker's towers, and which worker it is.
-        wire_dtype: in which type gradients travel.
-    """
-
-    def __init__(self, place: Place, wire_dtype: str = "float32") -> None:
+    def __init__(self, place: Place, wire_dtype: str) -> None:
         self._place = place
         self._wire_dtype = wire_dtype
 
@@ -74,23 +61,20 @@ class Gathering:
     ) -> list[tf.Tensor]:
         """Returns the mean of all workers' gradients of each variable, on its device, plus decay; only for the chief.
 
-        Args:
-            names: of the variables, as they were sent.
-            variables: those to update.
-            decay: the factor of weight decay by name; the variable still has the value with which all workers computed.
+        Names are those that were sent. A variable still has the value with which all workers computed, so `decay`, its
+        factor by name, is exact.
         """
-        means, workers = [], self._place.workers
+        means = []
         for name, variable in zip(names, variables, strict=True):
             with tf.device(variable.device):
-                sent = [self._sent(name, variable, worker) for worker in range(workers)]
-                average = mean([tf.cast(gradient, variable.dtype) for gradient in sent])
+                queues = [
+                    self._queue("gradient", name, worker, tf.as_dtype(self._wire_dtype), variable.shape)
+                    for worker in range(self._place.workers)
+                ]
+                average = mean([tf.cast(queue.dequeue(), variable.dtype) for queue in queues])
                 with tf.control_dependencies([average]):
                     means.append(average + decay[name] * variable.read_value() if name in decay else average)
         return means
-
-    def _sent(self, name: str, variable: tf.Variable, worker: int) -> tf.Tensor:
-        """Returns the gradient that a worker has sent, on the current device."""
-        return self._queue("gradient", name, worker, tf.as_dtype(self._wire_dtype), variable.shape).dequeue()
 
     def publish(self, name: str, variable: tf.Variable, after: Sequence[tf.Operation]) -> list[tf.Operation]:
         """Sends the variable's value after `after` to every worker; only for the chief."""

@@ -27,11 +27,6 @@ class ParameterAveraging:
 
     With K = 1 and plain SGD this is the same arithmetic as averaging gradients. Source: Stich 2018, "Local SGD
     converges fast and communicates little", arXiv:1805.09767.
-
-    Args:
-        reduction: takes the mean.
-        place: the towers' devices and the host, which counts the steps.
-        every_steps: K.
     """
 
     def __init__(self, reduction: Reduction, place: Place, every_steps: int) -> None:
@@ -42,9 +37,7 @@ class ParameterAveraging:
     def after(self, updates: Sequence[tf.Operation], copies: Sequence[Sequence[tf.Variable]]) -> tf.Operation:
         """Returns the operation that ends a step.
 
-        Args:
-            updates: the step's own updates, which come first.
-            copies: every tower's weights, in the same order.
+        The step's own `updates` come first; `copies` are every tower's weights, in the same order.
         """
         with tf.device(self._place.host):
             steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="steps_since_start")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.manager import Applied, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import TowerUpdate, UpdateOp, VariableManager, VariableSpec
 from variable_mgr.place import Place
 
 
@@ -15,26 +15,15 @@ class OneCopy(VariableManager):
     """Abstract. Keeps one copy of every shared variable, spread over devices by bytes, and each tower's own state.
 
     Moving averages follow tower 0 (of worker 0). A worker fetches a variable from a parameter server once per step,
-    whatever the number of its towers; in one process the runtime copies each read once per device.
-
-    Args:
-        place: the towers' devices.
-        variable_devices: where variables may live.
-        asynchronous: whether each tower (or worker) applies its own updates, which are then counted.
+    whatever the number of its towers; in one process the runtime copies each read once per device. If towers (or
+    workers) are asynchronous, each applies its own updates, which are counted.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        variable_devices: Sequence[str],
-        *,
-        asynchronous: bool,
-    ) -> None:
+    def __init__(self, place: Place, variable_devices: Sequence[str], *, asynchronous: bool) -> None:
         self._place = place
         self._variable_devices = list(variable_devices)
         self._asynchronous = asynchronous
         self._counted_on = place.ps[0] if place.ps else place.host
-        self._specs: list[VariableSpec] = []
         self._shared: dict[str, tf.Variable] = {}
         self._tower_state: list[dict[str, tf.Variable]] = []
         self._reads: dict[str, tf.Tensor] = {}  # on the variables' devices
@@ -61,27 +50,23 @@ class OneCopy(VariableManager):
             reads = variables.read_all(shared, self._shared)
         self._reads = {spec.name: read for spec, read in zip(shared, reads, strict=True)}
         self._fetched = dict.fromkeys(map(self._place.host_of, range(len(self._place.towers))), self._reads)
+        # From a parameter server, each tower would otherwise fetch its own over the network.
         for host in self._fetched if self._place.ps else ():
-            self._fetched[host] = {name: self._fetch(read, host) for name, read in self._reads.items()}
+            with tf.device(host):
+                self._fetched[host] = {name: tf.identity(read) for name, read in self._reads.items()}
 
-    def _fetch(self, read: tf.Tensor, host: str) -> tf.Tensor:
-        """Brings a variable's value to a worker's host; otherwise each tower would fetch its own over the network."""
-        with tf.device(host):
-            return tf.identity(read)
-
-    def read(self, tower: int) -> list[tf.Tensor]:
+    def tower_values(self, tower: int) -> list[tf.Tensor]:
         """Returns what was read of every shared variable, and the tower's own state."""
         own, fetched = self._tower_state[tower], self._fetched[self._place.host_of(tower)]
         return [variables.read_all([spec], own)[0] if spec.name in own else fetched[spec.name] for spec in self._specs]
 
-    def _counted(self, operations: Sequence[tf.Operation]) -> Applied:
-        """Counts an asynchronous update when it is complete."""
+    def _counted(self, operations: Sequence[tf.Operation]) -> UpdateOp:
         assert self._updates is not None and self._updates_at_read is not None, "created with the variables"
         with tf.device(self._counted_on), tf.control_dependencies(operations):
             by_now = self._updates.read_value()
             with tf.control_dependencies([by_now]):
                 counted = self._updates.assign_add(1, read_value=False)
-            return Applied(tf.group(counted), by_now - self._updates_at_read)
+            return UpdateOp(tf.group(counted), by_now - self._updates_at_read)
 
     def _store_state(self, tower: int, update: TowerUpdate) -> list[tf.Operation]:
         """Stores the tower's own state; tower 0 of worker 0 also stores shared state."""
@@ -92,11 +77,6 @@ class OneCopy(VariableManager):
             operations += variables.assign_all(self._shared, shared)
         return operations
 
-    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
-        """Returns the shared copy, and each tower's own state."""
-        return variables.copies(self._specs, [self._shared, *self._tower_state])
-
-    def placed(self) -> list[Placed]:
-        """Returns the shared copy and the own state of this process' towers."""
-        homes = [self._shared, *self._tower_state]
-        return [entry for home in homes for entry in variables.placed(self._specs, home)]
+    def homes(self) -> list[Mapping[str, tf.Variable]]:
+        """Returns the shared copy, and the own state of this process' towers."""
+        return [self._shared, *self._tower_state]

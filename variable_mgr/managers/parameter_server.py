@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from variable_mgr.manager import Applied, Explanation, Optimizer, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Explanation, Optimizer, TowerUpdate, UpdateOp, VariableManager, VariableSpec
 from variable_mgr.managers.gathering import Gathering, local_means
 from variable_mgr.managers.one_copy import OneCopy
 from variable_mgr.managers.staged import Staged
@@ -38,16 +38,15 @@ def parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Mod
     """Makes the form for one process, or for a cluster, staged if the modifiers ask for it."""
     manager: VariableManager
     if place.in_cluster:
-        gathering = Gathering(place, modifiers.wire_dtype)
-        manager = ClusterParameterServer(place, gathering, asynchronous=modifiers.asynchronous)
+        manager = ClusterParameterServer(place, modifiers)
     else:
-        manager = ParameterServer(place, shared_devices, asynchronous=modifiers.asynchronous)
+        manager = ParameterServer(place, shared_devices, modifiers)
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
 
 def in_graph_parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
     """Makes the form whose towers, on all workers, one client drives, staged if the modifiers ask for it."""
-    manager = ParameterServer(place, place.ps, asynchronous=modifiers.asynchronous, wire_dtype=modifiers.wire_dtype)
+    manager = ParameterServer(place, place.ps, modifiers)
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
 
@@ -56,28 +55,16 @@ class ParameterServer(OneCopy):
 
     The mean gradient is taken and applied where the variable lives; a worker of a cluster sends the mean over its
     towers. Asynchronously, every tower applies its own gradient as soon as it is computed. An update of one variable is
-    never torn (it holds the variable's lock), and none is lost.
-
-    Args:
-        place: the towers' devices; the host, or the first parameter server, counts the updates of asynchronous towers.
-        variable_devices: where variables may live.
-        asynchronous: whether each tower applies its own gradients.
-        wire_dtype: in which type gradients travel.
+    never torn (it holds the variable's lock), and none is lost. The host, or the first parameter server, counts the
+    updates of asynchronous towers.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        variable_devices: Sequence[str],
-        *,
-        asynchronous: bool = False,
-        wire_dtype: str = "float32",
-    ) -> None:
-        super().__init__(place, variable_devices, asynchronous=asynchronous)
-        self._wire_dtype = wire_dtype
-        self.adds_decay = not asynchronous  # all towers compute with the values that are read once in a step
+    def __init__(self, place: Place, variable_devices: Sequence[str], modifiers: Modifiers) -> None:
+        super().__init__(place, variable_devices, asynchronous=modifiers.asynchronous)
+        self._wire_dtype = modifiers.wire_dtype
+        self.adds_decay = not modifiers.asynchronous  # all towers compute with the values that are read once in a step
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Applies each gradient on the variable's device: the towers' mean once, or each tower's own."""
         names, devices = list(updates[0].gradients), self._place.towers
         sent = [
@@ -95,7 +82,7 @@ class ParameterServer(OneCopy):
                 for own, its_state in zip(sent, state, strict=True)
             ]
         decay = updates[0].decay
-        return [Applied(tf.group(*self._update(names, sent, decay, optimizer), *itertools.chain(*state)))]
+        return [UpdateOp(tf.group(*self._update(names, sent, decay, optimizer), *itertools.chain(*state)))]
 
     def _senders(self) -> list[list[int]]:
         """Returns the towers whose gradients travel as one mean: those of a worker, if they step together."""
@@ -173,19 +160,14 @@ class ClusterParameterServer(OneCopy):
     A worker sends one gradient of each variable: the mean over its towers. Synchronously, the workers' means are
     averaged and applied once per global step, where the variable lives, and the next step starts after that.
     Asynchronously, every worker applies its own mean without waiting; no update of a variable is torn or lost.
-
-    Args:
-        place: this worker's towers, and the parameter servers.
-        gathering: brings the workers' gradients together.
-        asynchronous: whether each worker applies its own gradients.
     """
 
-    def __init__(self, place: Place, gathering: Gathering, *, asynchronous: bool = False) -> None:
-        super().__init__(place, place.ps, asynchronous=asynchronous)
-        self._gathering = gathering
-        self.adds_decay = not asynchronous  # the weights are then still those that all workers read
+    def __init__(self, place: Place, modifiers: Modifiers) -> None:
+        super().__init__(place, place.ps, asynchronous=modifiers.asynchronous)
+        self._gathering = Gathering(place, modifiers.wire_dtype)
+        self.adds_decay = not modifiers.asynchronous  # the weights are then still those that all workers read
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Sends the mean over this worker's towers; the chief applies the mean over all workers, or each its own."""
         names = list(updates[0].gradients)
         shared = [self._shared[name] for name in names]
@@ -203,7 +185,7 @@ class ClusterParameterServer(OneCopy):
         ]
         if self._gathering.is_chief:
             operations += optimizer.apply(shared, self._gathering.means(names, shared, updates[0].decay))
-        return [Applied(self._gathering.end_together([*operations, *state]))]
+        return [UpdateOp(self._gathering.end_together([*operations, *state]))]
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.manager import Applied, Explanation, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Explanation, Optimizer, TowerUpdate, UpdateOp, VariableManager, VariableSpec
 from variable_mgr.transfers import Transfer
 
 _DIAGRAM = """\
@@ -19,14 +19,10 @@ class Pipelined(VariableManager):
     """Keeps the variables of each stage on its device. The one tower spans all devices.
 
     The update's gradients and state must be on the devices of their variables.
-
-    Args:
-        homes: the device of each variable, by name.
     """
 
-    def __init__(self, homes: Mapping[str, str]) -> None:
-        self._homes = homes
-        self._specs: list[VariableSpec] = []
+    def __init__(self, device_of: Mapping[str, str]) -> None:
+        self._device_of = device_of
         self._variables: dict[str, tf.Variable] = {}
         self._reads: list[tf.Tensor] = []
 
@@ -34,15 +30,15 @@ class Pipelined(VariableManager):
         """Creates and reads every variable once."""
         self._specs = list(specs)
         self._variables = {
-            spec.name: variables.create(spec, device=self._homes[spec.name], prefix="pipeline") for spec in specs
+            spec.name: variables.create(spec, device=self._device_of[spec.name], prefix="pipeline") for spec in specs
         }
         self._reads = variables.read_all(specs, self._variables)
 
-    def read(self, tower: int) -> list[tf.Tensor]:
+    def tower_values(self, tower: int) -> list[tf.Tensor]:
         """Returns the value of every variable, each on its own device."""
         return self._reads
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Applies the gradients and stores the state of the only tower, where the variables are."""
         (update,) = updates
         with tf.control_dependencies([tf.group(*self._reads)]):
@@ -50,15 +46,11 @@ class Pipelined(VariableManager):
                 [self._variables[name] for name in update.gradients], list(update.gradients.values())
             )
         operations += variables.assign_all(self._variables, update.state)
-        return [Applied(tf.group(*operations))]
+        return [UpdateOp(tf.group(*operations))]
 
-    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
+    def homes(self) -> list[Mapping[str, tf.Variable]]:
         """Returns the only copy of every variable."""
-        return variables.copies(self._specs, [self._variables])
-
-    def placed(self) -> list[Placed]:
-        """Returns every variable."""
-        return variables.placed(self._specs, self._variables)
+        return [self._variables]
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""

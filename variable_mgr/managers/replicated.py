@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -13,12 +13,11 @@ from variable_mgr.manager import (
     EARLIER_WEIGHTS,
     OWN_STEP,
     STEP_BEFORE,
-    Applied,
     Explanation,
+    InitOp,
     Optimizer,
-    Placed,
-    Preparation,
     TowerUpdate,
+    UpdateOp,
     VariableManager,
     VariableSpec,
 )
@@ -70,11 +69,6 @@ class Replicated(VariableManager):
     """Keeps a copy per tower. All start equal; the reduction decides whether they stay so.
 
     With several workers, each builds this for its own towers, and all start with the values of tower 0 of worker 0.
-
-    Args:
-        place: the towers.
-        reduction: combines the towers' gradients.
-        averaging: averages the weights themselves every few steps.
     """
 
     def __init__(self, place: Place, reduction: Reduction, averaging: ParameterAveraging | None = None) -> None:
@@ -83,7 +77,6 @@ class Replicated(VariableManager):
         self._reduction = reduction
         self._averaging = averaging
         self.copies_differ = not reduction.makes_equal
-        self._specs: list[VariableSpec] = []
         self._copies: list[dict[str, tf.Variable]] = []
         self._all_read: list[tf.Operation] = []
 
@@ -92,14 +85,14 @@ class Replicated(VariableManager):
         self._specs = list(specs)
         self._copies = variables.create_copies(specs, self._place)
 
-    def read(self, tower: int) -> list[tf.Tensor]:
+    def tower_values(self, tower: int) -> list[tf.Tensor]:
         """Returns the tower's own copy."""
         values = variables.read_all(self._specs, self._copies[tower])
         with tf.device(self._devices[tower]):
             self._all_read.append(tf.group(*values))
         return values
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Applies to every copy the gradients that the reduction returns for its tower."""
         names = list(updates[0].gradients)
         gradients = [[update.gradients[name] for name in names] for update in updates]
@@ -113,10 +106,10 @@ class Replicated(VariableManager):
             operations += variables.assign_all(copy, update.state)
         if self._averaging:
             weights = [[copy[name] for name in names] for copy in self._copies]
-            return [Applied(self._averaging.after(operations, weights))]
-        return [Applied(tf.group(*operations))]
+            return [UpdateOp(self._averaging.after(operations, weights))]
+        return [UpdateOp(tf.group(*operations))]
 
-    def preparations(self) -> list[Preparation]:
+    def init_ops(self) -> list[InitOp]:
         """Gives all workers' copies the values of worker 0; within a worker, one tensor has initialised them."""
         if self._place.workers == 1:
             return []
@@ -124,7 +117,7 @@ class Replicated(VariableManager):
         operations = []
         for copy, values in zip(self._copies, self._of_worker_0(shared, _INITIAL_KEYS), strict=True):
             operations += variables.assign_all(copy, dict(zip(shared, values, strict=True)))
-        return [Preparation(tf.group(*operations))]
+        return [InitOp(tf.group(*operations))]
 
     def _of_worker_0(self, names: Sequence[str], first_key: int) -> list[list[tf.Tensor]]:
         """Returns to each tower the variables of tower 0 of worker 0: a sum to which all others give zeros."""
@@ -137,13 +130,9 @@ class Replicated(VariableManager):
                     values[tower].append(collective_sum(given, self._place, key))
         return values
 
-    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
-        """Returns every tower's copy."""
-        return variables.copies(self._specs, self._copies)
-
-    def placed(self) -> list[Placed]:
-        """Returns all copies."""
-        return [entry for copy in self._copies for entry in variables.placed(self._specs, copy)]
+    def homes(self) -> list[Mapping[str, tf.Variable]]:
+        """Returns every tower's copies."""
+        return list(self._copies)
 
     def replica_drift(self) -> tf.Tensor | None:
         """Compares every tower's weights with those of tower 0 of worker 0."""
@@ -152,9 +141,9 @@ class Replicated(VariableManager):
         if not self._reduction.makes_equal or self._place.towers_in_total == 1 or not weights:
             return None
         own = [variables.read_all(specs, copy) for copy in self._copies]
-        wanted = self._of_worker_0(weights, _FINAL_KEYS) if self._place.workers > 1 else [own[0]] * len(own)
+        of_first = self._of_worker_0(weights, _FINAL_KEYS) if self._place.workers > 1 else [own[0]] * len(own)
         differences, largest_difference = [], GraphCopies(_largest_difference)
-        for values, device, first in zip(own, self._devices, wanted, strict=True):
+        for values, device, first in zip(own, self._devices, of_first, strict=True):
             if values is not first:
                 with tf.device(device):
                     differences.append(largest_difference(values, first))
@@ -196,7 +185,6 @@ class Replicated(VariableManager):
 
 
 def _largest_difference(values: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the largest absolute difference between tensors of two lists, a scalar."""
     return tf.reduce_max(
         tf.stack([tf.reduce_max(tf.abs(value - other)) for value, other in zip(values, others, strict=True)])
     )

@@ -11,20 +11,18 @@ import tensorflow as tf
 from variable_mgr import staging
 from variable_mgr.manager import (
     EARLIER_WEIGHTS,
-    Applied,
     Explanation,
-    Held,
+    InitOp,
     Optimizer,
-    Placed,
-    Preparation,
+    StagedValue,
     TowerUpdate,
+    UpdateOp,
     VariableManager,
-    VariableSpec,
+    WrappingManager,
 )
-from variable_mgr.transfers import Transfer
 
 
-class Staged(VariableManager):
+class Staged(WrappingManager):
     """Wraps a manager whose weights live elsewhere.
 
     In one step, in any order: (a) the weights are read and staged for the next step; (b) each tower computes with the
@@ -33,29 +31,18 @@ class Staged(VariableManager):
     SGD. Weights are read before they are updated, so what is staged is deterministic.
 
     Only weights are staged. Moving averages and seeds are read and written in the step itself; otherwise updates would
-    be lost.
-
-    Args:
-        inner: decides where variables live and how gradients come together.
-        tower_devices: one device per tower; a staging area for weights and one for gradients is on each.
+    be lost. A staging area for weights and one for gradients is on each tower's device.
     """
 
     def __init__(self, inner: VariableManager, tower_devices: Sequence[str]) -> None:
-        self._inner = inner
-        self._devices = list(tower_devices)
-        self._specs: list[VariableSpec] = []
+        super().__init__(inner, tower_devices)
         self._weight_reads: list[tf.Tensor] = []
         self._stage_weights: list[tf.Operation] = []
         self._stage_gradients: list[tf.Operation] = []
 
-    def create(self, specs: Sequence[VariableSpec]) -> None:
-        """Creates the inner manager's variables."""
-        self._specs = list(specs)
-        self._inner.create(specs)
-
-    def read(self, tower: int) -> list[tf.Tensor]:
+    def tower_values(self, tower: int) -> list[tf.Tensor]:
         """Returns the weights staged in the step before, and everything else as it is now."""
-        values = self._inner.read(tower)
+        values = self._inner.tower_values(tower)
         is_weight = [spec.kind == "weight" for spec in self._specs]
         weights = list(itertools.compress(values, is_weight))
         self._weight_reads += weights
@@ -64,7 +51,7 @@ class Staged(VariableManager):
         remaining = iter(staged)
         return [next(remaining) if weight else value for value, weight in zip(values, is_weight, strict=True)]
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Applies the gradients staged in the step before, and stages this step's."""
         earlier = []
         for device, update in zip(self._devices, updates, strict=True):
@@ -76,38 +63,26 @@ class Staged(VariableManager):
             all_read = tf.group(*self._weight_reads)  # by way of one operation on each device of the weights
         with tf.control_dependencies([all_read]):
             (applied,) = self._inner.apply(earlier, optimizer)
-        return [Applied(tf.group(applied.operation, *self._stage_weights, *self._stage_gradients))]
+        return [UpdateOp(tf.group(applied.operation, *self._stage_weights, *self._stage_gradients))]
 
-    def preparations(self) -> list[Preparation]:
+    def init_ops(self) -> list[InitOp]:
         """Fills the stages: weights first, then weights again and the first gradients."""
-        fill_weights = Preparation(tf.group(*self._stage_weights))
-        fill_both = Preparation(tf.group(*self._stage_weights, *self._stage_gradients), computes=True)
-        return [*self._inner.preparations(), fill_weights, fill_both]
+        fill_weights = InitOp(tf.group(*self._stage_weights))
+        fill_both = InitOp(tf.group(*self._stage_weights, *self._stage_gradients), computes=True)
+        return [*self._inner.init_ops(), fill_weights, fill_both]
 
-    def held(self) -> dict[str, Held]:
+    def staged_values(self) -> dict[str, StagedValue]:
         """Returns what is staged, numbered in the order of the areas."""
         return {
-            f"stage_{number}_{index}": Held(value, tensor)
+            f"stage_{number}_{index}": StagedValue(value, tensor)
             for number, put in enumerate([*self._stage_weights, *self._stage_gradients])
             for index, (value, tensor) in enumerate(zip(staging.peek(put), put.inputs, strict=True))
         }
 
-    def resumptions(self) -> list[Preparation]:
+    def resume_ops(self) -> list[InitOp]:
         """Stages the weights and gradients that are fed; no tower computes."""
-        both = Preparation(tf.group(*self._stage_weights, *self._stage_gradients))
-        return [*self._inner.preparations(), both]
-
-    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
-        """Returns the inner manager's."""
-        return self._inner.copies()
-
-    def placed(self) -> list[Placed]:
-        """Returns the inner manager's."""
-        return self._inner.placed()
-
-    def replica_drift(self) -> tf.Tensor | None:
-        """Returns the inner manager's."""
-        return self._inner.replica_drift()
+        both = InitOp(tf.group(*self._stage_weights, *self._stage_gradients))
+        return [*self._inner.init_ops(), both]
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""
@@ -118,7 +93,3 @@ class Staged(VariableManager):
             applied="computed in step t-1 from weights read in step t-2",
             deviation=EARLIER_WEIGHTS,
         )
-
-    def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
-        """Returns the inner manager's."""
-        return self._inner.transfers(variables, training=training)

@@ -66,7 +66,6 @@ def register(algorithm: Algorithm) -> None:
 
 
 def _kernel(function: str, values: Sequence[Tensor], place: Place, turn: Turn, **options: MeanFunction) -> list[Tensor]:
-    """Calls a function of `variable_mgr.reductions.kernels`, which imports TensorFlow."""
     kernels = importlib.import_module("variable_mgr.reductions.kernels")
     means: list[Tensor] = getattr(kernels, function)(values, place, turn, **options)
     return means

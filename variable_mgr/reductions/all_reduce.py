@@ -7,8 +7,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from variable_mgr.place import Place, Turn
-from variable_mgr.placement import balance_by_bytes, even_parts
+from variable_mgr.place import Place, Turn, balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.algorithms import find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range
@@ -40,7 +39,7 @@ class NoExchange:
     makes_equal = deferred = False
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
-        """Returns what came."""
+        """Returns the tensors as they are."""
         return [list(tensors) for tensors in towers], []
 
     def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:

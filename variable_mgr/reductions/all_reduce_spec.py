@@ -145,10 +145,6 @@ def fastest_spec(seconds: Mapping[int, Mapping[str, float]], *, by_size: bool = 
         gain = cost(alone, sizes) - cost(small, sizes[:cut]) - cost(large, sizes[cut:])
         others = len(sizes) - (cut if small == alone else len(sizes) - cut if large == alone else 0)
         if gain > best and gain / others > math.log(_WORTH_A_RANGE):
-            best, spec = gain, _by_size(small, sizes[cut - 1], large)
+            (first,), (rest,) = parse(small), parse(large)
+            best, spec = gain, describe([dataclasses.replace(first, limit_elements=sizes[cut - 1]), rest])
     return spec
-
-
-def _by_size(small: str, limit_elements: int, large: str) -> str:
-    (first,), (rest,) = parse(small), parse(large)
-    return describe([dataclasses.replace(first, limit_elements=limit_elements), rest])

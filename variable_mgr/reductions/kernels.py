@@ -198,14 +198,13 @@ def in_two_levels(
     results = []
     for towers, means, mean_of_all in zip(workers.values(), within, of_all, strict=True):
         for device, own in zip(towers, means, strict=True):
-            # Its own part is taken, too: what nobody takes is left out of a step, and a collective then waits for it.
+            # Its own part is taken, too: a step leaves out what no operation uses, and a collective would wait for it.
             with tf.device(device), tf.control_dependencies([own]):
                 results.append(tf.identity(mean_of_all))
     return results
 
 
 def _on_each(place: Place, values: Sequence[_T], function: Callable[[_T], _S]) -> list[_S]:
-    """Applies a function to each tower's value on the tower's device."""
     results = []
     for value, device in zip(values, place.towers, strict=True):
         with tf.device(device):
@@ -214,13 +213,11 @@ def _on_each(place: Place, values: Sequence[_T], function: Callable[[_T], _S]) -
 
 
 def _flat_padded(value: tf.Tensor, multiple: int) -> tf.Tensor:
-    """Returns the elements in one dimension, with zeros up to a multiple."""
     elements = value.shape.num_elements()
     return tf.pad(tf.reshape(value, [-1]), [[0, -elements % multiple]])
 
 
 def _joined(place: Place, gathered: list[list[tf.Tensor]], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Puts each tower's chunks together."""
     means = []
     for tower, device in enumerate(place.towers):
         with tf.device(device):

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
-from variable_mgr.placement import even_parts, group_small
+from variable_mgr.place import Place, even_parts, group_small
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer
@@ -82,11 +81,6 @@ class Repacked(_Wrapper):
     """Concatenates all gradients of a tower into one vector and cuts it into equal chunks.
 
     Many small tensors cost many small messages; one large one cannot overlap. Chunks are in between.
-
-    Args:
-        inner: reduces the chunks.
-        place: the towers' devices.
-        chunks: the number of chunks.
     """
 
     def __init__(self, inner: Reduction, place: Place, chunks: int) -> None:
@@ -110,11 +104,7 @@ class Repacked(_Wrapper):
 class SmallAggregated(_Wrapper):
     """Concatenates consecutive small gradients, so that they travel together; large ones travel alone.
 
-    Args:
-        inner: reduces the groups.
-        place: the towers' devices.
-        max_bytes: the largest size of a small gradient.
-        max_group: the most gradients in one group.
+    A small one has at most `max_bytes`, and a group at most `max_group` of them.
     """
 
     def __init__(self, inner: Reduction, place: Place, max_bytes: int, max_group: int) -> None:
@@ -143,13 +133,7 @@ class SmallAggregated(_Wrapper):
 
 
 class Compact(_Wrapper):
-    """Casts float32 gradients to a 16-bit type before the reduction and back after it, which halves what travels.
-
-    Args:
-        inner: reduces in that type.
-        place: the towers' devices.
-        dtype: `float16` or `bfloat16`.
-    """
+    """Casts float32 gradients to a 16-bit type before the reduction and back after it, which halves what travels."""
 
     def __init__(self, inner: Reduction, place: Place, dtype: str) -> None:
         super().__init__(inner, place)
@@ -173,10 +157,6 @@ class Deferred:
 
     The first step returns zeros. This is `--variable_consistency=relaxed`: the gradient applied at step t is of the
     weights before step t-1's update.
-
-    Args:
-        inner: reduces the gradients of the step before.
-        place: the towers' devices.
     """
 
     deferred = True

@@ -14,6 +14,7 @@ each process on a 2-core AMD EPYC.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import stat
@@ -25,12 +26,12 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions, parallel_calls
-from benchmarks.data.pipeline import decoded, preprocessing
+from benchmarks.data.pipeline import photo_decoding
 from benchmarks.data.pipeline.tower_input import InputSpec
-from benchmarks.data.sources import imagenet_files, local_files, tfrecord
+from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.class_folders import PhotoFolder
-from benchmarks.data.sources.imagenet_files import BOX, PhotoRecords, Photos
+from benchmarks.data.sources.imagenet_files import BOX_CORNERS, PhotoRecords, Photos
 from benchmarks.data.sources.storage import Address
 from benchmarks.machine import hardware
 
@@ -52,7 +53,7 @@ def batches(
     *,
     shuffle: Callable[..., tf.data.Dataset] = tf.data.Dataset.shuffle,
 ) -> tf.data.Dataset:
-    """See `host_pipeline.batches`: images uint8 [batch, size, size, 3], labels int64 [batch].
+    """See `input_pipeline.batches`: images uint8 [batch, size, size, 3], labels int64 [batch].
 
     Each worker of `spec` reads its own files, or with fewer files than workers its own records. Before the last of
     STAGES, only sizes or labels come out. `shuffle` may do more than shuffle the records of an epoch.
@@ -62,8 +63,8 @@ def batches(
     """
     # One record that repeats is the same one in a training that continues.
     before = spec.own_images_before if options.cache != "one_record" else 0
-    epochs = _epochs(source, spec, options, skipping, shuffle, before)
-    return _in_batches(epochs, source, spec, options, skipping, last_stage, before=before)
+    pipeline = _Pipeline(source, spec, options, skipping)
+    return pipeline.in_batches(pipeline.epochs(shuffle, before), last_stage, before=before)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -71,36 +72,133 @@ def one_pass(
     source: Photos, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None
 ) -> tf.data.Dataset:
     """Returns a data set of all photos once, in their order, as in `batches`; the last batch may be smaller."""
-    records = _with(tf.zeros([], tf.int64), _one_pass(source, spec, options, skipping, None))
-    return _in_batches(records, source, spec, options, skipping, "batch", drop_remainder=False)
+    pipeline = _Pipeline(source, spec, options, skipping)
+    return pipeline.in_batches(_with(tf.zeros([], tf.int64), pipeline.one_pass(None)), "batch", drop_remainder=False)
 
 
-def _in_batches(
-    records: tf.data.Dataset,
-    source: Photos,
-    spec: InputSpec,
-    options: InputOptions,
-    skipping: Skipping | None,
-    last_stage: str,
-    *,
-    before: int = 0,
-    drop_remainder: bool = True,
-) -> tf.data.Dataset:
-    """Prepares a data set of (epoch, (file, (record, payload))), and returns its batches.
+@dataclasses.dataclass(frozen=True)
+class _Pipeline:
+    source: Photos
+    spec: InputSpec
+    options: InputOptions
+    skipping: Skipping | None
 
-    So many photos were drawn `before`.
-    """
-    if imagenet_files.is_decoded(source):
-        decoded.check(options)
-    numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records))
-    if skipping:
-        numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
-    if options.cache == "one_record":
-        numbered = numbered.take(1).cache().repeat()
-    labels = imagenet_files.labels_of(source, spec.num_classes)
+    def one_pass(self, epoch: tf.Tensor | int | None, *, repeated: bool = False) -> tf.data.Dataset:
+        """Returns a data set of (file, (record, payload)): this worker's files in random order, several at a time.
 
-    def prepare(number: tf.Tensor, element: Any) -> Any:
+        Without an `epoch`, the files are in their own order. With `repeated`, it has the same order whenever it is
+        read.
+        """
+        source, options, skipping, count = self.source, self.options, self.skipping, len(self.source.files)
+        files, share_records = self._own_files(epoch, repeated=repeated)
+        # Skipping checks for itself. At an address there is no FIFO, and to look at lengths would read each shard
+        # twice.
+        if isinstance(source, PhotoFolder) or (skipping is None and not isinstance(source.files[0], Address)):
+            files = checked(source, files)
+
+        def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
+            assert isinstance(source, PhotoRecords)
+            if skipping is None:
+                records = tf.data.TFRecordDataset(name, source.compression)
+                return _with(file, tf.data.Dataset.zip((tf.data.Dataset.counter(), records)))
+            signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
+            records_of = tf.data.Dataset.from_generator
+            return _with(file, records_of(skipping.read_records, output_signature=signature, args=(file,)))
+
+        if isinstance(source, PhotoFolder):
+            # The names are files; `_prepare` reads each photo.
+            records = files.map(lambda file, name: (file, (tf.zeros([], tf.int64), name)))
+        else:
+            records = files.interleave(
+                read,
+                cycle_length=min(options.cycle_length, count),
+                num_parallel_calls=min(parallel_calls(options), options.cycle_length, count),
+                deterministic=not options.sloppy,
+            )
+        return records.shard(self.spec.workers, self.spec.worker) if share_records else records
+
+    def _own_files(self, epoch: tf.Tensor | int | None, *, repeated: bool) -> tuple[tf.data.Dataset, bool]:
+        """Returns (file, name) of a worker's files in an epoch's order, and whether all share them by records."""
+        count, files, spec = len(self.source.files), numbered_files(self.source), self.spec
+        if epoch is not None:
+            files = files.shuffle(count, seed=spec.seed + epoch, reshuffle_each_iteration=not repeated)
+        if count < spec.workers:
+            return files, True
+        return files.shard(spec.workers, spec.worker), False
+
+    def epochs(self, shuffle: Callable[..., tf.data.Dataset], before: int) -> tf.data.Dataset:
+        """Returns an endless data set of (epoch, (file, (record, payload))). In each epoch each record comes once.
+
+        The first `before` elements are left out.
+        """
+        cached = self.one_pass(0, repeated=True).cache() if self.options.cache == "records" else None
+        buffer = max(1, self.options.shuffle_records)
+
+        def one_epoch(epoch: tf.Tensor, done: tf.Tensor) -> tf.data.Dataset:
+            records = self.one_pass(epoch) if cached is None else cached
+            return _with(epoch, shuffle(records, buffer, seed=self.spec.seed + epoch).skip(done))
+
+        epochs = self._unfinished(before, same_files=cached is not None)
+        # One epoch after the other, but reading of the next one starts before this one is used up.
+        return epochs.interleave(one_epoch, cycle_length=1, num_parallel_calls=1, deterministic=True)
+
+    def _unfinished(self, before: int, *, same_files: bool) -> tf.data.Dataset:
+        """Returns an endless data set of (epoch, records of it already drawn), after `before` records of this worker.
+
+        A worker's share of an epoch depends on the shards that it gets in it; with `same_files`, on those of epoch 0.
+        """
+        source, spec, zero = self.source, self.spec, tf.zeros([], tf.int64)
+        if isinstance(source, PhotoFolder) or not before:
+            first, drawn = divmod(before, max(1, len(range(spec.worker, len(source.files), spec.workers))))
+            return tf.data.Dataset.counter(first).map(
+                lambda epoch: (epoch, tf.where(tf.equal(epoch, first), zero + drawn, zero))
+            )
+        records_of = tf.constant([tfrecord.count(file, damaged_too=True) for file in source.files], tf.int64)
+
+        def count(left: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+            shuffled, share_records = self._own_files(0 if same_files else epoch, repeated=same_files)
+            share = shuffled.reduce(zero, lambda total, file: total + tf.gather(records_of, file[0]))
+            if share_records:
+                share = (share - spec.worker + spec.workers - 1) // spec.workers
+            done = tf.minimum(left, share)
+            return left - done, (epoch, done, share)
+
+        counted = tf.data.Dataset.counter().scan(tf.constant(before, tf.int64), count)
+        unfinished = counted.filter(lambda epoch, done, share: done < share)
+        return unfinished.map(lambda epoch, done, share: (epoch, done))
+
+    def in_batches(
+        self, records: tf.data.Dataset, last_stage: str, *, before: int = 0, drop_remainder: bool = True
+    ) -> tf.data.Dataset:
+        """Prepares a data set of (epoch, (file, (record, payload))), of which so many were drawn `before`."""
+        options, skipping, size = self.options, self.skipping, self.spec.batch_per_device
+        if imagenet_files.is_decoded(self.source):
+            photo_decoding.require_jpeg_options_unset(options)
+        numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records))
+        if skipping:
+            numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
+        if options.cache == "one_record":
+            numbered = numbered.take(1).cache().repeat()
+        labels = imagenet_files.labels_of(self.source, self.spec.num_classes)
+
+        def prepare(number: tf.Tensor, element: Any) -> Any:
+            return self._prepare(number, element, labels, last_stage, before)
+
+        def note(numbers: tf.Tensor, prepared: Any) -> Any:
+            assert skipping is not None
+            with tf.control_dependencies([tf.numpy_function(skipping.note_batch, [numbers], tf.int64)]):
+                return tf.nest.map_structure(tf.identity, prepared)
+
+        how = {"num_parallel_calls": parallel_calls(options), "deterministic": not options.sloppy}
+        if skipping is None:
+            return numbered.map(prepare, **how).batch(size, drop_remainder=drop_remainder)
+        photos = numbered.map(lambda number, element: (number, prepare(number, element)), **how)
+        return photos.ignore_errors().batch(size, drop_remainder=drop_remainder).map(note)
+
+    def _prepare(self, number: tf.Tensor, element: Any, labels: range, last_stage: str, before: int) -> Any:
+        """Returns image and label of a record, or what there is of them after an earlier stage."""
         epoch, (file, (record, payload)) = element
+        source, spec, options = self.source, self.spec, self.options
         if isinstance(source, PhotoFolder):
             payload = tf.io.read_file(payload)
         if last_stage == "read":
@@ -114,32 +212,14 @@ def _in_batches(
             return label
         seed = _seed(spec.seed, epoch, file, record)
         if imagenet_files.is_decoded(source):
-            image = decoded.crop(stored, boxes, seed, options)
+            image = photo_decoding.crop_stored(stored, boxes, seed, options)
         else:
-            decode = preprocessing.decode_jpeg_or_png if isinstance(source, PhotoFolder) else preprocessing.decode
+            decode = photo_decoding.decode_jpeg_or_png if isinstance(source, PhotoFolder) else photo_decoding.decode
             image = decode(stored, boxes, seed, spec.image_size, options)
         if last_stage == "decode":
             return tf.shape(image)
-        image = preprocessing.augment(image, seed, number + before, spec.image_size, options)
+        image = photo_decoding.augment(image, seed, number + before, spec.image_size, options)
         return image[0, 0, 0] if last_stage == "augment" else (image, label)
-
-    def note(numbers: tf.Tensor, prepared: Any) -> Any:
-        assert skipping is not None
-        with tf.control_dependencies([tf.numpy_function(skipping.note_batch, [numbers], tf.int64)]):
-            return tf.nest.map_structure(tf.identity, prepared)
-
-    how = {"num_parallel_calls": parallel_calls(options), "deterministic": not options.sloppy}
-    if skipping is None:
-        return numbered.map(prepare, **how).batch(spec.batch_per_device, drop_remainder=drop_remainder)
-    photos = numbered.map(lambda number, element: (number, prepare(number, element)), **how)
-    return photos.ignore_errors().batch(spec.batch_per_device, drop_remainder=drop_remainder).map(note)
-
-
-def _seed(base: int, epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """Returns the seed, [2], of all random choices about a photo in an epoch."""
-    position = tf.bitwise.left_shift(file, tf.constant(_BITS_OF_RECORD, tf.int64)) + record
-    streams = tf.bitwise.left_shift(position, tf.constant(_BITS_OF_STREAM, tf.int64))
-    return tf.stack([base + tf.bitwise.left_shift(epoch, tf.constant(32, tf.int64)), streams])
 
 
 def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -148,7 +228,7 @@ def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tens
     if isinstance(source, PhotoFolder):
         return payload, tf.gather(tf.constant(source.labels, tf.int64), file), no_boxes
     layout = source.layout
-    corners = [BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax")] if layout.has_boxes else []
+    corners = BOX_CORNERS if layout.has_boxes else ()
     features = {
         layout.encoded: tf.io.FixedLenFeature([], tf.string),
         **{key: tf.io.FixedLenFeature([], tf.int64) for key in (layout.label, *layout.sides)},
@@ -158,61 +238,15 @@ def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tens
     boxes = tf.stack([parsed[corner] for corner in corners], axis=-1)[tf.newaxis] if corners else no_boxes
     stored = parsed[layout.encoded]
     if layout.sides:
-        stored = decoded.pixels(stored, *(parsed[key] for key in layout.sides))
+        stored = photo_decoding.decode_stored(stored, *(parsed[key] for key in layout.sides))
     return stored, parsed[layout.label], boxes
 
 
-def _epochs(
-    source: Photos,
-    spec: InputSpec,
-    options: InputOptions,
-    skipping: Skipping | None,
-    shuffle: Callable[..., tf.data.Dataset],
-    before: int,
-) -> tf.data.Dataset:
-    """Returns an endless data set of (epoch, (file, (record, payload))). In each epoch each record comes once.
-
-    The first `before` elements are left out.
-    """
-    cached = None
-    if options.cache == "records":
-        cached = _one_pass(source, spec, options, skipping, 0, repeated=True).cache()
-
-    def one_epoch(epoch: tf.Tensor, done: tf.Tensor) -> tf.data.Dataset:
-        records = _one_pass(source, spec, options, skipping, epoch) if cached is None else cached
-        return _with(epoch, shuffle(records, max(1, options.shuffle_records), seed=spec.seed + epoch).skip(done))
-
-    epochs = _unfinished(source, spec, before, same_files=cached is not None)
-    # One epoch after the other, but reading of the next one starts before this one is used up.
-    return epochs.interleave(one_epoch, cycle_length=1, num_parallel_calls=1, deterministic=True)
-
-
-def _unfinished(source: Photos, spec: InputSpec, before: int, *, same_files: bool) -> tf.data.Dataset:
-    """Returns an endless data set of (epoch, records of it already drawn), after `before` records of this worker.
-
-    A worker's share of an epoch depends on the shards that it gets in it; with `same_files`, on those of epoch 0.
-    """
-    zero = tf.zeros([], tf.int64)
-    if isinstance(source, PhotoFolder) or not before:
-        first, drawn = divmod(before, max(1, len(range(spec.worker, len(source.files), spec.workers))))
-        return tf.data.Dataset.counter(first).map(
-            lambda epoch: (epoch, tf.where(tf.equal(epoch, first), zero + drawn, zero))
-        )
-    records_of = tf.constant([tfrecord.count(file, damaged_too=True) for file in source.files], tf.int64)
-
-    def count(left: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        shuffled, share_records = _own_files(source, spec, 0 if same_files else epoch, repeated=same_files)
-        share = shuffled.reduce(zero, lambda total, file: total + tf.gather(records_of, file[0]))
-        if share_records:
-            share = (share - spec.worker + spec.workers - 1) // spec.workers
-        done = tf.minimum(left, share)
-        return left - done, (epoch, done, share)
-
-    def goes_on(epoch: tf.Tensor, done: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        return done < share
-
-    counted = tf.data.Dataset.counter().scan(tf.constant(before, tf.int64), count).filter(goes_on)
-    return counted.map(lambda epoch, done, share: (epoch, done))
+def _seed(base: int, epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    """Returns the seed, [2], of all random choices about a photo in an epoch."""
+    position = tf.bitwise.left_shift(file, tf.constant(_BITS_OF_RECORD, tf.int64)) + record
+    streams = tf.bitwise.left_shift(position, tf.constant(_BITS_OF_STREAM, tf.int64))
+    return tf.stack([base + tf.bitwise.left_shift(epoch, tf.constant(32, tf.int64)), streams])
 
 
 def _with(value: tf.Tensor, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -246,7 +280,7 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
             if _is_safe(names[at], is_folder):
                 known_safe[numbers[at]] = is_folder
             else:
-                names[at] = f"{local_files.printable(Path(os.fsdecode(names[at])))}/unsafe".encode()
+                names[at] = f"{safe_files.printable(Path(os.fsdecode(names[at])))}/unsafe".encode()
         return names
 
     def check_names(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -263,65 +297,13 @@ def _is_safe(name: bytes, is_photo: bool) -> bool:
         if not stat.S_ISREG(status.st_mode):
             return False
         if is_photo:
-            return status.st_size <= local_files.MOST_PHOTO_BYTES
+            return status.st_size <= safe_files.MOST_PHOTO_BYTES
         return _lengths_are_safe(name, status.st_size, status.st_mtime_ns)
     except OSError:
         return False
-
-
-def _own_files(
-    source: Photos, spec: InputSpec, epoch: tf.Tensor | int | None, *, repeated: bool
-) -> tuple[tf.data.Dataset, bool]:
-    """Returns (file, name) of a worker's files, in an epoch's random order, and whether all share them by records."""
-    count, files = len(source.files), numbered_files(source)
-    if epoch is not None:
-        files = files.shuffle(count, seed=spec.seed + epoch, reshuffle_each_iteration=not repeated)
-    if count < spec.workers:
-        return files, True
-    return files.shard(spec.workers, spec.worker), False
 
 
 @functools.cache
 def _lengths_are_safe(shard: bytes, size: int, modified_ns: int) -> bool:
     """Remembers for each shard, as long as it does not change, whether TensorFlow's reader may have it."""
     return tfrecord.lengths_are_safe(Path(os.fsdecode(shard)))
-
-
-def _one_pass(
-    source: Photos,
-    spec: InputSpec,
-    options: InputOptions,
-    skipping: Skipping | None,
-    epoch: tf.Tensor | int | None,
-    *,
-    repeated: bool = False,
-) -> tf.data.Dataset:
-    """Returns a data set of (file, (record, payload)): this worker's files in random order, several at a time.
-
-    Without an `epoch`, the files are in their own order. With `repeated`, it has the same order whenever it is read.
-    """
-    count = len(source.files)
-    files, share_records = _own_files(source, spec, epoch, repeated=repeated)
-    # Skipping checks for itself. At an address there is no FIFO, and to look at lengths would read each shard twice.
-    if isinstance(source, PhotoFolder) or (skipping is None and not isinstance(source.files[0], Address)):
-        files = checked(source, files)
-
-    def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
-        assert isinstance(source, PhotoRecords)
-        if skipping is None:
-            found = tf.data.TFRecordDataset(name, source.compression)
-            return _with(file, tf.data.Dataset.zip((tf.data.Dataset.counter(), found)))
-        signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
-        return _with(file, tf.data.Dataset.from_generator(skipping.read, output_signature=signature, args=(file,)))
-
-    if isinstance(source, PhotoFolder):
-        # The names are files; `batches` reads each photo.
-        records = files.map(lambda file, name: (file, (tf.zeros([], tf.int64), name)))
-    else:
-        records = files.interleave(
-            read,
-            cycle_length=min(options.cycle_length, count),
-            num_parallel_calls=min(parallel_calls(options), options.cycle_length, count),
-            deterministic=not options.sloppy,
-        )
-    return records.shard(spec.workers, spec.worker) if share_records else records

@@ -1,17 +1,20 @@
-"""Measures the input pipeline, ended after each of its stages, and decoding alone for comparison."""
+"""Measures the input pipeline, ended after each of its stages, decoding alone, and how full the shuffle buffer is."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.console import progress, warn
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import host_pipeline, imagenet_pipeline, run_input
+from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline
+from benchmarks.data.pipeline.input_pipeline import RunInput, Source
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import imagenet_files
 from benchmarks.data.sources.class_folders import PhotoFolder
@@ -22,8 +25,11 @@ from benchmarks.errors import BenchError, headline
 from benchmarks.machine import hardware
 from benchmarks.measure.timing import Clock
 from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
+from results.input_bottleneck import out_of_order
 
 BARE_DECODE, COPY = "bare decode", "copy"
+# Shuffle buffers that are counted: more than are alive at a time, as the pipeline reads ahead into the next epochs.
+_EPOCHS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,42 +56,63 @@ class Rates:
         return self.images * len(self.batch_seconds) / sum(self.batch_seconds)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """What is measured: the input of a run on `num_devices` devices, in a session of its own. Bad records are named."""
+
+    source: Source
+    spec: InputSpec
+    options: InputOptions
+    num_devices: int
+    session_config: tf.compat.v1.ConfigProto
+    deadlines: Deadlines = NO_DEADLINES
+
+    @contextlib.contextmanager
+    def session(self, graph: tf.Graph, built: RunInput | None = None) -> Iterator[tf.compat.v1.Session]:
+        """Yields a session of a graph in which an input may be `built`.
+
+        Raises:
+            DataError: a record is bad.
+        """
+        try:
+            with tf.compat.v1.Session(graph=graph, config=self.session_config) as session:
+                yield session
+        except tf.errors.OpError as error:
+            self.deadlines.none()  # finding the bad record has a limit of its own
+            built = built or RunInput(source=self.source)
+            raise built.translate(error, self.spec.num_classes) from error
+
+    def iterator(self, dataset: tf.data.Dataset) -> tuple[tf.Operation, tf.Tensor]:
+        """Returns what begins a pipeline, and its next element's last part: large images need not leave the session."""
+        configured = input_pipeline.configured(dataset, self.options, self.num_devices)
+        iterator = tf.compat.v1.data.make_initializable_iterator(configured)
+        return iterator.initializer, tf.nest.flatten(iterator.get_next())[-1]
+
+
 @contextlib.contextmanager
-def probes(
-    source: host_pipeline.Source,
-    spec: InputSpec,
-    options: InputOptions,
-    *,
-    num_devices: int,
-    session_config: tf.compat.v1.ConfigProto,
-    build_copy: Callable[[], run_input.RunInput] | None = None,
-    deadlines: Deadlines = NO_DEADLINES,
-) -> Iterator[list[Probe]]:
-    """Builds the pipelines of a run on `num_devices` devices in their own graph and session.
+def probes(measured: Measuring, build_copy: Callable[[], RunInput] | None = None) -> Iterator[list[Probe]]:
+    """Builds the pipelines of a run in their own graph and session.
 
     `build_copy` builds the towers' input in the default graph, for the stage COPY; None leaves that stage out. Raises
     DataError, also while the probes are used, if a record is bad.
     """
-    datasets = {}
-    deadlines.preparation("Building the input's stages")
+    source, spec, options = measured.source, measured.spec, measured.options
+    measured.deadlines.preparation("Building the input's stages")
     with tf.Graph().as_default() as graph:
         with tf.device(HOST):
             whole = dataclasses.replace(spec, worker=0, workers=1)
-            for stage in host_pipeline.stages(source):
-                skipping = run_input.skipping(source, options)
-                datasets[stage] = host_pipeline.batches(source, whole, options, skipping, stage)
+            datasets = {}
+            for stage in input_pipeline.stages(source):
+                skipping = input_pipeline.skipping(source, options)
+                datasets[stage] = input_pipeline.batches(source, whole, options, skipping, stage)
             if not isinstance(source, Pixels) and not imagenet_files.is_decoded(source):
                 datasets[BARE_DECODE] = _bare_decode(source, spec.batch_per_device, options.on_bad_record == "skip")
-            initializers, fetches = [], {}
-            for name, dataset in datasets.items():
-                configured = host_pipeline.configured(dataset, options, num_devices)
-                iterator = tf.compat.v1.data.make_initializable_iterator(configured)
-                initializers.append(iterator.initializer)
-                # The last component is labels or sizes: large images need not leave the session.
-                fetches[name] = tf.nest.flatten(iterator.get_next())[-1:]
-        built = build_copy() if build_copy else run_input.of_source(source)
-        initializers += built.initializers
-        if build_copy:
+            iterators = {name: measured.iterator(dataset) for name, dataset in datasets.items()}
+        initializers = [initializer for initializer, _ in iterators.values()]
+        fetches = {name: [drawn] for name, (_, drawn) in iterators.items()}
+        built = build_copy() if build_copy else None
+        if built:
+            initializers += built.initializers
             # A small value that depends on the whole batch: TensorFlow computes only what is fetched.
             fetches[COPY] = [
                 value
@@ -93,19 +120,15 @@ def probes(
                 for value in (tf.reduce_sum(tower.images), tower.labels, tower.stage)
                 if value is not None
             ]
-        try:
-            with tf.compat.v1.Session(graph=graph, config=session_config) as session:
-                for initializer in initializers:
-                    session.run(initializer)
-                found = []
-                for name, fetched in fetches.items():
-                    towers = num_devices if name == COPY else 1
-                    images, waiting = spec.batch_per_device * towers, options.prefetch_batches * num_devices // towers
-                    found.append(Probe(name, session.make_callable(fetched), images, waiting))
-                yield found
-        except tf.errors.OpError as error:
-            deadlines.none()  # finding the bad record has a limit of its own
-            raise built.translate(error, spec.num_classes) from error
+        with measured.session(graph, built) as session:
+            for initializer in initializers:
+                session.run(initializer)
+            made = []
+            for name, fetched in fetches.items():
+                towers = measured.num_devices if name == COPY else 1
+                waiting = options.prefetch_batches * measured.num_devices // towers
+                made.append(Probe(name, session.make_callable(fetched), spec.batch_per_device * towers, waiting))
+            yield made
 
 
 @tf.autograph.experimental.do_not_convert
@@ -127,8 +150,19 @@ def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
     return (shapes.ignore_errors() if skip_bad else shapes).batch(batch, drop_remainder=True)
 
 
+def _repeat(take: Callable[[], object], seconds: float, clock: Clock) -> list[float]:
+    """Calls a function again and again for some seconds; returns the seconds of each call."""
+    times: list[float] = []
+    begin = end = clock()
+    while end - begin < seconds:
+        take()
+        times.append(clock() - end)
+        end += times[-1]
+    return times
+
+
 def measure(
-    found: Sequence[Probe],
+    probes: Sequence[Probe],
     *,
     rounds: int,
     seconds: float,
@@ -136,21 +170,16 @@ def measure(
     deadlines: Deadlines = NO_DEADLINES,
 ) -> dict[str, Rates]:
     """Measures the probes in turn, each for some seconds a round, so that a change of the load affects all of them."""
-    rates = {probe.name: Rates(images=probe.images) for probe in found}
-    with progress.counted("measuring the input's stages", rounds * len(found)):
-        for probe in [*found] * rounds:
+    rates = {probe.name: Rates(images=probe.images) for probe in probes}
+    with progress.counted("measuring the input's stages", rounds * len(probes)):
+        for probe in [*probes] * rounds:
             what = f"The input up to '{probe.name}'"
             deadlines.preparation(what)
             for _ in range(probe.waiting + 1):  # made while other probes were measured
                 probe.take()
             deadlines.step(what, repeated_seconds=seconds)
-            times: list[float] = []
-            begin = end = clock()
-            while end - begin < seconds:
-                probe.take()
-                times.append(clock() - end)
-                end += times[-1]
-            rates[probe.name].rounds.append(probe.images * len(times) / (end - begin))
+            times = _repeat(probe.take, seconds, clock)
+            rates[probe.name].rounds.append(probe.images * len(times) / sum(times))
             rates[probe.name].batch_seconds += times
             progress.end()  # of what is measured
             progress.advance()
@@ -158,26 +187,124 @@ def measure(
     return rates
 
 
-def measure_after_run(
-    source: host_pipeline.Source,
-    spec: InputSpec,
-    options: InputOptions,
-    *,
-    num_devices: int,
-    session_config: tf.compat.v1.ConfigProto,
-    deadlines: Deadlines = NO_DEADLINES,
-) -> dict[str, float]:
-    """Returns images per second of each stage on the host, measured for some seconds without GPUs.
+def measure_in_order(probes: Sequence[Probe], rounds: int, seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
+    """Measures the probes, and again if a stage is clearly faster than one before it: then the load changed."""
+    rates = measure(probes, rounds=rounds, seconds=seconds, deadlines=deadlines)
+    if odd := out_of_order(stage_rounds(rates)):
+        warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
+        for name, more in measure(probes, rounds=rounds, seconds=seconds, deadlines=deadlines).items():
+            rates[name].rounds += more.rounds
+            rates[name].batch_seconds += more.batch_seconds
+    return rates
+
+
+def stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:
+    """Returns the rates of each stage in each round; bare decode is no stage."""
+    return {name: rate.rounds for name, rate in rates.items() if name != BARE_DECODE}
+
+
+def measure_after_run(measured: Measuring) -> dict[str, float]:
+    """Returns images per second of each stage on the host, measured for some seconds.
 
     A failure is only a warning, since the run before it was valid; the result is then empty.
     """
     try:
-        with probes(
-            source, spec, options, num_devices=num_devices, session_config=session_config, deadlines=deadlines
-        ) as found:
-            stages = [probe for probe in found if probe.name != BARE_DECODE]
-            rates = measure(stages, rounds=2, seconds=0.5, deadlines=deadlines)
-            return {name: one.images_per_sec for name, one in rates.items()}
+        with probes(measured) as made:
+            stages = [probe for probe in made if probe.name != BARE_DECODE]
+            rates = measure(stages, rounds=2, seconds=0.5, deadlines=measured.deadlines)
+            return {name: rate.images_per_sec for name, rate in rates.items()}
     except (BenchError, tf.errors.OpError) as error:
         warn(f"The stages of the input could not be measured: {headline(error)}")
         return {}
+
+
+def shuffle_buffer(measured: Measuring, seconds: float, clock: Clock = time.perf_counter) -> Mapping[str, float]:
+    """Draws batches for some seconds, as fast as they come, from a pipeline that counts around its shuffle.
+
+    The counters cost time, so this pipeline is not one whose speed is measured.
+
+    Returns:
+        What `results.measurement.Measurement.shuffle_buffer` describes; nothing if one record is repeated, or for small
+        images, of which whole epochs are shuffled.
+
+    Raises:
+        DataError: a record is bad.
+    """
+    source, spec, options = measured.source, measured.spec, measured.options
+    if isinstance(source, Pixels) or options.cache == "one_record":
+        return {}
+    capacity = max(1, options.shuffle_records)
+    measured.deadlines.preparation("Filling the shuffle buffer")
+    with tf.Graph().as_default() as graph, tf.device(HOST):
+        entered, left = (tf.Variable(tf.zeros([_EPOCHS], tf.int64), trainable=False) for _ in range(2))
+
+        def shuffle(records: tf.data.Dataset, size: int, *, seed: tf.Tensor) -> tf.data.Dataset:
+            epoch = (seed - spec.seed) % _EPOCHS
+            return _counted(_counted(records, entered, epoch).shuffle(size, seed=seed), left, epoch)
+
+        whole, skipping = dataclasses.replace(spec, worker=0, workers=1), input_pipeline.skipping(source, options)
+        batches = imagenet_pipeline.batches(source, whole, options, skipping, shuffle=shuffle)
+        initializer, drawn = measured.iterator(batches)
+        held = entered.read_value() - left.read_value()
+    samples: list[np.ndarray] = []
+    with measured.session(graph) as session:
+        session.run([entered.initializer, left.initializer])
+        begin = clock()
+        session.run(initializer)
+        session.run(drawn)
+        fill_seconds = clock() - begin
+        samples.append(session.run(held))
+        measured.deadlines.step("Drawing from the shuffle buffer", repeated_seconds=seconds)
+
+        def draw() -> None:
+            session.run(drawn)
+            samples.append(session.run(held))
+
+        _repeat(draw, seconds, clock)
+    records = _in_drawn_buffer(samples, capacity)
+    return {
+        "capacity": capacity,
+        "fill_seconds": fill_seconds,
+        "at_start": records[0],
+        "at_end": records[-1],
+        "least": min(records),
+        "share_half_full": sum(2 * count >= capacity for count in records) / len(records),
+    }
+
+
+def _in_drawn_buffer(samples: Sequence[np.ndarray], capacity: int) -> list[int]:
+    """Returns the records in the buffer of the epoch that is drawn from; those of later epochs are filled ahead.
+
+    A sample holds the records in the buffer of each epoch, modulo _EPOCHS. After its epoch, a buffer is empty.
+    """
+    epoch, records = 0, []
+    for sample in samples:
+        epoch += next((step for step in range(_EPOCHS) if sample[(epoch + step) % _EPOCHS] > 0), 0)
+        records.append(min(capacity, int(sample[epoch % _EPOCHS])))  # the counters are read while they change
+    return records
+
+
+def _counted(dataset: tf.data.Dataset, counter: tf.Variable, epoch: tf.Tensor) -> tf.data.Dataset:
+    """Adds 1 to an epoch's counter for every element."""
+
+    def count(*element: Any) -> Any:
+        one = tf.ones([], tf.int64)
+        with tf.control_dependencies(
+            [tf.raw_ops.ResourceScatterAdd(resource=counter.handle, indices=epoch, updates=one)]
+        ):
+            return tf.nest.map_structure(tf.identity, element)
+
+    return dataset.map(count)
+
+
+def shuffle_buffer_in_words(measured: Mapping[str, float]) -> str:
+    """Returns the sentences for the user on what `shuffle_buffer` measured."""
+    capacity, least = measured["capacity"], measured["least"]
+    text = (
+        f"Shuffle buffer: {measured['at_start']:.0f} of {capacity:.0f} records after the first batch, which took "
+        f"{measured['fill_seconds']:.2f} s; {measured['at_end']:.0f} at the end, {least:.0f} at least. It was at least "
+        f"half full in {measured['share_half_full']:.0%} of the samples."
+    )
+    if measured["at_start"] < capacity // 2:
+        return f"{text} It never fills, because an epoch has fewer records than it holds."
+    return f"{text} It empties at the end of each epoch." if least < capacity // 2 else text

@@ -1,27 +1,169 @@
-"""Skips and counts bad records, for --on_bad_record=skip. Imports without TensorFlow.
-
-TensorFlow's own reader drops the rest of a file at the first bad checksum; this one continues with the next record.
-"""
+"""Records that cannot be used: found and named (`data check`, or after a failure), or skipped and counted."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
-from benchmarks.data.sources import tfrecord
+from benchmarks.console import warn
+from benchmarks.data.sources import imagenet_files, tfrecord
+from benchmarks.data.sources.class_folders import PhotoFolder
+from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
+from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE, Problem, header_problem
+from benchmarks.data.sources.safe_files import FileWork, for_each, printable, read_file
 from benchmarks.data.sources.tfrecord import Defect
-from benchmarks.errors import DataError
+from benchmarks.devices.device_plan import HOST
+from benchmarks.errors import DataError, headline
+from benchmarks.machine import hardware
 
+# Limit of the search for a damaged record: some 100,000 images on one core.
+SEARCH_SECONDS = 600.0
+_REPORT_SECONDS = 30.0
+_CHUNK = 256  # photos of a folder
 # After this many unusable records in a row, the data set is not damaged but of another kind.
 _HOPELESS = 20_000
+
+# Returns what is wrong with an encoded photo; the second argument is whether it may be a PNG.
+PhotoProblem = Callable[[bytes, bool], Problem | None]
+
+
+@contextlib.contextmanager
+def decoding() -> Iterator[PhotoProblem]:
+    """Yields a function that decodes a photo as the pipeline does, in its own session without GPUs."""
+    with tf.Graph().as_default() as graph, tf.device(HOST):
+        fed = tf.compat.v1.placeholder(tf.string, [])
+        part = tf.io.decode_and_crop_jpeg(fed, [0, 0, 1, 1], channels=3)
+        whole = tf.io.decode_jpeg(fed, channels=3)
+        png = tf.io.decode_png(fed, channels=3)
+
+    def problem_of(encoded: bytes, png_too: bool) -> Problem | None:
+        if problem := header_problem(encoded, png_too):
+            return problem
+        is_png = encoded.startswith(PNG_SIGNATURE)
+        try:
+            session.run([png.op] if is_png else [part.op, whole.op], {fed: encoded})
+        except tf.errors.OpError as error:
+            reason = headline(error).split("[[")[0].strip()[:120]
+            form = "PNG" if is_png else "JPEG"
+            return "pixels", f"its image of {len(encoded)} bytes does not decode as {form} ({reason}); replace it"
+        return None
+
+    with tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
+        yield problem_of
+
+
+def defects(
+    source: Photos,
+    num_classes: int,
+    problem_of_photo: PhotoProblem = header_problem,
+    files: Sequence[Path] = (),
+    work: FileWork | None = None,
+) -> Generator[tuple[int, list[Defect]], None, None]:
+    """Checks all files of a source, or some, on all cores. With 1000 classes, a background label is a defect.
+
+    Yields:
+        For each file, or chunk of files in a folder: its number of records, and their defects.
+    """
+    files, work = files or source.files, work or FileWork()
+    if isinstance(source, PhotoFolder):
+        chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
+        results = work.on_all_cores(functools.partial(_check_photos, problem_of_photo, work), chunks)
+    else:
+        labels = imagenet_files.labels_of(source, num_classes)
+        results = work.on_all_cores(functools.partial(_check_shard, source, labels, problem_of_photo, work), files)
+    with results as checked:
+        yield from checked
+
+
+def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> tuple[int, list[Defect]]:
+    bad = []
+    for file in files:
+        if not work.goes_on(file):
+            break
+        try:
+            problem = problem_of_photo(read_file(file), True)
+        except OSError as error:
+            problem = "file", f"it cannot be read ({error.strerror}); replace it"
+        if problem:
+            bad.append(Defect(file, 0, 0, *problem))
+    return len(files), bad
+
+
+def _check_shard(
+    source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem, work: FileWork, file: Path
+) -> tuple[int, list[Defect]]:
+    bad, records, following = [], 0, tfrecord.walk(file)
+    try:
+        while work.goes_on(file) and (record := next(following, None)):
+            records += 1
+            if isinstance(record, Defect):
+                bad.append(record)
+                continue
+            problem = imagenet_files.problem_of_example(record.payload, source.layout, labels)
+            if not problem and not imagenet_files.is_decoded(source):
+                problem = problem_of_photo(imagenet_files.encoded_of(record.payload, source.layout), False)
+            if problem:
+                bad.append(Defect(file, record.number, record.offset, *problem))
+    except DataError as error:
+        bad.append(Defect(file, 0, 0, "file", str(error).rstrip(".")))
+    return records, bad
+
+
+def explain_failure(
+    source: Photos, num_classes: int, error: Exception, search_seconds: float = SEARCH_SECONDS
+) -> DataError:
+    """Finds the record behind an error of the pipeline; TensorFlow's message may name a file, but no record.
+
+    A file whose size is no longer that of `source.sizes` is the cause. Otherwise the records are checked for a limited
+    time, and the first damaged one is taken to be the cause.
+    """
+    sizes = for_each(source.files, lambda file: file.stat().st_size if file.is_file() else -1) if source.sizes else []
+    changed = [
+        f"{file} {'was removed' if now < 0 else f'changed from {before} to {now} bytes'}"
+        for file, before, now in zip(source.files, source.sizes, sizes, strict=False)
+        if before != now
+    ]
+    if changed:
+        return DataError(
+            f"{changed[0]} during the run{f', and {len(changed) - 1} more' if len(changed) > 1 else ''}: do not change "
+            f"the data set during a run. TensorFlow reported: {headline(error)}"
+        )
+    warn(
+        f"The input failed; looking for the damaged record in {len(source.files)} files, for at most "
+        f"{search_seconds:g} s ..."
+    )
+    began = reported = time.monotonic()
+    work = FileWork(give_up_at=began + search_seconds)
+    result = "every record in it is sound"
+    files = sorted(source.files, key=lambda file: printable(file) not in str(error))
+    at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
+    with decoding() as problem_of_photo:
+        for start in range(0, len(files), at_a_time):
+            some = files[start : start + at_a_time]
+            with contextlib.closing(defects(source, num_classes, problem_of_photo, some, work)) as checked:
+                for _, bad in checked:
+                    if bad:
+                        return bad[0].error()
+            if work.is_late():
+                result = f"the first {start} of {len(files)} files are sound"
+                break
+            if time.monotonic() > reported + _REPORT_SECONDS:
+                reported = time.monotonic()
+                warn(f"{start + at_a_time} of {len(files)} files are sound, after {reported - began:.0f} s ...")
+    return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
 
 
 class Skipping:
     """Reads records in Python, and counts the bad ones that were left out of finished batches.
 
+    TensorFlow's own reader drops the rest of a file at the first bad checksum; this one continues with the next record.
     Every record gets a number in the order of reading. A bad record continues as an empty one, and the pipeline drops
     it where it cannot be parsed. So the numbers that are missing in the batches are those of bad records; records that
     were only read ahead do not count. Several threads call the methods.
@@ -45,11 +187,11 @@ class Skipping:
         with self._lock:
             return self._last_number + 1 - self._used
 
-    def read(self, file: np.int64) -> Iterator[tuple[int, bytes]]:
+    def read_records(self, file: np.int64) -> Iterator[tuple[int, bytes]]:
         """Yields number and payload of each record of a file; the payload of a bad one is empty."""
         try:
-            for found in tfrecord.walk(self._files[int(file)]):
-                yield found.number, b"" if isinstance(found, Defect) else found.payload
+            for record in tfrecord.walk(self._files[int(file)]):
+                yield record.number, b"" if isinstance(record, Defect) else record.payload
         except DataError as error:
             self.failure = error
 

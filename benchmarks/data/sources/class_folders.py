@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.data.sources.data_sets import StoredImages
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 
@@ -34,16 +35,13 @@ _NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PhotoFolder:
+class PhotoFolder(StoredImages):
     """Photos as files in one folder per class.
 
     A label is the position of the class in `classes`, which are those of the training images whatever the split is.
     `passed_over` is what lies beside the photos, for a sentence.
     """
 
-    directory: str
-    split: str
-    files: Sequence[Path]
     labels: Sequence[int]
     classes: Sequence[str]
     passed_over: str = ""
@@ -53,19 +51,15 @@ class PhotoFolder:
         """By file, whether a pipeline of this process has looked at it and found it safe to read."""
         return np.zeros(len(self.files), bool)
 
-    def count(self) -> int:
-        """Returns the number of photos."""
-        return len(self.files)
-
     def identify(self) -> str:
-        """Returns what distinguishes this data set: the number of photos, and a checksum of their names."""
+        """The checksum is of the photos' names."""
         files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
         return f"folder of class folders, {len(files)} photos, {digest(files)}"
 
     def describe(self) -> str:
-        """Returns a description of one line: photos, classes, those without photos, and what is passed over."""
-        found = set(self.labels)
-        empty = [name for label, name in enumerate(self.classes) if label not in found]
+        """The line holds photos, classes, those without photos, and what is passed over."""
+        used = set(self.labels)
+        empty = [name for label, name in enumerate(self.classes) if label not in used]
         without = f", of which {len(empty)} without any ({some(empty)})," if empty else ""
         passed_over = f" ({self.passed_over} passed over)" if self.passed_over else ""
         return (
@@ -136,22 +130,22 @@ def _folder_of(root: Path, split: str) -> Path | None:
 
 def _trained_classes(root: Path, folder: Path) -> list[str]:
     """Returns the classes of the training images, which decide the labels of another split in `folder`."""
-    own = _class_names(folder)
+    names = _class_names(folder)
     train = _below(root, "train") or _below(root.absolute().parent, "train")
     if train is None:
-        if len(own) == IMAGENET_CLASSES:
-            return own
+        if len(names) == IMAGENET_CLASSES:
+            return names
         raise DataError(
-            f"{folder} has {len(own)} class folders, and there is no folder train beside it. Labels are positions "
+            f"{folder} has {len(names)} class folders, and there is no folder train beside it. Labels are positions "
             "among the classes of the training images, of which a validation set may lack some: name the folder that "
             "holds both train and val."
         )
     classes = _class_names(train)
-    if own and not {*own} & {*classes}:
+    if names and not {*names} & {*classes}:
         raise DataError(
-            f"{folder} has no folder of a class of {train}, only {some(own)}. {labels_needed('validation')}"
+            f"{folder} has no folder of a class of {train}, only {some(names)}. {labels_needed('validation')}"
         )
-    if unknown := sorted({*own} - {*classes}):
+    if unknown := sorted({*names} - {*classes}):
         raise DataError(
             f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}. Rename or remove them, "
             "or make empty folders of these names for training, too."
@@ -207,7 +201,7 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     flat = [folder for folder in (root, *(root / name for name in FOLDERS_OF[split])) if _has_photo(folder, endings)]
     if flat:
         return f"the photos of {flat[0]} are in one folder. {labels_needed(split)}"
-    if (found := _folder_of(root, split)) and (others := _others_in(found, endings)):
+    if (of_split := _folder_of(root, split)) and (others := _others_in(of_split, endings)):
         return (
             f"its class folders hold {_in_words(others, [])}, which are not read here. 'run_bench.py data convert' "
             "takes JPEG, PNG, GIF, BMP, WebP and TIFF, with these endings."
@@ -227,7 +221,6 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
 
 
 def _others_in(folder: Path, endings: tuple[str, ...]) -> Counter[str]:
-    """Returns the kinds of files in class folders without photos and folders; none if there are such."""
     entries = [entry for name in _class_names(folder) for entry in (folder / name).iterdir() if entry.name[0] != "."]
     if any(entry.is_dir() or entry.name.lower().endswith(endings) for entry in entries):
         return Counter()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.data.sources.storage import Address, place
@@ -46,6 +48,33 @@ DATA_SETS = {
     # Usually given as 0.1307 and 0.3081.
     "mnist": DataSet(title="MNIST", train_images=60_000, classes=10, mean=(33.32,), stddev=(78.57,)),
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredImages(abc.ABC):
+    """A split of a data set that was found in a directory.
+
+    Attributes:
+        files: what a run reads; empty if all images are in memory.
+        sizes: of the files in bytes when they were found; empty if there are too many of them to ask for.
+    """
+
+    directory: str
+    split: str
+    files: Sequence[Path] = ()
+    sizes: Sequence[int] = ()
+
+    def count(self) -> int:
+        """Returns the number of images: of files, unless one holds several."""
+        return len(self.files)
+
+    @abc.abstractmethod
+    def identify(self) -> str:
+        """Returns what distinguishes this data set: its format, its size, and a checksum."""
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """Returns a description of one line for the user."""
 
 
 def data_set_of(name: str) -> DataSet:

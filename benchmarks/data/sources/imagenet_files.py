@@ -17,16 +17,16 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from benchmarks.console import warn
-from benchmarks.data.pipeline import decoded
 from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
-from benchmarks.data.sources.data_sets import existing_directory
-from benchmarks.data.sources.storage import Address, for_each, place
+from benchmarks.data.sources.data_sets import StoredImages, existing_directory
+from benchmarks.data.sources.safe_files import for_each
+from benchmarks.data.sources.storage import Address, place
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
-from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
 
-BOX = "image/object/bbox/"
+BOX_CORNERS = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
 # Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API.
 _KIND = r"(?:\.tfrecords?|\.tfrec|\.record)"
 _SHARD = re.compile(
@@ -60,27 +60,24 @@ class Layout:
 
 INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
 TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
-DECODED = Layout("decoded TFRecords", "image/pixels", INCEPTION.label, 1, True, (decoded.HEIGHT, decoded.WIDTH))
+DECODED = Layout("decoded TFRecords", "image/pixels", INCEPTION.label, 1, True, ("image/height", "image/width"))
 _LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PhotoRecords:
+class PhotoRecords(StoredImages):
     """Photos in TFRecords: so many files `of_shards`; `compression` as TensorFlow calls it, or empty.
 
     `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
     """
 
-    directory: str
-    split: str
-    files: Sequence[Path]
     layout: Layout
     of_shards: int
     training_files: Sequence[Path]
     compression: tfrecord.Compression = ""
 
     def count(self) -> int:
-        """Returns the number of photos; reads only the lengths of the records, once."""
+        """Reads only the lengths of the records, once."""
         return self._count
 
     @functools.cached_property
@@ -88,13 +85,12 @@ class PhotoRecords:
         return sum(for_each(self.files, tfrecord.count))
 
     def identify(self) -> str:
-        """Returns what distinguishes this data set: layout, and a checksum of names and sizes of its files."""
-        sizes = for_each(self.files, lambda file: file.stat().st_size)
-        files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
-        return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {digest(files)}"
+        """The checksum is of the files' names and sizes."""
+        files = [f"{file.name} {size}" for file, size in zip(self.files, self.sizes, strict=True)]
+        return f"{self.layout.title}, {len(files)} files, {sum(self.sizes) / 1e6:.0f} MB, {digest(files)}"
 
     def describe(self) -> str:
-        """Returns a description of one line: layout, shards, and the labels of the first records."""
+        """The line holds layout, shards, and the labels of the first records."""
         labels = _first_labels(self.files[:1], self.layout, _RECORDS_DESCRIBED)
         seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
         part = "" if len(self.files) == self.of_shards else f" of {self.of_shards}"
@@ -136,19 +132,18 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
     if not usual or num_classes in (IMAGENET_CLASSES, BACKGROUND_CLASSES):
         return usual
     files = source.training_files[:: -(-len(source.training_files) // _FILES_SAMPLED)]
-    seen = _first_labels(files, source.layout, -(-_SAMPLE // len(files)))
-    if 0 in seen:
+    labels = _first_labels(files, source.layout, -(-_SAMPLE // len(files)))
+    if 0 in labels:
         return 0
-    if num_classes not in seen and len(seen) >= _SAMPLE:
+    if num_classes not in labels and len(labels) >= _SAMPLE:
         warn(
-            f"Labels are taken to count from 1: of {len(seen)} training images of {source.directory}, none has label 0 "
-            f"or {num_classes}."
+            f"Labels are taken to count from 1: of {len(labels)} training images of {source.directory}, none has label "
+            f"0 or {num_classes}."
         )
     return usual
 
 
 def _first_labels(files: Sequence[Path], layout: Layout, records: int) -> list[int]:
-    """Returns the labels of so many first records of each file, without damaged ones."""
     return [
         features_of(record.payload)[layout.label].int64_list.value[0]
         for file in files
@@ -172,25 +167,24 @@ def find_imagenet(directory: str, split: str) -> Photos:
             f"imagenet2012-{split}.tfrecord-00000-of-00008. Of an address, only TFRecords are read: 'run_bench.py data "
             "convert' makes them of photos."
         )
-    found = class_folders.find_class_folders(path, split, _ENDINGS)
-    if found is None:
+    folder = class_folders.find_class_folders(path, split, _ENDINGS)
+    if folder is None:
         raise DataError(
             f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
             f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of photos for each class"
             f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; "
             f"{class_folders.what_is_there(path, split, _ENDINGS)}"
         )
-    return found
+    return folder
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
-    """Returns the shards of a split in a directory, sorted, by name."""
     try:
         names = sorted(path.name for path in directory.iterdir())
     except OSError as error:
         raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
-    found = {name: match for name in names if (match := _SHARD.fullmatch(name))}
-    return {name: match for name, match in found.items() if match["split"] in FOLDERS_OF[split]}
+    shards = {name: match for name in names if (match := _SHARD.fullmatch(name))}
+    return {name: match for name, match in shards.items() if match["split"] in FOLDERS_OF[split]}
 
 
 def find_records(directory: str, split: str) -> PhotoRecords | None:
@@ -215,26 +209,27 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
             "others, unless a part is wanted."
         )
     files = [path / name for name in shards]
-    compressions = set(for_each(files, _compression_of_shard))
-    if len(compressions) > 1:
+    sizes, compressions = zip(*for_each(files, _size_and_compression), strict=True)
+    if len(set(compressions)) > 1:
         raise DataError(f"--data_dir={directory}: some shards are compressed, and others are not: keep one kind.")
     return PhotoRecords(
         directory=directory,
         split=split,
         files=files,
+        sizes=sizes,
         layout=layout_of(files),
         of_shards=total,
         training_files=_training_files(path) or files,
-        compression=compressions.pop(),
+        compression=compressions[0],
     )
 
 
-def _compression_of_shard(file: Path) -> tfrecord.Compression:
+def _size_and_compression(file: Path) -> tuple[int, tfrecord.Compression]:
     if not file.is_file():
         raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
-    if file.stat().st_size == 0:
+    if not (size := file.stat().st_size):
         raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    return tfrecord.compression_of(file)
+    return size, tfrecord.compression_of(file)
 
 
 def _training_files(directory: Path) -> list[Path]:
@@ -257,12 +252,11 @@ def _split_below(directory: Path, split: str) -> Path | None:
         if folder.is_dir() and _shards_in(folder, split):
             return folder
     prepared = {path.parent for level in ("*", "*/*", "*/*/*") for path in directory.glob(f"{level}/dataset_info.json")}
-    found = [path for path in prepared if _shards_in(path, split)]
-    if len({path.parent for path in found}) > 1:
-        raise DataError(
-            f"--data_dir={directory} holds several data sets of TFDS ({', '.join(map(str, sorted(found)))}): name one."
-        )
-    return max(found, key=lambda path: [int(part) for part in re.findall("[0-9]+", path.name)], default=None)
+    versions = [path for path in prepared if _shards_in(path, split)]
+    if len({path.parent for path in versions}) > 1:
+        named = ", ".join(map(str, sorted(versions)))
+        raise DataError(f"--data_dir={directory} holds several data sets of TFDS ({named}): name one.")
+    return max(versions, key=lambda path: [int(part) for part in re.findall("[0-9]+", path.name)], default=None)
 
 
 def layout_of(files: Sequence[Path]) -> Layout:
@@ -326,4 +320,20 @@ def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[s
         return "label", f"{what}; correct it, or pass --num_classes"
     if len(encoded) != 1:
         return "keys", f"it holds {len(encoded)} images instead of one; make it again"
-    return decoded.problem(feature, encoded[0]) if layout.sides else None
+    return _problem_of_pixels(feature, encoded[0]) if layout.sides else None
+
+
+def _problem_of_pixels(feature: Mapping[str, tf.train.Feature], stored: bytes) -> tuple[str, str] | None:
+    """Returns the kind of defect of a record's size or pixels, and the reason; None for a sound record."""
+    sides = [list(feature[key].int64_list.value[:2]) if key in feature else [] for key in DECODED.sides]
+    if any(len(side) != 1 for side in sides):
+        return (
+            "keys",
+            f"'image/height' and 'image/width' hold {sides[0]} and {sides[1]}, not one number each; make it again",
+        )
+    ((height,), (width,)) = sides
+    size = NUM_CHANNELS * height * width
+    if min(height, width) > 0 and size == len(stored):
+        return None
+    kind = "zero_length" if not stored else "truncated" if len(stored) < size else "size"
+    return kind, f"its {len(stored)} bytes are not {height} rows of {width} pixels; make the file again"

@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline.tower_input import InputSpec
-from benchmarks.data.sources.data_sets import DATA_SETS, existing_directory
-from benchmarks.data.sources.local_files import MOST_SMALL_IMAGES_BYTES, load_arrays, read_file, whole_member
+from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, existing_directory
+from benchmarks.data.sources.safe_files import MOST_SMALL_IMAGES_BYTES, load_arrays, read_file, whole_member
 from benchmarks.errors import DataError
 
 STAGES = ("read", "augment", "batch")
@@ -33,28 +33,26 @@ _IDX_UINT8 = 0x08
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Pixels:
+class Pixels(StoredImages):
     """A data set of small images in memory; `layout` is the format on disk, in words.
 
     Images are [images, height, width, channels], uint8; labels are [images], int64, from 0.
     """
 
     layout: str
-    directory: str
-    split: str
     images: np.ndarray
     labels: np.ndarray
 
     def count(self) -> int:
-        """Returns the number of images."""
+        """All are in memory."""
         return len(self.images)
 
     def identify(self) -> str:
-        """Returns what distinguishes this data set: layout, number of images, and a checksum of their labels."""
+        """The checksum is of the labels."""
         return f"{self.layout}, {len(self.images)} images, {zlib.crc32(self.labels.tobytes()):08x}"
 
     def describe(self) -> str:
-        """Returns a description of one line."""
+        """The line holds the lowest and highest label, too."""
         return (
             f"{self.layout}, {len(self.images)} {self.split} images in {self.directory}, labels {self.labels.min()} to "
             f"{self.labels.max()}"
@@ -165,22 +163,22 @@ def _read_cifar10(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
 def _cifar_members(path: Path, names: list[str]) -> dict[str, bytes]:
     """Returns files of these names, from the directory, the folder that the archive unpacks to, or the archive."""
     for folder in (path, *(path / name for name in _CIFAR_FOLDERS)):
-        found = {name: _bytes_of(folder / name) for name in names if (folder / name).exists()}
-        if found:
-            return found
+        members = {name: _bytes_of(folder / name) for name in names if (folder / name).exists()}
+        if members:
+            return members
     for archive in sorted(path.glob("cifar-10-*.tar.gz")):
         unpacked = _bytes_of(archive)  # so a member cannot be larger
         try:
             with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as tar:
-                found = {}
+                members = {}
                 for member in map(whole_member, tar):
                     file = tar.extractfile(member) if member.isfile() else None
                     if file is not None and Path(member.name).name in names:
-                        found[Path(member.name).name] = file.read()
+                        members[Path(member.name).name] = file.read()
         except (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError) as error:
             raise DataError(f"{archive} cannot be read: {error}. Copy it again.") from error
-        if found:
-            return {name: found[name] for name in names if name in found}
+        if members:
+            return {name: members[name] for name in names if name in members}
     return {}
 
 
@@ -209,7 +207,7 @@ def _parse_python(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 @tf.autograph.experimental.do_not_convert
 def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: str = "batch") -> tf.data.Dataset:
-    """See `host_pipeline.batches`: images uint8 [batch, height, width, channels], labels int64 [batch].
+    """See `input_pipeline.batches`: images uint8 [batch, height, width, channels], labels int64 [batch].
 
     Before the last of STAGES, only labels come out.
     """

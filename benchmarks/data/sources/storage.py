@@ -9,19 +9,13 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path, PosixPath
-from typing import IO, Any, BinaryIO, TypeVar, cast
+from typing import IO, Any
 
 from benchmarks.errors import DataError, UsageError, headline
-from results import loading
-
-_Result = TypeVar("_Result")
 
 _SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]+)://")
-# A storage needs some 50 ms for an answer, and gives many at a time.
-_QUESTIONS_AT_A_TIME = 32
 _ERRNO = {"NotFoundError": errno.ENOENT, "PermissionDeniedError": errno.EACCES, "UnauthenticatedError": errno.EACCES}
 
 
@@ -54,8 +48,8 @@ class Address(PosixPath):
     @property
     def parent(self) -> Address:
         """The directory that it is in; of a bucket or host, itself."""
-        found = super().parent
-        return found if len(found.parts) > 1 else self
+        parent = super().parent
+        return parent if len(parent.parts) > 1 else self
 
     def absolute(self) -> Address:
         """Returns itself."""
@@ -64,9 +58,9 @@ class Address(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Returns its kind, size and time of modification."""
         with _storage(self) as gfile:
-            found = gfile.stat(str(self))
-        kind = stat.S_IFDIR if found.is_directory else stat.S_IFREG
-        return os.stat_result((kind, *[0] * 5, found.length, *[0] * 3), {"st_mtime": found.mtime_nsec / 1e9})
+            status = gfile.stat(str(self))
+        kind = stat.S_IFDIR if status.is_directory else stat.S_IFREG
+        return os.stat_result((kind, *[0] * 5, status.length, *[0] * 3), {"st_mtime": status.mtime_nsec / 1e9})
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         """Returns whether it is there, and not merely that its storage does not answer."""
@@ -97,8 +91,8 @@ class Address(PosixPath):
     def glob(self, pattern: str) -> Iterator[Address]:  # type: ignore[override]
         """Yields what is in it with names like a pattern, which may have slashes."""
         with _storage(self) as gfile:
-            found = gfile.glob(str(self / pattern))
-        return map(Address, found)
+            paths = gfile.glob(str(self / pattern))
+        return map(Address, paths)
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Makes it and what is above it, where a storage has directories."""
@@ -146,10 +140,10 @@ class _Opened(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         with _storage(self._address):
             self._file.seek(self._position)
-            found = self._file.read(len(buffer))
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
     def write(self, data: Any) -> int:
         with _storage(self._address):
@@ -171,23 +165,6 @@ def is_address(text: str) -> bool:
 def place(path: str | Path) -> Path:
     """Returns a path of this host, or an `Address`."""
     return Address(path) if is_address(str(path)) else Path(path)
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Opens a file to read; one of this host must be a regular one, as `results.loading.open_file` says.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    return cast(BinaryIO, path.open("rb")) if isinstance(path, Address) else loading.open_file(path)
-
-
-def for_each(paths: Sequence[Path], work: Callable[[Path], _Result]) -> list[_Result]:
-    """Returns the results for paths in their order; at addresses, of many at a time."""
-    if not any(isinstance(path, Address) for path in paths):
-        return list(map(work, paths))
-    with ThreadPoolExecutor(_QUESTIONS_AT_A_TIME) as pool:
-        return list(pool.map(work, paths))
 
 
 @contextlib.contextmanager

@@ -17,8 +17,9 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import google_crc32c
 
-from benchmarks.data.sources import local_files
-from benchmarks.data.sources.storage import StorageError, open_file
+from benchmarks.data.sources import safe_files
+from benchmarks.data.sources.safe_files import open_file
+from benchmarks.data.sources.storage import StorageError
 from benchmarks.errors import DataError
 from results import loading
 
@@ -57,18 +58,6 @@ class Defect:
     def error(self) -> DataError:
         """Returns the sentence as an error."""
         return DataError(str(self))
-
-
-def records(path: Path) -> Iterator[FramedRecord]:
-    """Yields a file's records and checks every length and checksum.
-
-    Raises:
-        DataError: names the file, the record, the byte offset and the reason.
-    """
-    for found in walk(path):
-        if isinstance(found, Defect):
-            raise found.error()
-        yield found
 
 
 def walk(path: Path) -> Iterator[FramedRecord | Defect]:
@@ -119,7 +108,7 @@ def lengths_are_safe(path: Path) -> bool:
     with loading.open_file(path) as file:
         while len(stated := os.pread(file.fileno(), _LENGTH.size, offset)) == _LENGTH.size:
             (length,) = _LENGTH.unpack(stated)
-            if length > local_files.MOST_PHOTO_BYTES:
+            if length > safe_files.MOST_PHOTO_BYTES:
                 return False
             offset += _HEADER.size + length + _FOOTER.size
     return True
@@ -166,9 +155,9 @@ class _Inflated:
                 pass
         except zlib.error as error:
             raise DataError(f"{self._path} cannot be decompressed ({error}): copy or make it again.") from error
-        found, self._held = self._held[:size], self._held[size:]
-        self._position += len(found)
-        return found
+        data, self._held = self._held[:size], self._held[size:]
+        self._position += len(data)
+        return data
 
     def _more(self, size: int) -> bool:
         if self._decompressor.eof:  # a file may hold several streams, one after the other
@@ -180,7 +169,6 @@ class _Inflated:
         return bool(rest)
 
     def seek(self, position: int) -> None:
-        """Goes on to a position that is not before this one."""
         while self._position < position and self.read(min(_BLOCK_BYTES, position - self._position)):
             pass
 
@@ -209,11 +197,11 @@ def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] |
             if end > size:
                 kind, reason = "truncated", f"the file ends within its {length} bytes"
                 break
-            if length <= local_files.MOST_PHOTO_BYTES:
+            if length <= safe_files.MOST_PHOTO_BYTES:
                 yield file, number, offset, length
             else:
                 reason = (
-                    f"its length of {length} bytes is above the limit of {local_files.MOST_PHOTO_BYTES}; leave it out"
+                    f"its length of {length} bytes is above the limit of {safe_files.MOST_PHOTO_BYTES}; leave it out"
                 )
                 yield Defect(path, number, offset, "size", reason)
             number, offset = number + 1, end

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.console import progress
-from benchmarks.data.sources import checks, class_folders, imagenet_files, tfrecord
-from benchmarks.data.sources.checks import BadJpegError, JpegHeader
+from benchmarks.data.sources import class_folders, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, PhotoRecords
-from benchmarks.data.sources.local_files import MOST_PHOTO_BYTES, FileWork, written_whole
-from benchmarks.data.writing import fake_imagenet, originals
-from benchmarks.data.writing.fake_imagenet import Split, photo_example
-from benchmarks.data.writing.originals import Listing, Original, Photo, RecordedPhoto
+from benchmarks.data.sources.jpeg_header import BadJpegError, JpegHeader
+from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, FileWork, written_whole
+from benchmarks.data.writing import originals, photo_records
+from benchmarks.data.writing.originals import Listing, Photo, RecordedPhoto
+from benchmarks.data.writing.photo_records import Original, Split, photo_example
 from benchmarks.errors import DataError, UsageError
 from benchmarks.outside_text import parse_json
 from models.model_spec import IMAGENET_CLASSES
@@ -45,16 +45,16 @@ class Conversion:
     left_out: list[str] = dataclasses.field(default_factory=list)
 
 
-def divided(found: Listing | PhotoRecords, split: str, images_per_shard: int) -> Split:
+def divided(source: Listing | PhotoRecords, split: str, images_per_shard: int) -> Split:
     """Returns the split to write; TFRecords keep their shards."""
-    if not isinstance(found, PhotoRecords):
-        return fake_imagenet.split(split, len(found.photos), images_per_shard)
-    images = sum(tfrecord.count(file, damaged_too=True) for file in found.files)
-    return Split(name=split, images=images, shards=len(found.files))
+    if not isinstance(source, PhotoRecords):
+        return photo_records.split(split, len(source.photos), images_per_shard)
+    images = sum(tfrecord.count(file, damaged_too=True) for file in source.files)
+    return Split(name=split, images=images, shards=len(source.files))
 
 
 def convert(
-    found: Listing | PhotoRecords,
+    source: Listing | PhotoRecords,
     directory: Path,
     *,
     split: Split,
@@ -62,7 +62,7 @@ def convert(
     decoded: bool = False,
     seed: int,
     num_classes: int = IMAGENET_CLASSES,
-    on_shard: Callable[[Path, int], None],
+    on_shard: Callable[[Path, int], object] = lambda path, images: None,
     work: FileWork | None = None,
 ) -> Conversion:
     """Writes shards on all cores, in an order that the seed determines, or that of the TFRecords.
@@ -78,17 +78,17 @@ def convert(
     directory.mkdir(parents=True, exist_ok=True)
     work = work or FileWork()
     plan = {
-        "photos": _digest(found),
+        "photos": source.identify(),
         "count": split.images,
         "shards": split.shards,
         "shorter_side": shorter_side,
         "decoded": decoded,
         "seed": seed,
-        "classes": class_folders.digest(found.classes) if isinstance(found, Listing) else None,
+        "classes": class_folders.digest(source.classes) if isinstance(source, Listing) else None,
     }
     _check_plan(directory, split, plan)
     paths, total = split.paths(directory), Conversion()
-    shares = list(_shares(found, split, seed, num_classes))
+    shares = list(_shares(source, split, seed, num_classes))
     write = functools.partial(_write_shard, shorter_side, decoded, work)
     # Without those of finished shards, which take no time.
     missing = sum(1 for path in paths if not path.exists()) * split.images // split.shards
@@ -98,7 +98,7 @@ def convert(
     ):
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
-                advice = "" if isinstance(found, PhotoRecords) else ": pass a larger --images_per_shard"
+                advice = "" if isinstance(source, PhotoRecords) else ": pass a larger --images_per_shard"
                 raise DataError(
                     f"{path} would be empty, since no photo of it can be used{advice}. The first one: "
                     f"{part.left_out[0]}."
@@ -110,25 +110,18 @@ def convert(
     return total
 
 
-def _digest(found: Listing | PhotoRecords) -> str:
-    if isinstance(found, PhotoRecords):
-        return found.identify()
-    photos = [f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found.photos]
-    return class_folders.digest(photos)
-
-
 def _shares(
-    found: Listing | PhotoRecords, split: Split, seed: int, num_classes: int
+    source: Listing | PhotoRecords, split: Split, seed: int, num_classes: int
 ) -> Iterator[Iterable[Photo] | Iterable[RecordedPhoto]]:
     """Yields the photos of each shard; those of a record are read when they are drawn."""
-    if isinstance(found, PhotoRecords):
-        labels = imagenet_files.labels_of(found, num_classes)
-        for file in found.files:
-            yield map(functools.partial(RecordedPhoto, file, found.layout, labels), tfrecord.walk(file))
+    if isinstance(source, PhotoRecords):
+        labels = imagenet_files.labels_of(source, num_classes)
+        for file in source.files:
+            yield map(functools.partial(RecordedPhoto, file, source.layout, labels), tfrecord.walk(file))
         return
-    order = np.random.default_rng(seed).permutation(len(found.photos))
+    order = np.random.default_rng(seed).permutation(len(source.photos))
     for numbers in np.array_split(order, split.shards):
-        yield [found.photos[int(number)] for number in numbers]
+        yield [source.photos[int(number)] for number in numbers]
 
 
 def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
@@ -152,7 +145,6 @@ def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
 
 
 def _read_json(file: Path) -> Any:
-    """Returns what an earlier conversion wrote; None if it is missing or damaged."""
     try:
         return parse_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -196,26 +188,16 @@ def _converted(original: Original, shorter_side: int | None, decoded: bool) -> t
         stored, size, layout = image.tobytes(), (image.height, image.width), DECODED
     else:
         stored, layout = _as_rgb_jpeg(original.encoded, shorter_side), INCEPTION
-        size = checks.read_jpeg_header(stored)[:2]
-    payload = photo_example(
-        stored,
-        size,
-        original.label,
-        original.class_name,
-        original.name,
-        text=original.text,
-        boxes=original.boxes,
-        layout=layout,
-    )
+        size = jpeg_header.read_jpeg_header(stored)[:2]
+    payload = photo_example(dataclasses.replace(original, encoded=stored), size, layout)
     if len(payload) > MOST_PHOTO_BYTES:
         raise ValueError(f"its record has {len(payload)} bytes, above the limit of {MOST_PHOTO_BYTES}: pass --resize")
     return payload, not decoded and stored is not original.encoded
 
 
 def _header_of(encoded: bytes) -> JpegHeader | None:
-    """Returns the header of a JPEG; None for another format."""
     try:
-        return checks.read_jpeg_header(encoded)
+        return jpeg_header.read_jpeg_header(encoded)
     except BadJpegError as error:
         if error.kind not in ("png", "not_jpeg"):
             raise
@@ -241,7 +223,7 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
     Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs, and warns
     try:
         image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
-        checks.check_size(image.height, image.width)
+        jpeg_header.check_size(image.height, image.width)
         if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
             image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
         image = image.convert("RGB")
@@ -249,4 +231,4 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
         raise
     except Exception as error:  # a decoder may fail in any way
         raise ValueError(f"its {len(encoded)} bytes cannot be decoded ({type(error).__name__})") from error
-    return fake_imagenet.smaller(image, shorter_side)
+    return photo_records.smaller(image, shorter_side)

@@ -7,22 +7,18 @@ the statistics of natural images"), with random contrast.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.console import progress
 from benchmarks.data.sources import tfrecord
-from benchmarks.data.sources.imagenet_files import BOX, DECODED, INCEPTION, Layout
-from benchmarks.data.sources.local_files import FileWork, written_whole
+from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
+from benchmarks.data.sources.safe_files import FileWork, written_whole
+from benchmarks.data.writing.photo_records import Original, Split, photo_example, smaller
 from models.model_spec import IMAGENET_CLASSES
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
 _JPEG_QUALITY = 95
@@ -37,34 +33,12 @@ _LABEL_SHARES = _LABEL_WEIGHTS / _LABEL_WEIGHTS.sum()
 _SHARE_WITH_BOXES = 1 / 3
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Split:
-    """Part of a data set: its name (`train`, `validation`), and its numbers of images and of files."""
-
-    name: str
-    images: int
-    shards: int
-
-    def paths(self, directory: Path) -> list[Path]:
-        """Returns the files of the split."""
-        return [directory / f"{self.name}-{i:05d}-of-{self.shards:05d}" for i in range(self.shards)]
-
-    def shards_in(self, directory: Path) -> list[Path]:
-        """Returns the existing shards of a split of this name, of any number, sorted."""
-        return sorted(directory.glob(f"{self.name}-?????-of-?????"))
-
-
-def split(name: str, images: int, images_per_shard: int) -> Split:
-    """Divides images evenly among the fewest shards that hold at most `images_per_shard` each."""
-    return Split(name=name, images=images, shards=-(-images // images_per_shard))
-
-
 def write(
     directory: Path,
     part: Split,
     *,
     seed: int,
-    on_shard: Callable[[Path, int], None],
+    on_shard: Callable[[Path, int], object] = lambda path, images: None,
     shorter_side: int | None = None,
     decoded: bool = False,
     work: FileWork | None = None,
@@ -86,8 +60,15 @@ def write(
             for number in numbers:
                 work.go_on(path)
                 generator = np.random.default_rng((seed, len(part.name), int(number)))
-                photo = _photo(canvases, generator)
-                tfrecord.write(file, _record(photo, part.name, int(number), generator, shorter_side, decoded))
+                label, pixels, boxes = _photo(canvases, generator)
+                if shorter_side is not None:
+                    from PIL import Image
+
+                    pixels = np.asarray(smaller(Image.fromarray(pixels), shorter_side))
+                synset = f"n{label:08d}"
+                name, text = f"{part.name}_{synset}_{number}.JPEG", f"fake class {label}"
+                photo = Original(_encoded(pixels, decoded), label, synset, name, text, boxes)
+                tfrecord.write(file, photo_example(photo, pixels.shape[:2], DECODED if decoded else INCEPTION))
                 progress.advance()
         return path, len(numbers)
 
@@ -116,18 +97,10 @@ def _canvas(generator: np.random.Generator) -> np.ndarray:
     return np.stack(mixed, axis=-1).astype(np.float32)
 
 
-def smaller(image: Image.Image, shorter_side: int | None) -> Image.Image:
-    """Returns an image whose shorter side has at most so many pixels; None keeps the size."""
-    from PIL import Image
-
-    if shorter_side is None or min(image.size) <= shorter_side:
-        return image
-    scale = shorter_side / min(image.size)
-    return image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
-
-
-def _photo(canvases: list[np.ndarray], generator: np.random.Generator) -> tuple[int, np.ndarray]:
-    """Returns a label, and pixels as uint8, [height, width, 3]."""
+def _photo(
+    canvases: list[np.ndarray], generator: np.random.Generator
+) -> tuple[int, np.ndarray, list[tuple[float, float, float, float]]]:
+    """Returns a label, pixels as uint8, [height, width, 3], and boxes as in `Original`."""
     label = 1 + int(generator.choice(IMAGENET_CLASSES, p=_LABEL_SHARES))
     # Mostly 500x375, some smaller, as many larger.
     scale = float(generator.choice([0.6, 1.0, 1.4], p=[0.1, 0.8, 0.1]))
@@ -137,78 +110,14 @@ def _photo(canvases: list[np.ndarray], generator: np.random.Generator) -> tuple[
     contrast = _MEAN_CONTRAST * float(generator.lognormal(sigma=0.35))
     brightness = generator.uniform(90, 160)
     pixels = canvas[top : top + height, left : left + width] * contrast + brightness
-    return label, np.clip(pixels, 0, 255).astype(np.uint8)
-
-
-def _record(
-    photo: tuple[int, np.ndarray],
-    split_name: str,
-    number: int,
-    generator: np.random.Generator,
-    shorter_side: int | None,
-    decoded: bool,
-) -> bytes:
-    label, pixels = photo
     boxes = []
     if generator.random() < _SHARE_WITH_BOXES:
         for _ in range(int(generator.integers(1, 4))):
             ymin, xmin = generator.uniform(0.0, 0.6, size=2)
             ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
             boxes.append((float(ymin), float(xmin), float(ymax), float(xmax)))
-    if shorter_side is not None:
-        from PIL import Image
-
-        pixels = np.asarray(smaller(Image.fromarray(pixels), shorter_side))
-    synset = f"n{label:08d}"
-    return photo_example(
-        pixels.tobytes() if decoded else bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy()),
-        pixels.shape[:2],
-        label,
-        synset,
-        f"{split_name}_{synset}_{number}.JPEG",
-        text=f"fake class {label}",
-        boxes=boxes,
-        layout=DECODED if decoded else INCEPTION,
-    )
+    return label, np.clip(pixels, 0, 255).astype(np.uint8), boxes
 
 
-def photo_example(
-    image: bytes,
-    size: tuple[int, int],
-    label: int,
-    synset: str,
-    name: str,
-    *,
-    text: str = "",
-    boxes: Sequence[tuple[float, float, float, float]] = (),
-    layout: Layout = INCEPTION,
-) -> bytes:
-    """Returns a photo as a serialised tf.train.Example in a layout: INCEPTION for a JPEG, DECODED for pixels.
-
-    The size is height and width in pixels, the label counts from 1, the synset is the class's name in WordNet or of its
-    folder, the text is the class in words, and boxes are ymin, xmin, ymax, xmax as shares of height and width.
-    """
-
-    def ints(values: list[int]) -> tf.train.Feature:
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-    def data(value: bytes) -> tf.train.Feature:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-
-    feature = {
-        "image/height": ints([size[0]]),
-        "image/width": ints([size[1]]),
-        "image/colorspace": data(b"RGB"),
-        "image/channels": ints([3]),
-        "image/class/label": ints([label]),
-        "image/class/synset": data(synset.encode()),
-        "image/class/text": data(text.encode()),
-        BOX + "label": ints([label] * len(boxes)),
-        "image/format": data(b"RAW" if layout.sides else b"JPEG"),
-        "image/filename": data(name.encode()),
-        layout.encoded: data(image),
-    }
-    for index, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
-        values = tf.train.FloatList(value=[box[index] for box in boxes])
-        feature[BOX + corner] = tf.train.Feature(float_list=values)
-    return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+def _encoded(pixels: np.ndarray, decoded: bool) -> bytes:
+    return pixels.tobytes() if decoded else bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy())

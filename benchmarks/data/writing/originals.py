@@ -14,9 +14,10 @@ from pathlib import Path
 
 from benchmarks.data.sources import class_folders, imagenet_files
 from benchmarks.data.sources.class_folders import ARCHIVE_ENDINGS, some
-from benchmarks.data.sources.imagenet_files import BOX, INCEPTION, Layout, PhotoRecords
-from benchmarks.data.sources.local_files import MOST_PHOTO_BYTES, read_file, whole_member
+from benchmarks.data.sources.imagenet_files import BOX_CORNERS, INCEPTION, Layout, PhotoRecords
+from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, read_file, whole_member
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
+from benchmarks.data.writing.photo_records import Original
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 from results.loading import open_file
@@ -31,18 +32,6 @@ _IN_NAMES = {"train": "train", "validation": "val"}
 _COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # What a damaged archive raises.
 _UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Original:
-    """A photo before conversion, in any format, and what is known of it, as of `photo_example`."""
-
-    encoded: bytes
-    label: int
-    class_name: str
-    name: str
-    text: str = ""
-    boxes: Sequence[tuple[float, float, float, float]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,26 +57,35 @@ class Photo:
         Raises:
             OSError: it cannot be read, or has more bytes than a photo has.
         """
-        return Original(self._read(), self.label, self.class_name, self.name)
-
-    def _read(self) -> bytes:
         if self.member is None:
-            return read_file(self.file)
-        offset, size = self.member
-        if size > MOST_PHOTO_BYTES:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {MOST_PHOTO_BYTES}")
-        with open_file(self.file) as archive:
-            archive.seek(offset)
-            return archive.read(size)
+            encoded = read_file(self.file)
+        else:
+            offset, size = self.member
+            if size > MOST_PHOTO_BYTES:
+                raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {MOST_PHOTO_BYTES}")
+            with open_file(self.file) as archive:
+                archive.seek(offset)
+                encoded = archive.read(size)
+        return Original(encoded, self.label, self.class_name, self.name)
 
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """The photos of a source, and the names of its classes in the order of their labels; `description` is one line."""
+    """The photos of a source, and the names of its classes in the order of their labels."""
 
     photos: Sequence[Photo]
     classes: Sequence[str]
     description: str
+
+    def identify(self) -> str:
+        """Returns a checksum of names, places and labels of the photos."""
+        return class_folders.digest(
+            [f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in self.photos]
+        )
+
+    def describe(self) -> str:
+        """Returns a description of one line."""
+        return self.description
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +118,7 @@ class RecordedPhoto:
             values: Sequence[bytes] = feature[key].bytes_list.value if key in feature else ()
             return values[0].decode() if values else ""
 
-        keys = [BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax")]
-        corners = [feature[key].float_list.value if key in feature else () for key in keys]
+        corners = [feature[key].float_list.value if key in feature else () for key in BOX_CORNERS]
         return Original(
             encoded=imagenet_files.encoded_of(payload, layout),
             label=feature[layout.label].int64_list.value[0] - self.labels.start + INCEPTION.first_label,
@@ -169,17 +166,17 @@ def _in_folder(source: Path, split: str) -> Listing:
         )
     if len(archives) == 1:
         return _in_archive_of_archives(archives[0], split)
-    found: list[Photo] = []
+    members: list[Photo] = []
     for label, file in enumerate(archives, start=1):
         with _readable(file, "uncompressed tar archive"), _opened(file) as archive:
-            found += _members(archive, file, 0, label, file.name.split(".")[0])
-        if found and found[-1].name.lower().endswith(ARCHIVE_ENDINGS):
+            members += _members(archive, file, 0, label, file.name.split(".")[0])
+        if members and members[-1].name.lower().endswith(ARCHIVE_ENDINGS):
             raise DataError(
-                f"{file} holds archives, such as {found[-1].name}, and there are {len(archives) - 1} more beside it: "
+                f"{file} holds archives, such as {members[-1].name}, and there are {len(archives) - 1} more beside it: "
                 "name the one to convert."
             )
     beside = f" ({', '.join(file.name for file in others)} of other splits passed over)" if others else ""
-    return _listing(found, [file.name.split(".")[0] for file in archives], f"{source}{beside}", split)
+    return _listing(members, [file.name.split(".")[0] for file in archives], f"{source}{beside}", split)
 
 
 def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str, split: str) -> Listing:
@@ -199,7 +196,6 @@ def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str
 
 @functools.cache
 def _endings() -> tuple[str, ...]:
-    """Returns the endings of all formats that are converted."""
     from PIL import Image
 
     return tuple(ending for ending, name in Image.registered_extensions().items() if name in FORMATS)
@@ -218,7 +214,6 @@ class _Archive(io.BufferedReader):
     """An archive whose headers must not decide how much memory is taken."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Reads at most as many bytes as a photo may have."""
         if size is None or not 0 <= size <= MOST_PHOTO_BYTES:
             raise tarfile.ReadError(f"it has a header of {size} bytes")
         return super().read(size)
@@ -240,11 +235,11 @@ def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, clas
 
 def _in_archive_of_archives(file: Path, split: str) -> Listing:
     """Lists the photos of an archive that holds an archive for each class, without unpacking it."""
-    found: list[Photo] = []
+    photos: list[Photo] = []
     with _readable(file, "tar archive of tar archives, one per class"), _opened(file) as outer:
         files = [member for member in map(whole_member, outer) if member.isfile()]
         members = sorted(files, key=lambda member: member.name)
-        if photo := next((one.name for one in members if one.name.lower().endswith(_endings())), None):
+        if photo := next((member.name for member in members if member.name.lower().endswith(_endings())), None):
             in_folders = len(Path(photo).parts) > 1
             advice = "Unpack it, and name the folder that has one folder for each class."
             raise DataError(
@@ -253,8 +248,8 @@ def _in_archive_of_archives(file: Path, split: str) -> Listing:
             )
         for label, member in enumerate(members, start=1):
             with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
-                found += _members(inner, file, member.offset_data, label, Path(member.name).stem)
-    return _listing(found, [Path(member.name).stem for member in members], file, split)
+                photos += _members(inner, file, member.offset_data, label, Path(member.name).stem)
+    return _listing(photos, [Path(member.name).stem for member in members], file, split)
 
 
 @contextlib.contextmanager

@@ -13,11 +13,11 @@ import tensorflow as tf
 from benchmarks.callbacks import options
 from benchmarks.callbacks.evaluation import EvaluationCallback, Evaluator, due_steps
 from benchmarks.data.options import InputOptions, of_validation
-from benchmarks.data.pipeline import host_pipeline, run_input
+from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.data.sources.small_images import Pixels
-from benchmarks.data.writing import fake_imagenet
+from benchmarks.data.writing import fake_imagenet, photo_records
 from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
 from benchmarks.graph.epochs import Epochs
@@ -67,7 +67,7 @@ def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: i
             for variable, value in zip(model.variables, weights, strict=True)
         }
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
-        given = run_input.build_validation(mlp, read, names, OPTIONS, pixels)
+        given = input_pipeline.build_validation(mlp, read, names, OPTIONS, pixels)
         evaluator = Evaluator(model, variables, names, given, 10)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
@@ -88,22 +88,21 @@ def test_a_logit_that_is_no_number_is_no_correct_answer() -> None:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("photos")
-    part = fake_imagenet.split("validation", 11, 4)
-    fake_imagenet.write(directory, part, seed=3, on_shard=lambda path, images: None)
+    fake_imagenet.write(directory, photo_records.split("validation", 11, 4), seed=3)
     return directory
 
 
 def read_once(directory: Path, batches: int, skipping: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
-    source = host_pipeline.find_source("imagenet", str(directory), "validation")
+    source = input_pipeline.find_source("imagenet", str(directory), "validation")
     skips = Skipping(source.files) if skipping else None  # type: ignore[union-attr]
     second = spec(worker=1, workers=2)  # reads all images nevertheless
-    return take(lambda: host_pipeline.one_pass(source, second, OPTIONS, skips), batches)
+    return take(lambda: input_pipeline.one_pass(source, second, OPTIONS, skips), batches)
 
 
 def test_photos_come_once_in_their_order_and_are_followed_by_nothing(photos: Path) -> None:
     first, second = read_once(photos, 5), read_once(photos, 5)
     labels = np.concatenate([labels for _, labels in first])
-    assert (labels[:11] >= 0).all() and (labels[11:] == host_pipeline.NO_LABEL).all()
+    assert (labels[:11] >= 0).all() and (labels[11:] == input_pipeline.NO_LABEL).all()
     assert {images.shape for images, _ in first} == {(4, 32, 32, 3)}
     for (images, its_labels), (again, same_labels) in zip(first, second, strict=True):
         np.testing.assert_array_equal(images, again)
@@ -116,13 +115,13 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     damage.corrupt(sorted(tmp_path.glob("validation-*"))[1], "not_jpeg")
     labels = np.concatenate([labels for _, labels in read_once(tmp_path, 4, skipping=True)])
-    assert (labels[:10] >= 0).all() and (labels[10:] == host_pipeline.NO_LABEL).all()
+    assert (labels[:10] >= 0).all() and (labels[10:] == input_pipeline.NO_LABEL).all()
     with tf.Graph().as_default():
         trivial, names = specs.find_model("trivial"), ["/cpu:0"]
         model = building.build(trivial, data_format="NHWC", num_classes=1001, seed=1)
-        source = host_pipeline.find_source("imagenet", str(tmp_path), "validation")
+        source = input_pipeline.find_source("imagenet", str(tmp_path), "validation")
         size = spec(image_size=trivial.image_size)
-        given = run_input.build_validation(trivial, size, names, OPTIONS, source)
+        given = input_pipeline.build_validation(trivial, size, names, OPTIONS, source)
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
         evaluator = Evaluator(model, weights, names, given, 1001)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:

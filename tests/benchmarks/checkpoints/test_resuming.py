@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.checkpoints import checkpoint_files, saving
-from benchmarks.data.sources.local_files import only_writer
+from benchmarks.data.sources.safe_files import only_writer
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from tests.support.rotation import rotating
 

@@ -16,12 +16,12 @@ from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.training import training_step
 from benchmarks.training.computing import Computing, LossScaling
-from models import building, splitting
+from models import building, parts
 from models.layers import Layers
 from tests.support.rotation import rotating
-from variable_mgr import factory
+from tests.support.steps import on_cpus, step_of
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
 
@@ -67,24 +67,19 @@ def built(setting: Setting) -> Built:
     generator = np.random.default_rng(1)
     images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), setting.towers)
     labels = np.split(generator.integers(0, CLASSES, BATCH), setting.towers)
-    plan = device_plan.plan(Devices(num_devices=setting.towers), shared_on="cpu")
     with tf.Graph().as_default() as graph:
         model = setting.model()
-        divided = splitting.split(model) if setting.modifiers.fc_model_parallel else model
-        manager = factory.make(
-            setting.manager,
-            plan.place,
-            shared_devices=plan.shared,
-            modifiers=setting.modifiers,
-            divided=divided.divided,
-        )
-        step = training_step.build_training_step(
+        divided = parts.split(model) if setting.modifiers.fc_model_parallel else model
+        inputs = [TowerInput(tf.constant(i), tf.constant(j)) for i, j in zip(images, labels, strict=True)]
+        step, manager = step_of(
             divided,
-            [TowerInput(tf.constant(i), tf.constant(j)) for i, j in zip(images, labels, strict=True)],
-            plan,
-            manager=manager,
-            optimizer=optimizers.make(setting.optimizer, learning_rate=0.05, momentum=0.9),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
+            inputs,
+            on_cpus(setting.towers),
+            setting.manager,
+            setting.modifiers,
+            optimizer=setting.optimizer,
+            learning_rate=0.05,
+            weight_decay=0.01,
             computing=Computing(loss_scaling=setting.loss_scaling),
         )
         return Built(
@@ -101,7 +96,7 @@ def train(
     config = device_plan.session_config(Devices(num_devices=setting.towers))
     with graph.as_default(), tf.compat.v1.Session(graph=graph, config=config) as session:
         step.initialize(session, values=fed, resuming=values is not None and state.resumes(values))
-        losses = [step.run(session) for _ in range(steps)]
+        losses = [step.take(session) for _ in range(steps)]
         return losses, state.fetch(session)
 
 

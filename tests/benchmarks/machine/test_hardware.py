@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from benchmarks.doctor import gpu_checks
+from benchmarks.doctor import machine_checks
 from benchmarks.errors import BenchError
 from benchmarks.machine import hardware, nvml
 
@@ -86,7 +86,7 @@ def test_a_driver_that_hangs_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     driver.nvmlSystemGetCudaDriverVersion = lambda: 12080
     with pytest.raises(BenchError, match="has not answered for 0.1 s .*--device=cpu"), nvml.opened({}, driver):
         pass
-    (found,) = gpu_checks.look({}, driver)
+    (found,) = machine_checks.look_at_gpus({}, driver)
     assert found.is_disturbing and "nvidia-smi would hang" in found.advice
     released.set()
     with nvml.opened({}, driver) as opened:

@@ -7,19 +7,16 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.data.pipeline import tower_input
-from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph
-from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import flop_count, objectives, optimizers, training_step
+from benchmarks.training import flop_count
 from benchmarks.training.flop_count import Work, count
 from models import specs
 from models.model_spec import ModelSpec
 from tests.support import models
 from tests.support.models import every_model_in_parts
 from tests.support.rotation import rotating
-from variable_mgr import factory
+from tests.support.steps import on_cpus, step_of
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
 
 
 def _given(*shape: int, dtype: tf.DType = tf.float32) -> tf.Tensor:
@@ -36,7 +33,7 @@ def test_forward_passes_are_those_of_the_literature(spec: ModelSpec) -> None:
     assert work.uncounted == ()
 
 
-# What the first layer does forward, in operations per image: nobody asks for the gradient of images.
+# What the first layer does forward, in operations per image: images need no gradient.
 FIRST_LAYERS = {
     "resnet50": 2 * (7 * 7 * 3) * (112 * 112 * 64),
     "vgg16": 2 * (3 * 3 * 3) * (224 * 224 * 64),
@@ -174,23 +171,15 @@ def test_what_cannot_be_counted_is_named_and_gives_no_figure() -> None:
     ids=["replicated", "asynchronous"],
 )
 def test_a_step_of_two_towers_does_twice_the_work_of_the_model(manager: str, modifiers: Modifiers) -> None:
-    spec, plan = specs.find_model("alexnet"), device_plan.plan(Devices(num_devices=2), shared_on="cpu")
+    spec, plan = specs.find_model("alexnet"), on_cpus(2)
     alone = flop_count.of_model(spec, batch=3, data_format="NHWC", num_classes=10, precision="fp32", forward_only=False)
     assert alone.flops > 0 and alone.uncounted == ()
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=3, image_size=spec.image_size, data_format="NHWC", num_classes=10, seed=1
         )
-        step = training_step.build_training_step(
-            models.build_spec(spec, num_classes=10),
-            tower_input.synthetic(plan.towers, wanted),
-            plan,
-            manager=factory.make(
-                manager, Place(plan.towers, device_plan.HOST), shared_devices=plan.shared, modifiers=modifiers
-            ),
-            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
-        )
+        inputs = tower_input.synthetic(plan.towers, wanted)
+        step, _ = step_of(models.build_spec(spec, num_classes=10), inputs, plan, manager, modifiers, weight_decay=4e-5)
         assert count(loop.operation for loop in step.loops) == alone + alone
 
 
@@ -202,8 +191,7 @@ def test_a_compiled_run_counts_what_the_same_run_without_xla_counts(flags: tuple
     for xla in ((), ("--xla=jit",)):
         words = ["--device=cpu", "--num_gpus=2", "--model=resnet20", "--batch_size=2", *flags, *xla]
         chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
-        plan = device_plan.plan(Devices(num_devices=2), shared_on="cpu")
         with tf.Graph().as_default():
-            placement = run_graph.build(chosen, plan).placement
+            placement = run_graph.build(chosen, on_cpus(2)).placement
         counted.append((placement["flops_per_image"], placement["bytes_per_image"]))
     assert counted[0] == counted[1] and counted[0][0] > 0

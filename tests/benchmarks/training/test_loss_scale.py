@@ -9,11 +9,9 @@ import tensorflow as tf
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.computing import Computing, LossScaling
 from models.building import ModelVariable
-from variable_mgr import factory
-from variable_mgr.modifiers import Modifiers
+from tests.support.steps import on_cpus, step_of
 
 RATE, DECAY = 0.5, 0.125
 
@@ -39,24 +37,18 @@ class _Product:
 
 def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: Any) -> tuple[list[float], list[float]]:
     """Returns the weight after each step, and the scale in each, of one tower per image."""
-    model: Any = _Product()
-    plan = device_plan.plan(Devices(num_devices=len(images)), shared_on="cpu")
+    plan = on_cpus(len(images))
     with tf.Graph().as_default() as graph:
         inputs = [TowerInput(images=tf.constant([image]), labels=tf.constant([0])) for image in images]
-        manager = factory.make(
-            how.get("manager", "replicated"),
-            plan.place,
-            shared_devices=plan.shared,
-            modifiers=Modifiers(all_reduce_spec="pscpu" if how.get("manager", "replicated") == "replicated" else None),
-        )
-        step = training_step.build_training_step(
-            model,
+        step, manager = step_of(
+            _Product(),
             inputs,
             plan,
-            manager=manager,
-            optimizer=optimizers.make(how.get("optimizer", "sgd"), learning_rate=RATE, momentum=0.9),
-            objective=objectives.Objective(loss=lambda out, labels: tf.reduce_mean(out), weight_decay=DECAY),
+            learning_rate=RATE,
+            loss=lambda out, labels: tf.reduce_mean(out),
+            weight_decay=DECAY,
             computing=Computing(loss_scaling=scaling),
+            **how,
         )
         weight = manager.checkpoint_variables()["kernel"][0]
         config = device_plan.session_config(Devices(num_devices=len(images)))

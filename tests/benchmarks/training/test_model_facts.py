@@ -16,7 +16,7 @@ def _facts(name: str) -> ModelFacts:
 
 
 def test_a_perceptron_by_hand() -> None:
-    """784 -> 100 -> 10 with biases. Backward, each product is done twice, but nobody wants the gradient of images."""
+    """784 -> 100 -> 10 with biases. Backward, each product is done twice, but images need no gradient."""
     facts = _facts("mlp")
     assert facts.parameters_by_kind == {"convolution": 0, "dense": 785 * 100 + 101 * 10, "other": 0}
     assert facts.flops_by_kind == {"convolution": 0, "dense": 2 * (2 * 784 * 100 + 3 * 100 * 10)}

@@ -61,12 +61,6 @@ def _adam(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters
     return x - rate * memory["m"] / (np.sqrt(memory["v"]) + c.adam_epsilon)
 
 
-def test_the_constants_are_those_of_tf_cnn_benchmarks() -> None:
-    usual = Hyperparameters()
-    assert (usual.rmsprop_decay, usual.rmsprop_momentum, usual.rmsprop_epsilon) == (0.9, 0.9, 1.0)
-    assert (usual.adam_beta1, usual.adam_beta2, usual.adam_epsilon) == (0.9, 0.999, 1e-8)
-
-
 @pytest.mark.parametrize("constants", [Hyperparameters(), OTHERS], ids=["usual", "others"])
 @pytest.mark.parametrize(
     ("name", "formula"),

@@ -16,7 +16,6 @@ from benchmarks.training.objectives import Objective, cross_entropy
 from models import building
 from models.building import Model
 from models.layers import Layers
-from variable_mgr.managers.pipelined import Pipelined
 from variable_mgr.transfers import DEVICE, Transfer
 
 TWO = ("/cpu:0", "/cpu:1")
@@ -47,9 +46,9 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
     with tf.Graph().as_default():
         model = _model()
         split = pipeline.plan(model, stages=stages, micro_batches=3)
-        manager = Pipelined(split.homes(names[:stages]))
+        manager = split.manager(names[:stages])
         manager.create(model.variables)
-        values = dict(zip((variable.name for variable in model.variables), manager.read(0), strict=True))
+        values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         batch = _batch(6)
         scale = None if loss_scale is None else tf.constant(loss_scale)
         score, update, _ = pipeline.train(split, batch, names[:stages], values, objective, scale)
@@ -82,9 +81,9 @@ def test_passes_wait_for_their_input_and_for_the_pass_before_on_their_device_and
     with tf.Graph().as_default(), tf.device(device_plan.HOST):
         model = _model()
         split = pipeline.plan(model, stages=2, micro_batches=3)
-        manager = Pipelined(split.homes(TWO))
+        manager = split.manager(TWO)
         manager.create(model.variables)
-        values = dict(zip((variable.name for variable in model.variables), manager.read(0), strict=True))
+        values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         _, _, ends = pipeline.train(split, _batch(3), TWO, values, Objective(loss=cross_entropy))
         # FLOPs needed before the end of each pass, [stages, micro-batches].
         forward, backward = (
@@ -103,7 +102,7 @@ def test_passes_wait_for_their_input_and_for_the_pass_before_on_their_device_and
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 1), (2, 8), (4, 4), (4, 16)])
 def test_equal_stages_are_idle_for_the_share_of_the_formula(stages: int, micro_batches: int) -> None:
-    ends = pipeline.predicted_ends([1.0] * stages, [2.0] * stages, micro_batches)
+    ends = pipeline.predicted_times([1.0] * stages, [2.0] * stages, micro_batches)
     assert np.max(ends.backward) == pytest.approx(3.0 * (micro_batches + stages - 1))
     assert pipeline.idle_shares(ends) == pytest.approx([(stages - 1) / (micro_batches + stages - 1)] * stages)
 
@@ -111,22 +110,22 @@ def test_equal_stages_are_idle_for_the_share_of_the_formula(stages: int, micro_b
 def test_unequal_stages_by_hand() -> None:
     # Device 0: 1 1 . . . 2 2, with device 1 computing 2 2 from 1 to 5 and 1 1 from 5 to 7.
     # Backward passes of device 0 start when device 1 has finished the same micro-batch: at 6 and 8; they end at 10.
-    ends = pipeline.predicted_ends([1, 2], [2, 1], 2)
+    ends = pipeline.predicted_times([1, 2], [2, 1], 2)
     np.testing.assert_array_equal(ends.forward, [[1, 2], [3, 5]])
     np.testing.assert_array_equal(ends.backward, [[10, 8], [7, 6]])
     assert pipeline.idle_shares(ends) == pytest.approx([0.4, 0.4])
 
 
 def test_a_gradient_that_is_sent_before_its_pass_ends_lets_the_stage_before_start() -> None:
-    ends = pipeline.Ends(1.0, np.array([[3.0], [5.0]]), np.array([[10.0], [9.0]]), sent=np.array([[10.0], [7.0]]))
+    ends = pipeline.PassTimes(1.0, np.array([[3.0], [5.0]]), np.array([[10.0], [9.0]]), sent=np.array([[10.0], [7.0]]))
     # Device 0 computes from 1 to 3 and from 7 to 10, device 1 from 3 to 9.
     assert pipeline.idle_shares(ends) == pytest.approx([4 / 9, 3 / 9])
 
 
 def test_ends_that_contradict_the_schedule_have_no_idle_shares() -> None:
     backward = np.array([[10.0], [9.0]])
-    assert pipeline.idle_shares(pipeline.Ends(0.0, np.array([[4.0], [3.0]]), backward, sent=backward)) is None
-    slightly = pipeline.Ends(0.0, np.array([[4.0], [3.9]]), backward, sent=backward)
+    assert pipeline.idle_shares(pipeline.PassTimes(0.0, np.array([[4.0], [3.0]]), backward, sent=backward)) is None
+    slightly = pipeline.PassTimes(0.0, np.array([[4.0], [3.9]]), backward, sent=backward)
     # The second pass of device 1 seems to last 0.1 longer than it did, since the first seems to last -0.1.
     assert pipeline.idle_shares(slightly) == pytest.approx([0.5, 0.5])
 
@@ -153,16 +152,16 @@ def test_measured_idle_shares_are_the_medians_of_steps_that_all_follow_the_sched
     class Session:
         """Returns these ends of steps; of the first, which does not count, nothing is used."""
 
-        def __init__(self, *ends: pipeline.Ends) -> None:
+        def __init__(self, *ends: pipeline.PassTimes) -> None:
             self.ends = [None, *ends]
 
-        def run(self, fetches: object, options: object = None) -> tuple[pipeline.Ends | None, None]:
+        def run(self, fetches: object, options: object = None) -> tuple[pipeline.PassTimes | None, None]:
             return self.ends.pop(0), None
 
-    slow, usual, fast = (pipeline.predicted_ends([1.0, first], [2.0, 2 * first], 2) for first in (4.0, 1.0, 0.5))
+    slow, usual, fast = (pipeline.predicted_times([1.0, first], [2.0, 2 * first], 2) for first in (4.0, 1.0, 0.5))
     operation = object()
     measured = pipeline.measured_idle_shares(Session(slow, usual, fast), usual, operation)  # type: ignore[arg-type]
     assert measured == pytest.approx([1 / 3, 1 / 3])
     backward = np.array([[6.0], [5.0]])
-    impossible = pipeline.Ends(0.0, np.array([[4.0], [3.0]]), backward, sent=backward)
+    impossible = pipeline.PassTimes(0.0, np.array([[4.0], [3.0]]), backward, sent=backward)
     assert pipeline.measured_idle_shares(Session(usual, impossible, usual), usual, operation) is None  # type: ignore[arg-type]

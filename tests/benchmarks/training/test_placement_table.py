@@ -5,39 +5,23 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.pipeline.tower_input import TowerInput
-from benchmarks.devices import device_plan
-from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.placement_table import placement_table
-from models import building, splitting
-from variable_mgr import factory
+from models import building, parts
+from tests.support.steps import on_cpus, step_of
 from variable_mgr.modifiers import Modifiers
 
 KERNEL_BYTES, BIAS_BYTES = 4 * 6 * 3, 4 * 3
 
 
 def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> dict:
-    plan = device_plan.plan(Devices(num_devices=2), shared_on=shared_on)
+    plan = on_cpus(2, shared_on)
     with building.stateless_building(seed=0):
         images = keras.Input((6,))
         model = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(images)))
     with tf.Graph().as_default():
-        model = splitting.split(model) if modifiers.get("fc_model_parallel") else model
-        made = factory.make(
-            manager,
-            plan.place,
-            shared_devices=plan.shared,
-            modifiers=Modifiers(**modifiers),
-            divided=model.divided,
-        )
-        training_step.build_training_step(
-            model,
-            [TowerInput(tf.ones([2, 6]), tf.zeros([2], tf.int64))] * 2,
-            plan,
-            manager=made,
-            optimizer=optimizers.make(optimizer, learning_rate=0.1, momentum=0.9),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
-        )
+        model = parts.split(model) if modifiers.get("fc_model_parallel") else model
+        inputs = [TowerInput(tf.ones([2, 6]), tf.zeros([2], tf.int64))] * 2
+        _, made = step_of(model, inputs, plan, manager, Modifiers(**modifiers), optimizer=optimizer)
         return placement_table(made, plan, training=True, variables=model.variables)
 
 
@@ -54,6 +38,7 @@ def test_copies_and_their_slots_are_on_every_tower(optimizer: str, slots: int) -
 
 
 def test_shared_variables_and_their_slots_are_where_they_live() -> None:
+    assert {*_table("parameter_server", "sgd", "cpu")["variable_bytes_per_device"]} == {"/device:CPU:0"}
     table = _table("parameter_server", "momentum", "gpu")
     assert table["variables"] == 2
     assert table["variable_bytes_per_device"] == {"/device:CPU:0": KERNEL_BYTES, "/device:CPU:1": BIAS_BYTES}

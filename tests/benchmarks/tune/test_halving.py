@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from benchmarks.sweep.estimate import Durations, Outcome
-from benchmarks.tune.halving import Row, Search, interval_of
+from benchmarks.sweep.grid import Cell
+from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row, interval_of
 
 IMAGES = 32
 START_SECONDS = 6.0
@@ -25,9 +25,17 @@ class Standing(Row):
         return self.images_per_sec
 
 
-def standings(search: Search[int]) -> list[Standing]:
+def standings(search: Halving) -> list[Standing]:
     """Returns the result of each candidate with its number, best first."""
-    return [Standing(candidate=candidate, **vars(row)) for candidate, row in search.rows().items()]
+    return [Standing(candidate=_number(candidate), **vars(row)) for candidate, row in search.rows()]
+
+
+def _candidates(count: int) -> list[Candidate]:
+    return [Candidate({"number": str(number)}, Cell((str(number),), None)) for number in range(count)]
+
+
+def _number(candidate: Candidate) -> int:
+    return int(candidate.choice["number"])
 
 
 @dataclasses.dataclass
@@ -52,7 +60,8 @@ class Machine:
     def clock(self) -> float:
         return self.now
 
-    def run(self, candidate: int, steps: int, left_seconds: float) -> Outcome:
+    def run(self, chosen: Candidate, steps: int, left_seconds: float) -> Outcome:
+        candidate = _number(chosen)
         self.runs.append((candidate, steps))
         before = self.now
         if candidate in self.failing and [c for c, _ in self.runs].count(candidate) > self.fails_from_run:
@@ -68,11 +77,13 @@ class Machine:
             return Outcome(seconds=left_seconds, reason="killed: time was up", cut_off=True)
         return Outcome(seconds=self.now - before, images_per_step=IMAGES, step_seconds=seconds)
 
-    def run_pair(self, one: int, other: int, steps: int, left_seconds: float) -> tuple[Outcome, Outcome] | None:
+    def run_pair(
+        self, one: Candidate, other: Candidate, steps: int, left_seconds: float
+    ) -> tuple[Outcome, Outcome] | None:
         """Runs both in the time of one after the other, under a load that both see."""
         if not self.interleaves:
             return None
-        self.pairs.append((one, other))
+        self.pairs.append((_number(one), _number(other)))
         common, noise, self.noise = math.exp(self._random.gauss(0, 3 * self.noise)), self.noise, self.noise / 10
         both = [self.run(candidate, steps, left_seconds) for candidate in (one, other)]
         self.noise = noise
@@ -81,17 +92,16 @@ class Machine:
         )
         return first, second
 
-    def guess(self, candidate: int, steps: int) -> float:
+    def guess(self, candidate: Candidate, steps: int) -> float:
         """Is wrong by a factor, as guesses are, but not by another for every candidate."""
-        return 3.0 + 0.5 * steps * IMAGES / self.rates[candidate]
+        return 3.0 + 0.5 * steps * IMAGES / self.rates[_number(candidate)]
 
     def search(self, budget_seconds: float, first_steps: int = 8, first_round_seconds: float = 0.0) -> list[Standing]:
         def seconds_left(is_first_run: bool) -> float:
             return (max(budget_seconds, first_round_seconds) if is_first_run else budget_seconds) - self.now
 
-        search = Search(
-            range(len(self.rates)), self.run, Durations(self.guess), seconds_left, first_steps, self.run_pair
-        )
+        candidates = _candidates(len(self.rates))
+        search = Halving(candidates, self.run, Durations(self.guess), seconds_left, first_steps, self.run_pair)
         search.search()
         return standings(search)
 
@@ -222,7 +232,7 @@ def test_the_time_left_is_read_before_each_run() -> None:
     def seconds_left(is_first_run: bool) -> float:
         return 100 - 10 * len(machine.runs) - machine.now
 
-    search = Search(range(6), machine.run, Durations(machine.guess), seconds_left, 8)
+    search = Halving(_candidates(6), machine.run, Durations(machine.guess), seconds_left, 8)
     search.search()
     assert len(machine.runs) < 6 and machine.now <= 100 - 10 * (len(machine.runs) - 1)
 
@@ -246,7 +256,9 @@ def test_each_candidate_may_be_tried_once_with_the_time_of_later_stages(candidat
 
 def test_an_interruption_leaves_the_best_so_far() -> None:
     machine = Machine([100.0, 120.0, 110.0])
-    search = Search(range(3), _stopped_at_the_third(machine), Durations(machine.guess), lambda is_first_run: 300, 8)
+    search = Halving(
+        _candidates(3), _stopped_at_the_third(machine), Durations(machine.guess), lambda is_first_run: 300, 8
+    )
     with pytest.raises(KeyboardInterrupt):
         search.search()
     found = standings(search)
@@ -255,7 +267,7 @@ def test_an_interruption_leaves_the_best_so_far() -> None:
 
 
 def _stopped_at_the_third(machine: Machine):
-    def run(candidate: int, steps: int, left_seconds: float) -> Outcome:
+    def run(candidate: Candidate, steps: int, left_seconds: float) -> Outcome:
         if len(machine.runs) == 2:
             raise KeyboardInterrupt
         return machine.run(candidate, steps, left_seconds)
@@ -319,12 +331,13 @@ def test_on_a_noisy_machine_intervals_are_wider() -> None:
 
 def test_durations_learn_from_other_candidates_and_from_ones_own() -> None:
     durations = Durations(lambda candidate, steps: 2.0 + steps)
-    assert durations.expected("a", 100) == 0.0, "something must be run first"
-    durations.observe("a", Outcome(seconds=24.0, images_per_step=1, step_seconds=[2.0] * 10))
-    assert durations.expected("b", 18) == pytest.approx(1.1 * 40), "all takes twice as long as was guessed"
-    assert durations.expected("a", 20) == pytest.approx(1.1 * (4 + 40))
-    durations.observe("b", Outcome(seconds=7.0, reason="crash"))
-    assert durations.expected("b", 18) == pytest.approx(1.1 * 40), "a failure teaches nothing"
+    a, b = _candidates(2)
+    assert durations.expected(a, 100) == 0.0, "something must be run first"
+    durations.observe(a, Outcome(seconds=24.0, images_per_step=1, step_seconds=[2.0] * 10))
+    assert durations.expected(b, 18) == pytest.approx(1.1 * 40), "all takes twice as long as was guessed"
+    assert durations.expected(a, 20) == pytest.approx(1.1 * (4 + 40))
+    durations.observe(b, Outcome(seconds=7.0, reason="crash"))
+    assert durations.expected(b, 18) == pytest.approx(1.1 * 40), "a failure teaches nothing"
 
 
 def test_what_is_hopeless_is_not_repeated_against_the_default() -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.training import optimizers
-from benchmarks.verify import model_cases
+from benchmarks.verify import cases, model_oracle
 from benchmarks.verify.cases import TOWERS, Case, CaseResult
 from variable_mgr import variables
 from variable_mgr.catalog import MANAGERS
@@ -43,13 +43,13 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
     monkeypatch.setattr(outside_models, "_facts", lambda *_: FACTS)
     (tmp_path / "own.py").write_text(OWN)
 
-    def compared(*chosen: tuple[str, Modifiers], towers: int = 2) -> list[CaseResult]:
+    def compare(*chosen: tuple[str, Modifiers], towers: int = 2) -> list[CaseResult]:
         words = [f"--model={tmp_path}/own.py:build", "--device=cpu", f"--num_gpus={towers}"]
         resolved = config.resolve(flag.parse(words, RUN_FLAGS).values, lambda: 0, environ={})
-        cases = [Case(manager, modifiers, "cpu", TOWERS, manager) for manager, modifiers in chosen]
-        return list(model_cases.results(resolved, cases))
+        compared = [Case(manager, modifiers, "cpu", TOWERS, manager) for manager, modifiers in chosen]
+        return list(model_oracle.results(resolved, compared))
 
-    return compared
+    return compare
 
 
 def test_managers_do_the_arithmetic(compare: Compare) -> None:
@@ -147,6 +147,6 @@ def test_momentum_that_is_lost_is_found(compare: Compare, monkeypatch: pytest.Mo
 
 def test_every_manager_is_compared_on_every_model() -> None:
     resolved = config.resolve(flag.parse(["--model=mlp", "--device=cpu"], RUN_FLAGS).values, lambda: 0, environ={})
-    assert [case.manager for case in model_cases.cases("mlp")] == list(MANAGERS)
-    (one,) = model_cases.cases("mlp", resolved.variables)
+    assert [case.manager for case in cases.model_cases("mlp")] == list(MANAGERS)
+    (one,) = cases.model_cases("mlp", resolved.variables)
     assert one.title == "mlp under parameter_server"

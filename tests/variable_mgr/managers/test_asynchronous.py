@@ -1,4 +1,4 @@
-"""Towers of a parameter server that go their own way."""
+"""Asynchronous towers of a parameter server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from benchmarks.devices import device_plan
 from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.timing import Numbers
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.training.objectives import LossFunction
+from benchmarks.training.training_step import Step
 from models import building
-from variable_mgr import expected, factory
+from tests.support.steps import on_cpus, step_of
+from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 
 UNITS = 200_000
@@ -36,20 +38,11 @@ def _sum(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(outputs)
 
 
-def _build(
-    towers: int, images: Callable[[int], tf.Tensor], loss: objectives.LossFunction = _sum
-) -> tuple[training_step.Step, tf.Variable]:
-    plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
-    manager = factory.make(
-        "parameter_server", plan.place, shared_devices=plan.shared, modifiers=Modifiers(asynchronous=True)
-    )
-    step = training_step.build_training_step(
-        _weights_model(),
-        [TowerInput(images(tower), tf.fill([1], tf.constant(tower, tf.int64))) for tower in range(towers)],
-        plan,
-        manager=manager,
-        optimizer=optimizers.make("sgd", learning_rate=1.0, momentum=0.0),
-        objective=objectives.Objective(loss=loss, weight_decay=0.0),
+def _build(towers: int, images: Callable[[int], tf.Tensor], loss: LossFunction = _sum) -> tuple[Step, tf.Variable]:
+    inputs = [TowerInput(images(tower), tf.fill([1], tf.constant(tower, tf.int64))) for tower in range(towers)]
+    modifiers = Modifiers(asynchronous=True)
+    step, manager = step_of(
+        _weights_model(), inputs, on_cpus(towers), "parameter_server", modifiers, learning_rate=1.0, loss=loss
     )
     return step, manager.checkpoint_variables()["dense/kernel"][0]
 

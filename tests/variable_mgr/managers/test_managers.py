@@ -13,10 +13,10 @@ import tensorflow as tf
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training import objectives, optimizers, training_step
 from models import building
 from models.layers import Layers
 from tests.support.rotation import rotating
+from tests.support.steps import on_cpus, step_of
 from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
@@ -55,40 +55,29 @@ class _Trained:
     """A model after some steps under a manager, on fixed data split evenly over the towers."""
 
     def __init__(
-        self, name: str, towers: int, make_model: Callable[[], building.Model], shared_on: str, steps: int
+        self, name: str, towers: int, make_model: Callable[[], building.Model], shared_on: str = "cpu", steps: int = 5
     ) -> None:
         generator = np.random.default_rng(1)
         self.images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), towers)
         labels = np.split(generator.integers(0, CLASSES, BATCH), towers)
-        plan = device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
-        self.manager: VariableManager = _make(name, plan.towers, plan.shared)
         with tf.Graph().as_default():
-            step = training_step.build_training_step(
-                make_model(),
-                [TowerInput(tf.constant(i), tf.constant(j)) for i, j in zip(self.images, labels, strict=True)],
-                plan,
-                manager=self.manager,
-                optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=0.9),
-                objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
-            )
+            inputs = [TowerInput(tf.constant(i), tf.constant(j)) for i, j in zip(self.images, labels, strict=True)]
+            plan = on_cpus(towers, shared_on)
+            step, self.manager = step_of(make_model(), inputs, plan, name, optimizer="momentum", weight_decay=0.01)
             drift = self.manager.replica_drift()
             everything = {v.op.name: v for v in tf.compat.v1.global_variables()}
             with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
                 step.initialize(session)
                 self.initial = session.run(everything)
                 for _ in range(steps):
-                    step.run(session)
+                    step.take(session)
                 self.final = session.run(everything)
                 parts = session.run(self.manager.checkpoint_variables())
                 self.checkpoint = {name: np.concatenate(values, axis=-1) for name, values in parts.items()}
                 self.drift = None if drift is None else float(session.run(drift))
 
 
-@functools.cache
-def _trained(
-    name: str, towers: int, model: Callable[[], building.Model], shared_on: str = "cpu", steps: int = 5
-) -> _Trained:
-    return _Trained(name, towers, model, shared_on, steps)
+_trained = functools.cache(_Trained)
 
 
 @pytest.mark.row("S1.5")
@@ -112,17 +101,10 @@ def test_towers_equal_one_device_with_the_whole_batch(name: str, towers: int, sh
 
 
 def test_a_shared_weight_decays_once_however_many_towers_read_it() -> None:
-    plan = device_plan.plan(Devices(num_devices=3), shared_on="cpu")
     with tf.Graph().as_default() as graph:
         model = _convolutional()
-        training_step.build_training_step(
-            model,
-            [TowerInput(tf.zeros([2, 8, 8, 3]), tf.zeros([2], tf.int64)) for _ in plan.towers],
-            plan,
-            manager=_make("parameter_server", plan.towers),
-            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.9),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
-        )
+        inputs = [TowerInput(tf.zeros([2, 8, 8, 3]), tf.zeros([2], tf.int64)) for _ in range(3)]
+        step_of(model, inputs, on_cpus(3), "parameter_server", weight_decay=0.01)
     products = [operation for operation in graph.get_operations() if operation.type == "Mul"]
     of_weights = [product for product in products if {each.op.type for each in product.inputs} & {"ReadVariableOp"}]
     assert len(of_weights) == sum(variable.decayed for variable in model.variables) > 0

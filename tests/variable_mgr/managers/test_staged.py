@@ -44,7 +44,7 @@ def _waits(count: int, *, staged: bool) -> int:
         manager.create(weights)
         updates = []
         for tower, device in enumerate(place.towers):
-            values = manager.read(tower)
+            values = manager.tower_values(tower)
             with tf.device(device):
                 updates.append(TowerUpdate({w.name: 2 * v for w, v in zip(weights, values, strict=True)}, {}))
         manager.apply(updates, _Descent())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,8 +17,7 @@ from benchmarks.devices import device_plan
 from benchmarks.microbench import allreduce_verb
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases
-from variable_mgr.place import Place, Turn
-from variable_mgr.placement import group_small
+from variable_mgr.place import Place, Turn, group_small
 from variable_mgr.reductions import all_reduce_spec, wrappers
 from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
@@ -82,6 +83,52 @@ def test_an_algorithm_is_the_mean(algorithm: str, examples: int) -> None:
         _assert_means(_reduced(reduction, values), values)
 
     check()
+
+
+# Names of this process' CPU that differ, so that its devices look like those of several workers.
+HOSTS = ("/cpu:0", "/device:CPU:0", "/job:localhost/cpu:0")
+TWO_LEVELS = (
+    "pscpu/pscpu",
+    "psgpu/xring",
+    "xring/rechd",
+    "rechd/psgpu",
+    "hierarchical/hierarchical",
+    "xring/psgpu#3",
+    "psgpu/pscpu:3:xring/xring#2:6:pscpu",
+    "collective/xring",  # all of a group's devices take part in every step, and always the same ones
+    "xring/collective",
+    "collective:1:collective/collective",
+)
+# Workers, and towers of each; the first two have several of both.
+CLUSTER_SHAPES = ((2, 2), (3, 2), (2, 1), (1, 3))
+
+
+def _workers(workers: int, towers: int) -> Place:
+    hosts = tuple(host for host in HOSTS[:workers] for _ in range(towers))
+    return dataclasses.replace(_place(workers * towers), hosts=hosts)
+
+
+def test_only_two_levels_that_need_powers_of_two_do_not_run() -> None:
+    refused = {
+        (spec, shape)
+        for spec, shape in itertools.product(TWO_LEVELS, CLUSTER_SHAPES)
+        if all_reduce_spec.why_not(all_reduce_spec.parse(spec), _workers(*shape))
+    }
+    assert refused == {("xring/rechd", (3, 2)), ("rechd/psgpu", (1, 3))}
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        pytest.param(spec, shape, id=f"{spec}-{shape[0]}x{shape[1]}", marks=[pytest.mark.rotates] * (1 in shape))
+        for spec in TWO_LEVELS
+        for shape in (CLUSTER_SHAPES[:1] if "collective" in spec else CLUSTER_SHAPES)
+        if all_reduce_spec.why_not(all_reduce_spec.parse(spec), _workers(*shape)) is None
+    ],
+)
+def test_two_levels_are_the_mean_of_all_towers(spec: str, shape: tuple[int, int]) -> None:
+    values = _tensors(shape[0] * shape[1], [*SHAPES, (4,), (2, 2, 2)])
+    _assert_means(_reduced(AllReduce(all_reduce_spec.parse(spec), _workers(*shape)), values), values)
 
 
 def test_kernels_and_biases_that_alternate_are_added_evenly(monkeypatch: pytest.MonkeyPatch) -> None:

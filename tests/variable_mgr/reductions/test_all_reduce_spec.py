@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range
 
 ranges = st.builds(Range, st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 64))
@@ -27,6 +27,9 @@ def test_what_is_described_is_read_back(made: tuple[Range, ...]) -> None:
 def test_by_hand() -> None:
     assert all_reduce_spec.parse("PSCPU:32k:xring#2") == (Range("pscpu", 1, 32 * 1024), Range("xring", 2))
     assert all_reduce_spec.describe(all_reduce_spec.parse("pscpu:1024:psgpu:2M:rechd")) == "pscpu:1K:psgpu:2M:rechd"
+    assert all_reduce_spec.parse("pscpu/xring:32K:psgpu#2") == (Range("pscpu/xring", 1, 2**15), Range("psgpu", 2))
+    inside = ALGORITHMS["pscpu"].meaning
+    assert find_algorithm("pscpu/xring").meaning.startswith(f"inside a worker {inside}, then across workers")
 
 
 @given(specs(), st.integers(0, 2**41))
@@ -49,7 +52,11 @@ def test_the_first_range_that_is_large_enough_is_chosen(made: tuple[Range, ...],
         ("pscpu:many:xring", "'many' is no size"),
         ("pscpu:0:xring", "'0' is no size"),
         ("pscpu:32K:xring:1K:psgpu", "must grow from left to right"),
-        ("nccl/xrin", "Did you mean 'xring'"),
+        ("pscpu/xrng", "^There is no algorithm 'xrng'. Did you mean 'xring'"),
+        ("pscpuu/xring", "^There is no algorithm 'pscpuu'. Did you mean 'pscpu'"),
+        ("/xring", "is no range: give an algorithm"),
+        ("pscpu/xring/rechd", "is no range: give an algorithm"),
+        ("pscpu#2/xring", "is no range: give an algorithm"),
     ],
 )
 def test_mistakes_are_explained(text: str, words: str) -> None:

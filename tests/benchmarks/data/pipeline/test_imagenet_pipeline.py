@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import imagenet_pipeline, preprocessing
+from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import Photos
+from tests.support import damage
 from tests.support.images import take, take_batches, to_folder
 from tests.support.rotation import rotating
 
@@ -59,9 +59,7 @@ def test_the_lengths_of_a_shard_are_walked_again_only_if_it_has_changed(
     assert _names(source) == _names(source) == {os.fsencode(file) for file in source.files}
     assert sorted(walked) == sorted(source.files)
     changed = source.files[1]
-    stated = struct.pack("<Q", 2**40)
-    with changed.open("r+b") as file:
-        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    damage.state_length(changed, 2**40)
     os.utime(changed, (1, 1))
     assert os.fsencode(changed / "unsafe") in _names(source)
     assert walked[len(source.files) :] == [changed]
@@ -84,13 +82,13 @@ def test_a_shard_that_is_a_fifo_is_not_opened(
 def test_the_pipeline_is_traced_as_it_is_written(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as AutoGraph would rewrite it, which takes more than a second of a process."""
     callers: list[str] = []
-    usual = preprocessing.augment
+    usual = photo_decoding.augment
 
     def augment(*arguments: Any) -> tf.Tensor:
         callers.append(sys._getframe(1).f_code.co_filename)
         return usual(*arguments)
 
-    monkeypatch.setattr(preprocessing, "augment", augment)
+    monkeypatch.setattr(photo_decoding, "augment", augment)
     take_batches(fake_imagenet, 1)
     assert callers == [imagenet_pipeline.__file__]
 
@@ -101,13 +99,13 @@ def test_no_two_workers_decode_the_same_photo(
 ) -> None:
     """Four shards: two workers read two each, and five read all of them but decode their own records only."""
     decoded: list[bytes] = []
-    usual = preprocessing.decode
+    usual = photo_decoding.decode
 
     def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
         with tf.control_dependencies([tf.numpy_function(decoded.append, [encoded], [])]):
             return usual(tf.identity(encoded), *others)
 
-    monkeypatch.setattr(preprocessing, "decode", decode)
+    monkeypatch.setattr(photo_decoding, "decode", decode)
     for worker in range(workers):
         before = len(decoded)
         # Fewer than the worker's share, since photos are also decoded ahead, and those of the next epoch are others.

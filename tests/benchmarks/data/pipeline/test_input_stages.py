@@ -7,17 +7,15 @@ import itertools
 import shutil
 import time
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import host_pipeline, imagenet_pipeline, input_stages, shuffle_fullness
-from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, Probe, measure
-from benchmarks.data.pipeline.tower_input import InputSpec, TowerInput
+from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline, input_stages
+from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, Measuring, Probe, measure
+from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
 from benchmarks.graph import run_graph
@@ -36,26 +34,16 @@ def _config(*arguments: str) -> config.Config:
     return config.resolve(run_flags.unset(flag.parse([*usual, *arguments], run_flags.RUN_FLAGS).values), lambda: 0)
 
 
-class Values(TypedDict):
-    """The values of a configuration that the pipelines are built from."""
-
-    source: host_pipeline.Source
-    spec: InputSpec
-    options: InputOptions
-    num_devices: int
-    session_config: tf.compat.v1.ConfigProto
-
-
-def _values(chosen: config.Config) -> Values:
+def _measured(chosen: config.Config) -> Measuring:
     assert chosen.data.input is not None and chosen.data.data_dir is not None
-    source = host_pipeline.find_source(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
-    return {
-        "source": source,
-        "spec": run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed),
-        "options": chosen.data.input,
-        "num_devices": chosen.devices.num_devices,
-        "session_config": device_plan.session_config(Devices(num_devices=chosen.devices.num_devices)),
-    }
+    source = input_pipeline.find_source(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
+    return Measuring(
+        source=source,
+        spec=run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed),
+        options=chosen.data.input,
+        num_devices=chosen.devices.num_devices,
+        session_config=device_plan.session_config(Devices(num_devices=chosen.devices.num_devices)),
+    )
 
 
 def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
@@ -107,9 +95,9 @@ def test_each_probe_has_deadlines_of_its_own() -> None:
 def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
     towers = device_plan.plan(Devices(num_devices=2), shared_on="cpu").towers
-    values = _values(chosen)
-    build = functools.partial(run_graph.build_input, chosen.workload, chosen.data, values["spec"], towers)
-    with input_stages.probes(**values, build_copy=build) as probes:
+    measured = _measured(chosen)
+    build = functools.partial(run_graph.build_input, chosen.workload, chosen.data, measured.spec, towers)
+    with input_stages.probes(measured, build) as probes:
         assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
         rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
     assert {rate.images_per_sec for name, rate in rates.items() if name != COPY} == {4}, "a batch at each tick"
@@ -119,7 +107,7 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
 def test_the_stages_are_measured_after_a_run(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure_by_count(monkeypatch)
     chosen = _config(f"--data_dir={fake_imagenet}")
-    assert input_stages.measure_after_run(**_values(chosen)) == dict.fromkeys(imagenet_pipeline.STAGES, 4)
+    assert input_stages.measure_after_run(_measured(chosen)) == dict.fromkeys(imagenet_pipeline.STAGES, 4)
 
 
 @pytest.fixture
@@ -134,16 +122,16 @@ def with_bad_record(fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_bad_records_do_not_end_the_measurement_where_they_may_be_left_out(with_bad_record: Path) -> None:
     chosen = _config(f"--data_dir={with_bad_record}", "--on_bad_record=skip")
-    with input_stages.probes(**_values(chosen)) as probes:
+    with input_stages.probes(_measured(chosen)) as probes:
         assert len(input_stages.measure(probes)) == 6
 
 
 @pytest.mark.slow
 def test_a_bad_record_ends_the_measurement_and_is_named(with_bad_record: Path) -> None:
     failing = _config(f"--data_dir={with_bad_record}")
-    with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(**_values(failing)) as probes:
+    with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(_measured(failing)) as probes:
         input_stages.measure(probes)
-    assert input_stages.measure_after_run(**_values(failing)) == {}, "the run before it was valid"
+    assert input_stages.measure_after_run(_measured(failing)) == {}, "the run before it was valid"
 
 
 @pytest.mark.row("G1.4")
@@ -209,7 +197,7 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
 @pytest.mark.row("G1.2")
 def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=4")
-    found = shuffle_fullness.measure(**_values(chosen), seconds=3, clock=itertools.count().__next__)
+    found = input_stages.shuffle_buffer(_measured(chosen), seconds=3, clock=itertools.count().__next__)
     assert found["capacity"] == 4 and found["fill_seconds"] == 1
     assert 2 <= found["at_start"] <= 4, "refilled between draws"
     assert 0 <= found["least"] <= found["at_end"] <= 4 and 0 <= found["share_half_full"] <= 1
@@ -217,23 +205,23 @@ def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) ->
 
 def test_a_buffer_larger_than_an_epoch_never_fills(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=1000")
-    found = shuffle_fullness.measure(**_values(chosen), seconds=1, clock=itertools.count().__next__)
+    found = input_stages.shuffle_buffer(_measured(chosen), seconds=1, clock=itertools.count().__next__)
     assert found["at_start"] < 100 and found["share_half_full"] == 0
-    assert "It never fills" in shuffle_fullness.in_words(found)
+    assert "It never fills" in input_stages.shuffle_buffer_in_words(found)
 
 
 def test_the_buffer_of_the_epoch_that_is_drawn_from_counts() -> None:
     """Those of the next epochs are filled ahead; one that is over is empty."""
-    samples = shuffle_fullness._Samples(8)
-    for held in ([8, 8, 8], [1, 8, 8], [0, 7, 8, 8], [0, 0, 0, 9]):
-        samples.add(np.array(held + [0] * (64 - len(held))))
-    assert samples.held == [8, 1, 7, 8]
+    samples = [
+        np.array([*held, *[0] * (64 - len(held))]) for held in ([8, 8, 8], [1, 8, 8], [0, 7, 8, 8], [0, 0, 0, 9])
+    ]
+    assert input_stages._in_drawn_buffer(samples, 8) == [8, 1, 7, 8]
 
 
 def test_sentences_on_the_shuffle_buffer() -> None:
     found = {"capacity": 256, "fill_seconds": 1.5, "at_start": 256, "at_end": 255, "least": 255, "share_half_full": 1.0}
-    assert shuffle_fullness.in_words(found) == (
+    assert input_stages.shuffle_buffer_in_words(found) == (
         "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, 255 at least. It "
         "was at least half full in 100% of the samples."
     )
-    assert shuffle_fullness.in_words({**found, "least": 3}).endswith("It empties at the end of each epoch.")
+    assert input_stages.shuffle_buffer_in_words({**found, "least": 3}).endswith("It empties at the end of each epoch.")

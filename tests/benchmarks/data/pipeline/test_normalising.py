@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,9 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
-from benchmarks.data.pipeline.run_input import RunInput
-from benchmarks.data.writing import fake_small_images
+from benchmarks.data.pipeline.input_pipeline import RunInput
+from benchmarks.data.writing import small_image_files
+from benchmarks.data.writing.small_image_files import draw
 from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices
@@ -27,28 +27,19 @@ PUBLISHED = {
 MODELS = {"imagenet": "trivial", "cifar10": "resnet20", "mnist": "mlp"}
 
 
-@pytest.fixture
-def directory_of(fake_imagenet: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Returns where a data set lies."""
-
-    def find(name: str) -> Path:
-        if name == "imagenet":
-            return fake_imagenet
-        making = {"python": False} if name == "cifar10" else {"compressed": False}
-        getattr(fake_small_images, f"write_{name}")(tmp_path, 50, split="train", seed=1, **making)
-        return tmp_path
-
-    return find
-
-
 def _build_input(chosen: Config, device: str) -> RunInput:
     spec = run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed)
     return run_graph.build_input(chosen.workload, chosen.data, spec, [device])
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[str], Path], name: str) -> None:
-    words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory_of(name)}", "--batch_size=16"]
+def test_pixels_are_normalised_by_published_constants(fake_imagenet: Path, tmp_path: Path, name: str) -> None:
+    if name == "mnist":
+        small_image_files.write_idx(tmp_path, *draw(name, 50, 1, "train"), split="train", compressed=False)
+    elif name == "cifar10":
+        small_image_files.write_cifar10(tmp_path, *draw(name, 50, 1, "train"), split="train", python=False)
+    directory = fake_imagenet if name == "imagenet" else tmp_path
+    words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory}", "--batch_size=16"]
     chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default():
         built = _build_input(chosen, "/cpu:0")

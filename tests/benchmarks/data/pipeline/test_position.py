@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import host_pipeline, preprocessing
+from benchmarks.data.pipeline import input_pipeline, photo_decoding
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.small_images import Pixels
 from tests.support.images import spec, take, take_batches, to_folder
@@ -39,7 +39,7 @@ def test_small_images(workers: int, cache: Any) -> None:
 
         def batches(count: int, worker: int = worker, **changes: Any) -> list[Any]:
             wanted = spec(worker=worker, workers=workers, **changes)
-            return take(lambda: host_pipeline.batches(source, wanted, InputOptions(cache=cache)), count)
+            return take(lambda: input_pipeline.batches(source, wanted, InputOptions(cache=cache)), count)
 
         _require_continued(batches, (1, 4, 8), 4 * workers)
 
@@ -73,7 +73,7 @@ def test_photos(fake_imagenet: Path, tmp_path: Path, options: InputOptions, work
 
 def test_photos_of_earlier_steps_are_not_decoded(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[np.int64] = []
-    usual = preprocessing.decode
+    usual = photo_decoding.decode
 
     def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
         noted = tf.numpy_function(
@@ -82,13 +82,13 @@ def test_photos_of_earlier_steps_are_not_decoded(fake_imagenet: Path, monkeypatc
         with tf.control_dependencies([noted]):
             return usual(encoded, *others)
 
-    monkeypatch.setattr(preprocessing, "decode", decode)
+    monkeypatch.setattr(photo_decoding, "decode", decode)
     take_batches(fake_imagenet, 1, options=InputOptions(parallel_calls=1), images_before=40 + 32)
     assert 4 <= len(decoded) < 16
 
 
 def test_records_before_the_start_are_not_counted_as_bad(fake_imagenet: Path) -> None:
-    source = host_pipeline.find_source("imagenet", str(fake_imagenet), "train")
+    source = input_pipeline.find_source("imagenet", str(fake_imagenet), "train")
     skipping = Skipping(source.files)
-    take(lambda: host_pipeline.batches(source, spec(images_before=52), InputOptions(), skipping), 2)
+    take(lambda: input_pipeline.batches(source, spec(images_before=52), InputOptions(), skipping), 2)
     assert skipping.close() == 0

@@ -17,27 +17,28 @@ import pytest
 from benchmarks.data.options import InputOptions
 from benchmarks.data.sources import small_images
 from benchmarks.data.sources.small_images import Pixels
-from benchmarks.data.writing import fake_small_images
+from benchmarks.data.writing import small_image_files
 from benchmarks.errors import DataError
-from tests.support import damage
 from tests.support.images import spec, take
 
 Write = Callable[[Path], list[Path]]
 
 
 def _mnist(directory: Path, **changes: Any) -> list[Path]:
-    return fake_small_images.write_mnist(directory, 50, **{"split": "train", "seed": 1, "compressed": False} | changes)
+    images = small_image_files.draw("mnist", 50, 1, "train")
+    return small_image_files.write_idx(directory, *images, **{"split": "train", "compressed": False} | changes)
 
 
 def _cifar10(directory: Path, **changes: Any) -> list[Path]:
-    return fake_small_images.write_cifar10(directory, 50, **{"split": "train", "seed": 1, "python": False} | changes)
+    images = small_image_files.draw("cifar10", 50, 1, "train")
+    return small_image_files.write_cifar10(directory, *images, **{"split": "train", "python": False} | changes)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_idx_files_are_read_as_their_makers_say(tmp_path: Path, compressed: bool) -> None:
     _mnist(tmp_path, compressed=compressed)
     found = small_images.find_small_images("mnist", str(tmp_path), "train")
-    expected, labels = fake_small_images.draw((28, 28), 50, 1, "train")
+    expected, labels = small_image_files.draw("mnist", 50, 1, "train")
     np.testing.assert_array_equal(found.images[..., 0], expected)
     np.testing.assert_array_equal(found.labels, labels)
     assert found.describe() == f"MNIST idx files, 50 train images in {tmp_path}, labels 0 to {labels.max()}"
@@ -70,7 +71,7 @@ def test_cifar10_is_read_in_every_form(tmp_path: Path, python: bool, form: str) 
         for file in files:
             file.unlink()
     found = small_images.find_small_images("cifar10", str(tmp_path), "train")
-    planes, labels = fake_small_images.draw((3, 32, 32), 50, 1, "train")
+    planes, labels = small_image_files.draw("cifar10", 50, 1, "train")
     np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(found.labels, labels)
 
@@ -79,13 +80,12 @@ def _without(name: str) -> Callable[[Path], None]:
     return lambda directory: (directory / name).unlink()
 
 
-def _with(name: str, data: bytes) -> Callable[[Path], None]:
-    return lambda directory: (directory / name).write_bytes(data) and None
+def _with(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes(data)
 
 
-class _Calling:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (print, ("a pickle has called this",))
+def _changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes(change((directory / name).read_bytes()))
 
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -97,24 +97,12 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (_mnist, _without(LABELS), f"there is neither {LABELS} nor {LABELS}.gz; it holds {IMAGES}"),
         (_mnist, _with(LABELS, b"nothing"), "is no idx file of unsigned bytes in 1 dimension"),
         (_mnist, _with(LABELS, b"\x1f\x8b damaged"), "cannot be read"),
-        (
-            _mnist,
-            lambda d: damage.corrupt_small_images([d / IMAGES], "cut_file"),
-            r"should hold 39200 values .* but holds",
-        ),
-        (_mnist, lambda d: damage.corrupt_small_images([d / LABELS], "bad_label"), "label of train image 0 is 200"),
+        (_mnist, _changed(IMAGES, lambda data: data[:-100]), "should hold 39200 values .* but holds"),
+        (_mnist, _changed(LABELS, lambda data: data[:8] + b"\xc8" + data[9:]), "label of train image 0 is 200"),
         (_mnist, _with(LABELS, struct.pack(">4BI", 0, 0, 8, 1, 1) + b"\0"), "50 images, .* 1 labels: they must match"),
         (_cifar10, _without("data_batch_3.bin"), r"data_batch_3.bin of CIFAR-10 \(binary\) is missing"),
-        (
-            _cifar10,
-            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "cut_file"),
-            "no whole number of records",
-        ),
-        (
-            _cifar10,
-            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "bad_label"),
-            "label of train image 0 is",
-        ),
+        (_cifar10, _changed("data_batch_1.bin", lambda data: data[:-100]), "no whole number of records"),
+        (_cifar10, _changed("data_batch_1.bin", lambda data: b"\xc8" + data[1:]), "label of train image 0 is 200"),
         (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "nor their archive; it holds nothing"),
     ],
 )
@@ -123,25 +111,6 @@ def test_what_is_not_whole_is_named(tmp_path: Path, write: Write, damage: Callab
     damage(tmp_path)
     with pytest.raises(DataError, match=words):
         small_images.find_small_images(write.__name__.removeprefix("_"), str(tmp_path), "train")
-
-
-@pytest.mark.fault(
-    "R17", "a batch of CIFAR-10 whose pickle calls a function", survives="a sentence, and nothing is called"
-)
-def test_a_pickle_may_not_call_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _cifar10(tmp_path, python=True)
-    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": _Calling(), b"labels": [1]}))
-    with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*it asks for builtins.print"):
-        small_images.find_small_images("cifar10", str(tmp_path), "train")
-    assert capsys.readouterr().out == ""
-
-
-def test_a_batch_must_have_a_label_for_each_image(tmp_path: Path) -> None:
-    _cifar10(tmp_path, python=True)
-    batch = {b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 2, 3]}
-    (tmp_path / "data_batch_2").write_bytes(pickle.dumps(batch))
-    with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*4 images and 3 labels"):
-        small_images.find_small_images("cifar10", str(tmp_path), "train")
 
 
 def test_compressed_data_that_are_damaged_are_named(tmp_path: Path) -> None:
@@ -188,29 +157,6 @@ def test_an_archive_may_not_hold_links_to_itself_or_sparse_files(tmp_path: Path)
             small_images.find_small_images("cifar10", str(tmp_path), "train")
 
 
-@pytest.mark.parametrize(
-    ("batch", "words"),
-    [
-        ({b"data": [[0]] * 4, b"labels": [1] * 4}, "its data are no array of bytes"),
-        ({b"data": np.zeros((4, 3072), np.int64), b"labels": [1] * 4}, "its data are no array of bytes"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [[1] * 9]}, "TypeError"),
-    ],
-)
-def test_a_pickle_may_not_describe_more_than_it_holds(tmp_path: Path, batch: dict[bytes, Any], words: str) -> None:
-    _cifar10(tmp_path, python=True)
-    (tmp_path / "data_batch_2").write_bytes(pickle.dumps(batch))
-    with pytest.raises(DataError, match=f"data_batch_2 is no batch of CIFAR-10 .*{words}"):
-        small_images.find_small_images("cifar10", str(tmp_path), "train")
-
-
-def test_an_array_without_its_bytes_is_no_batch(tmp_path: Path) -> None:
-    _cifar10(tmp_path, python=True)
-    empty = pickle.dumps({b"data": _Unfilled(), b"labels": []}, protocol=2)
-    (tmp_path / "data_batch_2").write_bytes(empty)
-    with pytest.raises(DataError, match="its data are no array of bytes"):
-        small_images.find_small_images("cifar10", str(tmp_path), "train")
-
-
 class _Unfilled:
     """A gigabyte, as a pickle of some bytes states it."""
 
@@ -218,10 +164,40 @@ class _Unfilled:
         return np.ndarray, ((2**30 // 3072, 3072), "u1")
 
 
+class _Calling:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("a pickle has called this",))
+
+
+@pytest.mark.fault(
+    "R17", "a batch of CIFAR-10 whose pickle calls a function", survives="a sentence, and nothing is called"
+)
+@pytest.mark.parametrize(
+    ("data", "labels", "words"),
+    [
+        (_Calling(), [1], "it asks for __builtin__.print"),
+        (np.zeros((4, 3072), np.uint8), [1, 2, 3], "4 images and 3 labels"),
+        ([[0]] * 4, [1] * 4, "its data are no array of bytes"),
+        (np.zeros((4, 3072), np.int64), [1] * 4, "its data are no array of bytes"),
+        (np.zeros((1, 3072), np.uint8), [[1] * 9], "TypeError"),
+        (_Unfilled(), [], "its data are no array of bytes"),
+    ],
+)
+def test_a_pickle_may_neither_call_anything_nor_describe_more_than_it_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: Any, labels: list[Any], words: str
+) -> None:
+    _cifar10(tmp_path, python=True)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": data, b"labels": labels}, protocol=2))
+    with pytest.raises(DataError, match=f"data_batch_2 is no batch of CIFAR-10 .*{words}"):
+        small_images.find_small_images("cifar10", str(tmp_path), "train")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("images", [3, 50])
 def test_another_form_replaces_the_one_that_is_there(tmp_path: Path, images: int) -> None:
-    fake_small_images.write_cifar10(tmp_path, 20, split="train", seed=1, python=False)
-    fake_small_images.write_cifar10(tmp_path, images, split="train", seed=2, python=True)
+    for count, seed in ((20, 1), (images, 2)):
+        part = small_image_files.draw("cifar10", count, seed, "train")
+        small_image_files.write_cifar10(tmp_path, *part, split="train", python=seed == 2)
     assert small_images.find_small_images("cifar10", str(tmp_path), "train").count() == images
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from benchmarks.data.sources import imagenet_files, storage, tfrecord
+from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
 from benchmarks.data.sources.storage import Address, StorageError, place
 from benchmarks.errors import DataError, ExitStatus, UsageError
 
@@ -86,7 +86,7 @@ def test_what_is_missing_is_an_error_of_files_and_of_data(directory: Path) -> No
             use(directory / "none")
         assert caught.value.exit_status == ExitStatus.DATA
     with pytest.raises(OSError) as missing:
-        storage.open_file(directory / "none").read()
+        safe_files.open_file(directory / "none").read()
     assert (missing.value.errno, missing.value.filename) == (2, f"{directory}/none")
 
 

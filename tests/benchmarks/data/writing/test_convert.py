@@ -8,12 +8,13 @@ import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.data.sources import checks, imagenet_files, tfrecord
+from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, encoded_of, features_of
 from benchmarks.data.writing import convert, originals
 from benchmarks.data.writing.originals import Listing
@@ -31,20 +32,24 @@ def folder(fake_imagenet: Path, tmp_path: Path) -> Path:
 
 
 def _convert(
-    source: Path, target: Path, *, shards: int = 4, resize: int | None = None, decoded: bool = False
+    source: Path, target: Path, *, split: str = "train", shards: int = 4, resize: int | None = None, **changes: Any
 ) -> convert.Conversion:
-    found = originals.find_originals(source, "train")
-    part = convert.divided(found, "train", -(-40 // shards))
-    return convert.convert(
-        found, target, split=part, shorter_side=resize, decoded=decoded, seed=1, on_shard=lambda path, count: None
-    )
+    found = originals.find_originals(source, split)
+    part = convert.divided(found, split, -(-40 // shards))
+    return convert.convert(found, target, split=part, shorter_side=resize, seed=1, **changes)
+
+
+def _listing(source: Path, split: str = "train") -> Listing:
+    listing = originals.find_originals(source, split)
+    assert isinstance(listing, Listing)
+    return listing
 
 
 def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
     """Returns class, label and JPEG of each record by its file's name."""
     found = {}
     for file in sorted(directory.glob("train-*")):
-        for record in tfrecord.records(file):
+        for record in tfrecord.walk(file):
             feature = features_of(record.payload)
             name, synset = (feature[f"image/{key}"].bytes_list.value[0] for key in ("filename", "class/synset"))
             label = feature[INCEPTION.label].int64_list.value[0]
@@ -93,7 +98,7 @@ def test_every_photo_arrives_unchanged(folder: Path, tmp_path: Path, form: Calla
 def test_shards_hold_classes_mixed(folder: Path, tmp_path: Path) -> None:
     _convert(folder, tmp_path / "out", shards=2)
     for file in (tmp_path / "out").glob("train-*"):
-        labels = [features_of(r.payload)[INCEPTION.label].int64_list.value[0] for r in tfrecord.records(file)]
+        labels = [features_of(r.payload)[INCEPTION.label].int64_list.value[0] for r in tfrecord.walk(file)]
         assert labels != sorted(labels)
     assert len(labels_of(tmp_path / "out")) == 40
 
@@ -119,6 +124,10 @@ def test_two_conversions_are_not_mixed(folder: Path, tmp_path: Path, fake_imagen
     _convert(folder, tmp_path / "out")
     with pytest.raises(UsageError, match="holds part of another conversion"):
         _convert(folder, tmp_path / "out", shards=3)
+    photo = next(folder.rglob("*.JPEG"))
+    photo.rename(photo.with_name("another.JPEG"))
+    with pytest.raises(UsageError, match="holds part of another conversion"):
+        _convert(folder, tmp_path / "out")
     with pytest.raises(UsageError, match="already holds train shards"):
         _convert(folder, fake_imagenet)
 
@@ -133,19 +142,19 @@ def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder
     for kind in ("truncated", "zero_length"):
         assert f"{damaged[kind].parent.name}/{damaged[kind].name}: its " in left_out
     source = imagenet_files.find_imagenet(str(tmp_path / "out"), "train")
-    assert [d for *_, found in checks.defects(source, 1000, checks.header_problem) for d in found] == []
+    assert [d for _, found in bad_records.defects(source, 1000) for d in found] == []
     for kind in ("png", "cmyk"):
         *_, encoded = _photos_of(tmp_path / "out")[damaged[kind].name]
-        assert checks.read_jpeg_header(encoded).components == 3
+        assert jpeg_header.read_jpeg_header(encoded).components == 3
 
 
 def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
     outcome = _convert(folder, tmp_path / "out", resize=300)
-    sizes = [checks.read_jpeg_header(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
+    sizes = [jpeg_header.read_jpeg_header(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
     assert max(min(size.height, size.width) for size in sizes) == 300
     assert outcome.encoded_anew == sum(min(size.height, size.width) == 300 for size in sizes) > 20
     name, (synset, _, encoded) = next(
-        item for item in _photos_of(tmp_path / "out").items() if checks.read_jpeg_header(item[1][2]).height == 300
+        item for item in _photos_of(tmp_path / "out").items() if jpeg_header.read_jpeg_header(item[1][2]).height == 300
     )
     original = tf.io.decode_jpeg((folder / synset / name).read_bytes()).numpy()
     smaller = tf.io.decode_jpeg(encoded).numpy()
@@ -169,9 +178,7 @@ def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[P
 
 def _in_order(directory: Path) -> list[Mapping[str, tf.train.Feature]]:
     """Returns the features of all records, in the order of files and records."""
-    return [
-        features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.records(file)
-    ]
+    return [features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
 
 
 _BOXES = [f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax", "label")]
@@ -238,14 +245,6 @@ def test_pixels_above_the_limit_of_a_record_are_left_out(
     assert _convert(folder, tmp_path / "out", shards=1, decoded=True, resize=256).written == 40
 
 
-def test_other_photos_of_equal_number_are_another_conversion(folder: Path, tmp_path: Path) -> None:
-    _convert(folder, tmp_path / "out")
-    some = next(folder.rglob("*.JPEG"))
-    some.rename(some.with_name("another.JPEG"))
-    with pytest.raises(UsageError, match="holds part of another conversion"):
-        _convert(folder, tmp_path / "out")
-
-
 def test_what_was_left_out_is_said_again(folder: Path, tmp_path: Path) -> None:
     next(folder.rglob("*.JPEG")).write_bytes(b"nothing")
     first = _convert(folder, tmp_path / "out")
@@ -264,8 +263,7 @@ def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Pat
     one = tmp_path / "both" / "val" / "n00000001"
     one.mkdir(parents=True)
     next((tmp_path / "both" / "train").rglob("*.JPEG")).rename(one / "only.JPEG")
-    validation, training = (originals.find_originals(tmp_path / "both", split) for split in ("validation", "train"))
-    assert isinstance(validation, Listing) and isinstance(training, Listing)
+    validation, training = (_listing(tmp_path / "both", split) for split in ("validation", "train"))
     assert [photo.name for photo in validation.photos] == ["only.JPEG"]
     assert len(training.photos) == 39 and validation.classes == training.classes
 
@@ -273,8 +271,7 @@ def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Pat
 def test_class_folders_win_over_archives_beside_them(folder: Path, tmp_path: Path) -> None:
     _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train")
     (tmp_path / "ILSVRC2012_img_train.tar").rename(folder / "ILSVRC2012_img_train.tar")
-    found = originals.find_originals(folder, "train")
-    assert isinstance(found, Listing)
+    found = _listing(folder)
     assert found.classes == sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     assert len(found.photos) == 40 and all(photo.member is None for photo in found.photos)
 
@@ -284,8 +281,7 @@ def test_of_the_archives_of_both_splits_each_is_its_own(folder: Path, tmp_path: 
     downloads.mkdir()
     _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train").rename(downloads / "ILSVRC2012_img_train.tar")
     _tar_of_class(next(folder.iterdir()), downloads / "ILSVRC2012_img_val.tar")
-    found = originals.find_originals(downloads, "train")
-    assert isinstance(found, Listing)
+    found = _listing(downloads)
     assert found.classes == sorted(entry.name for entry in folder.iterdir())
     assert {photo.file.name for photo in found.photos} == {"ILSVRC2012_img_train.tar"}
     for source in (downloads, downloads / "ILSVRC2012_img_val.tar"):
@@ -307,12 +303,10 @@ def test_archives_of_classes_that_are_called_like_splits_are_classes(folder: Pat
     for name in ("beaker", "bullet_train", "test_tube"):
         _tar_of_class(photos, tmp_path / f"{name}.tar")
     (tmp_path / "._beaker.tar").write_bytes(b"as macOS leaves them")
-    found = originals.find_originals(tmp_path, "train")
-    assert isinstance(found, Listing) and found.classes == ["beaker", "bullet_train", "test_tube"]
+    assert _listing(tmp_path).classes == ["beaker", "bullet_train", "test_tube"]
     _tar_of_class(photos, tmp_path / "val.tar")
-    found = originals.find_originals(tmp_path, "train")
-    assert isinstance(found, Listing) and len(found.classes) == 3
-    assert "(val.tar of other splits passed over)" in found.description
+    found = _listing(tmp_path)
+    assert len(found.classes) == 3 and "(val.tar of other splits passed over)" in found.describe()
     (tmp_path / "val.tar").unlink()
     with pytest.raises(DataError, match="archives of 3 classes. Labels are positions .*: unpack both into folders"):
         originals.find_originals(tmp_path, "validation")
@@ -367,12 +361,8 @@ def test_splits_of_other_classes_are_not_written_to_one_directory(folder: Path, 
     shutil.copytree(folder, tmp_path / "other" / "val")
     for split in ("train", "val"):
         (tmp_path / "other" / split / "a_class_before_the_others").mkdir()
-    validation = originals.find_originals(tmp_path / "other", "validation")
-    part = convert.divided(validation, "validation", 40)
     with pytest.raises(UsageError, match="holds train shards whose labels are of other classes: convert both splits"):
-        convert.convert(
-            validation, tmp_path / "out", split=part, shorter_side=None, seed=1, on_shard=lambda path, count: None
-        )
+        _convert(tmp_path / "other", tmp_path / "out", split="validation")
     assert not list((tmp_path / "out").glob("validation-*"))
 
 
@@ -380,15 +370,13 @@ def test_records_of_any_number_of_classes_keep_their_labels(fake_imagenet: Path,
     shutil.copytree(fake_imagenet, tmp_path / "source")
     for file in sorted((tmp_path / "source").iterdir()):
         rewrite(file, 0, lambda feature: feature[INCEPTION.label].int64_list.value.__setitem__(0, 2000))
-    found = originals.find_originals(tmp_path / "source", "train")
-    part = convert.divided(found, "train", 10)
-    given = {"split": part, "shorter_side": None, "seed": 1, "on_shard": lambda path, count: None}
-    assert len(convert.convert(found, tmp_path / "usual", **given).left_out) == 4
-    assert convert.convert(found, tmp_path / "more", num_classes=2000, **given).left_out == []
+    source = tmp_path / "source"
+    assert len(_convert(source, tmp_path / "usual").left_out) == 4
+    assert _convert(source, tmp_path / "more", num_classes=2000).left_out == []
     assert labels_of(tmp_path / "more") == labels_of(tmp_path / "source")
     for number, file in enumerate(sorted((tmp_path / "source").iterdir())):
         rewrite(file, 0, lambda feature, label=number: feature[INCEPTION.label].int64_list.value.__setitem__(0, label))
-    assert convert.convert(found, tmp_path / "from_0", num_classes=1500, **given).left_out == []
+    assert _convert(source, tmp_path / "from_0", num_classes=1500).left_out == []
     assert labels_of(tmp_path / "from_0") == [label + 1 for label in labels_of(tmp_path / "source")]
 
 
@@ -455,7 +443,7 @@ def test_a_photo_of_many_pixels_is_left_out(
 ) -> None:
     from PIL import Image
 
-    monkeypatch.setattr(checks, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(jpeg_header, "MOST_PIXELS", 1000 * 1000)
     Image.new("RGB", (1000, 1001)).save(next(folder.rglob("*.JPEG")), format=format_)
     (left_out,) = _convert(folder, tmp_path / "out").left_out
     assert "its image is of 1000x1001 pixels, above the limit of 1 million" in left_out

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.writing import fake_imagenet as making
-from benchmarks.data.writing import fake_imagenet as splits
+from benchmarks.data.writing import photo_records
 from tests.support.commands import Finished
 
 
 def _examples(directory: Path) -> list[dict]:
     files = sorted(directory.glob("train-*"))
-    payloads = [record.payload for file in files for record in tfrecord.records(file)]
+    payloads = [record.payload for file in files for record in tfrecord.walk(file)]
     return [tf.train.Example.FromString(payload).features.feature for payload in payloads]
 
 
@@ -50,10 +50,10 @@ def test_fields_agree_with_each_other(fake_imagenet: Path) -> None:
 
 def test_equal_seeds_write_equal_records_and_others_do_not(fake_imagenet: Path, tmp_path: Path) -> None:
     def payloads(directory: Path, *, seed: int) -> list[bytes]:
-        making.write(directory, splits.split("train", 3, 2), seed=seed, on_shard=lambda path, images: None)
-        return [record.payload for file in sorted(directory.iterdir()) for record in tfrecord.records(file)]
+        making.write(directory, photo_records.split("train", 3, 2), seed=seed)
+        return [record.payload for file in sorted(directory.iterdir()) for record in tfrecord.walk(file)]
 
-    first = [record.payload for record in tfrecord.records(fake_imagenet / "train-00000-of-00004")][:3]
+    first = [record.payload for record in tfrecord.walk(fake_imagenet / "train-00000-of-00004")][:3]
     assert payloads(tmp_path / "same", seed=3) == first, "into however many shards they are divided"
     assert not set(payloads(tmp_path / "other", seed=4)) & set(first)
 

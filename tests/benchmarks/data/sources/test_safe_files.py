@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.data.sources import local_files
-from benchmarks.data.sources.local_files import FileWork
+from benchmarks.data.sources import safe_files
+from benchmarks.data.sources.safe_files import FileWork
 from benchmarks.errors import UsageError
 
 
@@ -21,20 +21,20 @@ from benchmarks.errors import UsageError
 def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "photo.jpg")
     with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
-        local_files.read_file(tmp_path / "photo.jpg")
+        safe_files.read_file(tmp_path / "photo.jpg")
 
 
 def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345678")
     (tmp_path / "link").symlink_to("file")
-    assert local_files.read_file(tmp_path / "link", 8) == b"12345678"
+    assert safe_files.read_file(tmp_path / "link", 8) == b"12345678"
     with pytest.raises(OSError, match="it has 8 bytes, and the limit is 7"):
-        local_files.read_file(tmp_path / "file", 7)
+        safe_files.read_file(tmp_path / "file", 7)
 
 
 def test_a_file_that_is_not_finished_does_not_appear(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), local_files.written_whole(tmp_path / "file") as file:
+    with pytest.raises(KeyboardInterrupt), safe_files.written_whole(tmp_path / "file") as file:
         file.write(b"new")
         raise KeyboardInterrupt
     assert (tmp_path / "file").read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
@@ -45,23 +45,23 @@ def test_a_file_is_on_disk_before_it_appears(tmp_path: Path, monkeypatch: pytest
     for name in ("fsync", "replace"):
         usual = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *a, n=name, u=usual: (happened.append(n), u(*a)))
-    with local_files.written_whole(tmp_path / "file") as file:
+    with safe_files.written_whole(tmp_path / "file") as file:
         file.write(b"new")
     assert happened == ["fsync", "replace"]
 
 
 def test_the_second_writer_is_refused_and_the_third_is_not(tmp_path: Path) -> None:
-    with local_files.only_writer(tmp_path / "new", "train"):
-        with local_files.only_writer(tmp_path / "new", "validation"):
+    with safe_files.only_writer(tmp_path / "new", "train"):
+        with safe_files.only_writer(tmp_path / "new", "validation"):
             pass
         with (
             pytest.raises(
                 UsageError, match="Another process \\(process [0-9]+ on .*\\) is writing train to .*new: wait"
             ),
-            local_files.only_writer(tmp_path / "new", "train"),
+            safe_files.only_writer(tmp_path / "new", "train"),
         ):
             pass
-    with local_files.only_writer(tmp_path / "new", "train"):
+    with safe_files.only_writer(tmp_path / "new", "train"):
         pass
 
 
@@ -90,7 +90,7 @@ def test_threads_end_when_their_results_are_no_longer_wanted() -> None:
 def test_work_ends_when_its_time_is_over() -> None:
     late = FileWork(give_up_at=time.monotonic())
     assert late.is_late() and not late.goes_on(Path("a"))
-    with pytest.raises(local_files.CancelledError):
+    with pytest.raises(safe_files.CancelledError):
         late.go_on(Path("a"))
     assert FileWork(give_up_at=time.monotonic() + 600).goes_on(Path("a"))
 

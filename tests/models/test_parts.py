@@ -1,17 +1,20 @@
-"""A model in stages is still the same model, and its stages are balanced."""
+"""The parts of a model make the whole, and the stages of a pipeline are balanced."""
 
 from __future__ import annotations
 
 import itertools
 
+import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from models import building, pipeline_stages, specs
+from models import building, parts, specs
 from models.building import Model
 from models.model_spec import ModelSpec
+from tests.support import models
 from tests.support.models import small_models
 
 
@@ -20,21 +23,27 @@ def _fresh(spec: ModelSpec) -> Model:
     return building.build(spec, data_format="NHWC", num_classes=spec.classes + 1, seed=1)
 
 
+@pytest.mark.parametrize("staged", [False, True], ids=["before its dense layers", "at all points"])
 @small_models
-def test_all_stages_make_the_whole(spec: ModelSpec) -> None:
+def test_the_parts_of_a_model_make_the_whole(spec: ModelSpec, staged: bool) -> None:
     model = _fresh(spec)
-    parts = pipeline_stages.cut(model, pipeline_stages.cut_points(model))
-    assert sorted(v.name for part in parts for v in part.variables) == sorted(v.name for v in model.variables)
-    assert parts[0].input_shape == (spec.image_size, spec.image_size, spec.channels)
+    split = None if staged else parts.split(model)
+    pieces = parts.cut(model, parts.cut_points(model)) if split is None else [split.trunk]
+    assert pieces[0].input_shape == (spec.image_size, spec.image_size, spec.channels)
     with tf.Graph().as_default(), tf.device(device_plan.HOST):
         values = [variable.initial_value() for variable in model.variables]
         by_name = {variable.name: value for variable, value in zip(model.variables, values, strict=True)}
-        images = tf.random.stateless_normal((2, *parts[0].input_shape), (1, 2))
+        images = tf.random.stateless_normal((2, *pieces[0].input_shape), (1, 2))
         logits, state = model.call(values, images, training=True)
         outputs, its_state = images, {}
-        for part in parts:
-            outputs, new = part.call(by_name, outputs)
+        for piece in pieces:
+            outputs, new = piece.call(by_name, outputs)
             its_state |= new
+        if split is not None:
+            assert outputs.shape[-1] == split.features
+            for layer in split.tail:
+                outputs, new = layer.call(outputs, by_name)
+                its_state |= new
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             whole, chained = session.run([(logits, state), (outputs, its_state)])
     np.testing.assert_allclose(chained[0], whole[0], rtol=1e-5, atol=1e-5)
@@ -43,31 +52,50 @@ def test_all_stages_make_the_whole(spec: ModelSpec) -> None:
         np.testing.assert_allclose(chained[1][name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "dense"), [("alexnet", 3), ("vgg16", 3), ("resnet50", 1), ("inception3", 1)])
+def test_what_is_divided_are_the_dense_layers_at_the_end(name: str, dense: int) -> None:
+    model = models.build(name)
+    split = parts.split(model)
+    assert len(split.divided) == 2 * dense, "a kernel and a bias each"
+    assert {"logits/kernel", "logits/bias"} <= split.divided
+    assert split.tail[0].weights, "the first layer after the cut is dense"
+    assert split.tail[-1].outputs == 1001
+    assert not model.divided
+
+
+def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide() -> None:
+    with building.stateless_building(seed=0):
+        images = keras.Input((4, 4, 3))
+        model = building.adapt(keras.Model(images, keras.layers.Flatten()(keras.layers.Conv2D(2, 3)(images))))
+    with pytest.raises(ValueError, match="nothing to divide"):
+        parts.split(model)
+
+
 def test_blocks_with_branches_are_not_cut() -> None:
     model = _fresh(specs.find_model("resnet20"))
-    ends = [stage.layers[1] for stage in pipeline_stages.cut(model, pipeline_stages.cut_points(model))]
+    ends = [stage.layers[1] for stage in parts.cut(model, parts.cut_points(model))]
     blocks = [
         f"stage{stage}_block{block}_{end}" for stage in (1, 2, 3) for block in (1, 2, 3) for end in ("add", "relu")
     ]
     assert ends == ["stem", "stem_bn", "stem_relu", *blocks, "global_average", "logits"]
     inception = _fresh(specs.find_model("inception3"))
-    ends = [stage.layers[1] for stage in pipeline_stages.cut(inception, pipeline_stages.cut_points(inception))]
+    ends = [stage.layers[1] for stage in parts.cut(inception, parts.cut_points(inception))]
     assert [end for end in ends if "35" in end] == ["mixed35_1", "mixed35_2", "mixed35_3", "reduce35"]
 
 
 def test_the_most_expensive_stage_is_as_cheap_as_possible() -> None:
     # 3+4 | 6 | 2+3: in all other groupings of these in three, one has 8 or more.
-    assert pipeline_stages.balanced([3, 4, 6, 2, 3], [1, 1, 1, 1, 1], 3) == [1, 2]
-    assert pipeline_stages.balanced([3, 4, 6, 2, 3], [1, 1, 1, 1, 1], 1) == []
+    assert parts.balanced([3, 4, 6, 2, 3], [1, 1, 1, 1, 1], 3) == [1, 2]
+    assert parts.balanced([3, 4, 6, 2, 3], [1, 1, 1, 1, 1], 1) == []
     # 4+4 | 2+2+4: the piece without cost goes where less is sent, and otherwise stays with the piece before it.
-    assert pipeline_stages.balanced([4, 4, 0, 2, 2, 4], [9, 9, 5, 9, 9, 9], 2) == [2]
-    assert pipeline_stages.balanced([4, 4, 0, 2, 2, 4], [9, 5, 9, 9, 9, 9], 2) == [1]
-    assert pipeline_stages.balanced([4, 4, 0, 2, 2, 4], [9, 9, 9, 9, 9, 9], 2) == [2]
+    assert parts.balanced([4, 4, 0, 2, 2, 4], [9, 9, 5, 9, 9, 9], 2) == [2]
+    assert parts.balanced([4, 4, 0, 2, 2, 4], [9, 5, 9, 9, 9, 9], 2) == [1]
+    assert parts.balanced([4, 4, 0, 2, 2, 4], [9, 9, 9, 9, 9, 9], 2) == [2]
 
 
 def test_every_stage_has_some_work() -> None:
-    assert pipeline_stages.balanced([0, 3, 0, 5, 0], [1, 1, 1, 1, 1], 2) == [2]
-    assert pipeline_stages.balanced([0, 3, 0, 5, 0], [1, 1, 1, 1, 1], 3) is None
+    assert parts.balanced([0, 3, 0, 5, 0], [1, 1, 1, 1, 1], 2) == [2]
+    assert parts.balanced([0, 3, 0, 5, 0], [1, 1, 1, 1, 1], 3) is None
 
 
 def test_no_other_grouping_is_better() -> None:
@@ -80,5 +108,5 @@ def test_no_other_grouping_is_better() -> None:
             sums = [int(group.sum()) for group in groups]
             if min(sums) > 0:
                 possible[ends] = (max(sums), sum(sent[end] for end in ends))
-        found = pipeline_stages.balanced(costs, sent, 3)
+        found = parts.balanced(costs, sent, 3)
         assert found is None if not possible else possible[tuple(found or ())] == min(possible.values())

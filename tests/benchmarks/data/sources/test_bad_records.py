@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +13,11 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import imagenet_pipeline, preprocessing
-from benchmarks.data.sources import checks, imagenet_files, tfrecord
+from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
+from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
+from benchmarks.data.sources.imagenet_files import Photos
+from benchmarks.data.sources.jpeg_header import header_problem
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from tests.support import damage
@@ -38,31 +39,28 @@ FOUND_AS = {
 }
 
 
-def _defects(directory: Path, problem_of_jpeg: checks.JpegProblem = checks.header_problem) -> list[Defect]:
-    source = imagenet_files.find_imagenet(str(directory), "train")
-    return [d for _, _, found in checks.defects(source, 1001, problem_of_jpeg) for d in found]
+def _find(directory: Path) -> Photos:
+    return imagenet_files.find_imagenet(str(directory), "train")
+
+
+def _defects(directory: Path, problem_of_photo: bad_records.PhotoProblem = header_problem) -> list[Defect]:
+    return [defect for _, bad in bad_records.defects(_find(directory), 1001, problem_of_photo) for defect in bad]
 
 
 def _fail(directory: Path) -> tuple[Exception, DataError]:
     """Reads until it fails, and returns TensorFlow's error and what is said of it."""
-    source = imagenet_files.find_imagenet(str(directory), "train")
-    sizes = checks.sizes_of(source)
+    source = _find(directory)
     with pytest.raises(tf.errors.OpError) as caught:
         take_batches(directory, 30)
-    return caught.value, checks.explain_failure(source, 1001, caught.value, sizes)
-
-
-def test_every_kind_is_known() -> None:
-    assert set(FOUND_AS) == set(damage.KINDS)
+    return caught.value, bad_records.explain_failure(source, 1001, caught.value)
 
 
 @pytest.mark.parametrize("kind", damage.KINDS)
 def test_a_damaged_record_is_found_by_a_walk(copied: Path, kind: str) -> None:
     file = copied / DAMAGED
     damaged = damage.corrupt(file, kind)
-    number, offset = damaged.number, damaged.offset
-    expected = [] if FOUND_AS[kind] is None else [(file, number, offset, FOUND_AS[kind])]
-    assert [(found.path, found.number, found.offset, found.kind) for found in _defects(copied)] == expected
+    expected = [] if FOUND_AS[kind] is None else [(file, damaged.number, damaged.offset, FOUND_AS[kind])]
+    assert [(defect.path, defect.number, defect.offset, defect.kind) for defect in _defects(copied)] == expected
 
 
 def test_four_colours_are_read(copied: Path) -> None:
@@ -85,11 +83,10 @@ OTHERS = [kind for kind, found in FOUND_AS.items() if found is not None and kind
 def test_a_damaged_record_ends_reading_is_named_and_can_be_left_out(copied: Path, kind: str) -> None:
     file = copied / DAMAGED
     damaged = damage.corrupt(file, kind)
-    number, offset = damaged.number, damaged.offset
     _, explained = _fail(copied)
-    assert str(explained).startswith(f"{file}: record {number} at byte {offset}: ")
+    assert str(explained).startswith(f"{file}: record {damaged.number} at byte {damaged.offset}: ")
     lost = 5 if kind == "cut_file" else 1  # nothing behind the cut is left
-    source = imagenet_files.find_imagenet(str(copied), "train")
+    source = _find(copied)
     skipping = Skipping(source.files)
     one = spec(batch_per_device=1)
     batches = take(lambda: imagenet_pipeline.batches(source, one, SKIP, skipping), 2 * (40 - lost))
@@ -112,23 +109,11 @@ def test_a_data_set_of_nothing_but_bad_records_ends(copied: Path, monkeypatch: p
     for file in sorted(copied.iterdir()):
         for number in range(10):
             rewrite(file, number, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, b"no"))
-    source = imagenet_files.find_imagenet(str(copied), "train")
+    source = _find(copied)
     skipping = Skipping(source.files)
     with pytest.raises(tf.errors.OutOfRangeError):
         take(lambda: imagenet_pipeline.batches(source, spec(), SKIP, skipping), 1)
-    assert "in a row none could be used" in str(skipping.failure)
-
-
-def test_a_folder_of_nothing_but_bad_photos_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.data.sources.bad_records._HOPELESS", 200)
-    (tmp_path / "class").mkdir()
-    for number in range(3):
-        (tmp_path / "class" / f"{number}.jpg").write_bytes(b"\xff\xd8 no photo")
-    skipping = Skipping()
-    source = imagenet_files.find_imagenet(str(tmp_path), "train")
-    with pytest.raises(tf.errors.OutOfRangeError):
-        take(lambda: imagenet_pipeline.batches(source, spec(), SKIP, skipping), 1)
-    with pytest.raises(DataError, match="none could be used"):
+    with pytest.raises(DataError, match="in a row none could be used"):
         skipping.close()
 
 
@@ -138,20 +123,18 @@ def test_damage_where_the_layout_is_looked_for_is_left_to_the_reader(copied: Pat
     for file in sorted(copied.iterdir())[1:]:
         file.unlink()
     only = copied / "train-00000-of-00004"
-    only.rename(copied / "train-00000-of-00001")
-    only = copied / "train-00000-of-00001"
+    only = only.rename(copied / "train-00000-of-00001")
     damaged = damage.corrupt(only, kind)
-    number, offset = damaged.number, damaged.offset
-    assert "TFRecords, 1 train shards" in imagenet_files.find_imagenet(str(copied), "train").describe()
+    assert "TFRecords, 1 train shards" in _find(copied).describe()
     (defect,) = _defects(copied)
-    assert (defect.number, defect.offset) == (number, offset)
-    rewrite_first = only.read_bytes()
-    only.write_bytes(rewrite_first[:20] + b"\0" + rewrite_first[21:])  # the very first record, too
-    assert imagenet_files.find_imagenet(str(copied), "train").layout is imagenet_files.INCEPTION
+    assert (defect.number, defect.offset) == (damaged.number, damaged.offset)
+    content = only.read_bytes()
+    only.write_bytes(content[:20] + b"\0" + content[21:])  # the very first record, too
+    assert _find(copied).layout is imagenet_files.INCEPTION
 
 
 def test_a_shard_that_goes_away_while_reading_is_named_even_if_records_are_skipped(copied: Path) -> None:
-    source = imagenet_files.find_imagenet(str(copied), "train")
+    source = _find(copied)
     skipping = Skipping(source.files)
     (copied / DAMAGED).unlink()
     with pytest.raises(tf.errors.OutOfRangeError):
@@ -172,19 +155,18 @@ def test_a_shard_that_goes_away_while_reading_is_named_even_if_records_are_skipp
 def test_files_that_change_while_they_are_read_are_named(
     copied: Path, change: Callable[[Path], None], words: str
 ) -> None:
-    source = imagenet_files.find_imagenet(str(copied), "train")
-    sizes = checks.sizes_of(source)
+    source = _find(copied)
     change(copied / DAMAGED)
     with pytest.raises(tf.errors.OpError) as caught:
         take(lambda: imagenet_pipeline.batches(source, spec(), InputOptions()), 30)
-    problem = checks.explain_failure(source, 1001, caught.value, sizes)
+    problem = bad_records.explain_failure(source, 1001, caught.value)
     with pytest.raises(DataError, match=f"{copied / DAMAGED} {words}"):
         raise problem
 
 
 def test_a_file_that_has_grown_by_whole_records_is_read(copied: Path) -> None:
     file = copied / DAMAGED
-    first = next(tfrecord.records(file))
+    first = next(tfrecord.walk(file))
     with file.open("ab") as opened:
         tfrecord.write(opened, first.payload)
     seen = [int(labels[0]) for _, labels in take_batches(copied, 41, batch_per_device=1)]
@@ -194,10 +176,10 @@ def test_a_file_that_has_grown_by_whole_records_is_read(copied: Path) -> None:
 @pytest.mark.parametrize("label", [5000, 0, -1])
 def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     rewrite(copied / DAMAGED, 6, lambda feature: feature["image/class/label"].int64_list.value.__setitem__(0, label))
-    source = imagenet_files.find_imagenet(str(copied), "train")
+    source = _find(copied)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(copied, 10, num_classes=1000)
-    problem = checks.explain_failure(source, 1000, ValueError("words"), checks.sizes_of(source))
+    problem = bad_records.explain_failure(source, 1000, ValueError("words"))
     assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
     assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
 
@@ -210,7 +192,7 @@ def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
 
     rewrite(copied / DAMAGED, 6, ruin)
     assert _defects(copied) == []
-    with checks.decoding() as problem_of_jpeg:
+    with bad_records.decoding() as problem_of_jpeg:
         (defect,) = _defects(copied, problem_of_jpeg)
     assert (defect.kind, defect.number) == ("pixels", 6)
 
@@ -227,49 +209,16 @@ def test_damaged_photos_in_folders_are_named(fake_imagenet: Path, tmp_path: Path
     assert len({images.tobytes() for images, _ in sound}) == 39, "an epoch, without it"
 
 
-def test_the_search_for_the_record_ends(fake_imagenet: Path) -> None:
-    source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
-    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), -1.0)
-    assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
-
-
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
-    source = imagenet_files.find_imagenet(str(fake_imagenet), "train")
-    problem = checks.explain_failure(source, 1001, ValueError("disk on fire\nmore"), checks.sizes_of(source))
+    source = _find(fake_imagenet)
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire\nmore"))
     assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
 
 
-def _jpeg() -> bytes:
-    return bytes(tf.io.encode_jpeg(np.zeros((30, 40, 3), np.uint8)).numpy())
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda data: data[:10], "truncated"),
-        (lambda data: data[:-2], "truncated"),
-        (lambda data: b"\xff\xd8\x00\x00" + data, "not_jpeg"),
-        (lambda data: data.replace(b"\xff\xc0", b"\xff\xda"), "not_jpeg"),
-        (lambda data: b"", "zero_length"),
-        (lambda data: b"BM" + data, "not_jpeg"),
-    ],
-)
-def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
-    with pytest.raises(checks.BadJpegError) as caught:
-        checks.read_jpeg_header(change(_jpeg()))
-    assert caught.value.kind == kind
-
-
-def test_headers_say_the_size() -> None:
-    assert checks.read_jpeg_header(_jpeg()) == checks.JpegHeader(30, 40, 3)
-    assert checks.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
-
-
 def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
-    source = imagenet_files.find_imagenet(str(copied), "train")
-    shutil.move(copied / DAMAGED, copied / "away")
-    found = [d for _, _, ds in checks.defects(source, 1001, checks.header_problem) for d in ds]
-    assert [d.kind for d in found] == ["file"]
+    source = _find(copied)
+    (copied / DAMAGED).unlink()
+    assert [defect.kind for _, bad in bad_records.defects(source, 1001) for defect in bad] == ["file"]
 
 
 @pytest.mark.fault(
@@ -303,9 +252,7 @@ def test_a_photo_of_many_bytes_is_a_defect(fake_imagenet: Path, tmp_path: Path) 
 @pytest.mark.parametrize("length", [2**63 - 1, 2**40])
 def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, length: int) -> None:
     """TensorFlow's own reader would crash."""
-    stated = struct.pack("<Q", length)
-    with (copied / DAMAGED).open("r+b") as file:
-        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    damage.state_length(copied / DAMAGED, length)
     _, explained = _fail(copied)
     assert str(explained).startswith(f"{copied / DAMAGED}: record 0 at byte 0: the file ends within its {length} bytes")
     assert len(take_batches(copied, 30, batch_per_device=1, options=SKIP, skipping=True)) == 30
@@ -313,8 +260,8 @@ def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, leng
 
 @pytest.mark.fault("R9", "a photo of more pixels than memory holds", survives="it is named and not decoded")
 def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MOST_PIXELS", 1000 * 1000)
-    monkeypatch.setattr(preprocessing, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(jpeg_header, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(photo_decoding, "MOST_PIXELS", 1000 * 1000)
     large = bytes(tf.io.encode_jpeg(np.zeros((1001, 1000, 3), np.uint8)).numpy())
     rewrite(copied / DAMAGED, 6, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, large))
     raised, explained = _fail(copied)
@@ -342,17 +289,17 @@ def test_names_that_are_not_utf8_are_read_and_named(fake_imagenet: Path, tmp_pat
 def test_the_file_that_the_error_names_is_searched_first(copied: Path) -> None:
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     damage.corrupt(copied / DAMAGED, "crc")
-    source = imagenet_files.find_imagenet(str(copied), "train")
-    problem = checks.explain_failure(source, 1001, ValueError(f"at {copied / DAMAGED}/x"), checks.sizes_of(source))
+    source = _find(copied)
+    problem = bad_records.explain_failure(source, 1001, ValueError(f"at {copied / DAMAGED}/x"))
     assert str(problem).startswith(f"{copied / DAMAGED}: ")
 
 
 def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    monkeypatch.setattr("benchmarks.data.sources.local_files.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("benchmarks.data.sources.safe_files.time.monotonic", lambda: next(clock))
     damage.corrupt(copied / "train-00000-of-00004", "crc")
-    source = imagenet_files.find_imagenet(str(copied), "train")
-    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), 5.0)
+    source = _find(copied)
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), 5.0)
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 

@@ -7,14 +7,16 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
+from benchmarks.graph import sent_bytes
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.tracing import step_trace
-from benchmarks.training import objectives, optimizers, sent_bytes, training_step
-from models import building, splitting
-from variable_mgr import factory
+from benchmarks.training.training_step import Step
+from models import building, parts
+from tests.support.steps import step_of
 from variable_mgr.place import Place
-from variable_mgr.transfers import Transfer, by_kind, total_bytes
+from variable_mgr.transfers import by_kind, total_bytes
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
 BATCH = 6
@@ -85,7 +87,7 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
     chosen, whole = _chosen(given, towers), _dense_model()
     with tf.Graph().as_default():
         sent = _sent_in_graph(_built(chosen, whole, towers).loops[0].operation)
-    by_formula = _by_formula(chosen, whole, towers)
+    by_formula = sent_bytes.sent_in_one_process(chosen.devices, chosen.variables, whole, BATCH)
     assert by_kind(by_formula) == sent
     assert total_bytes(by_formula) == sum(size for _, size in sent.values())
 
@@ -114,7 +116,8 @@ def test_a_traced_step_sends_what_the_formula_counts(given: list[str]) -> None:
             metadata = tf.compat.v1.RunMetadata()
             session.run(step.loops[0].operation, options=options, run_metadata=metadata)
     found = step_trace.crossings(metadata, cpu_is_host=True, towers_in_total=2)
-    assert found.by_kind == by_kind(_by_formula(chosen, whole, 2))
+    by_formula = sent_bytes.sent_in_one_process(chosen.devices, chosen.variables, whole, BATCH)
+    assert found.by_kind == by_kind(by_formula)
     assert found.unknown == 0
 
 
@@ -123,43 +126,14 @@ def _chosen(given: list[str], towers: int) -> config.Config:
     return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
 
 
-def _built(chosen: config.Config, whole: building.Model, towers: int) -> training_step.Step:
+def _built(chosen: config.Config, whole: building.Model, towers: int) -> Step:
     """Builds a step in the default graph, on devices of which none is the host."""
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (device_plan.HOST,) if chosen.variables.shared_on == "cpu" else names
     plan = device_plan.DevicePlan(place=Place(names, device_plan.HOST), shared=shared, description="")
-    model = splitting.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
-    manager = factory.make(
-        chosen.variables.variable_update,
-        plan.place,
-        shared_devices=plan.shared,
-        modifiers=chosen.variables.modifiers,
-        divided=model.divided,
-    )
+    model = parts.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
     inputs = []
     for name in names:
         with tf.device(name):
-            inputs.append(training_step.TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
-    return training_step.build_training_step(
-        model,
-        inputs,
-        plan,
-        manager=manager,
-        optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-        objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
-    )
-
-
-def _by_formula(chosen: config.Config, whole: building.Model, towers: int) -> list[Transfer]:
-    return sent_bytes.model_transfers(
-        sent_bytes.manager_on_real_devices(
-            chosen.variables.variable_update,
-            chosen.variables.modifiers,
-            device="cpu",
-            towers=towers,
-            shared_on=chosen.variables.shared_on,
-        ),
-        whole,
-        BATCH,
-        divided_over=towers if chosen.variables.modifiers.fc_model_parallel else 0,
-    )
+            inputs.append(TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
+    return step_of(model, inputs, plan, chosen.variables.variable_update, chosen.variables.modifiers)[0]

@@ -1,4 +1,7 @@
-"""Batches on the host, and their way to the towers: distributed, copied to the devices, cast and normalised there."""
+"""The input of a run: from a data set to batches on the host, and from these to the batch of each tower.
+
+Batches are dealt to the towers, copied to their devices, and cast and normalised there.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,113 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.data.options import AUTOTUNE, InputOptions
-from benchmarks.data.pipeline import imagenet_pipeline
+from benchmarks.data.pipeline import imagenet_pipeline, tower_input
 from benchmarks.data.pipeline.tower_input import InputSpec, TowerInput
-from benchmarks.data.sources import imagenet_files, small_images
+from benchmarks.data.sources import bad_records, imagenet_files, small_images
 from benchmarks.data.sources.bad_records import Skipping
-from benchmarks.data.sources.data_sets import DataSet
+from benchmarks.data.sources.data_sets import SYNTHETIC_HOST, DataSet, data_set_of
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
 from benchmarks.devices.device_plan import HOST
+from benchmarks.errors import OutOfMemoryError, headline, lack_of_memory
 from models.layers import DataFormat
+from models.model_spec import ModelSpec
 from variable_mgr import staging
 
 Source = Photos | Pixels
 NO_LABEL = -1  # of what is no image of the data set
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunInput:
+    """What the towers train on.
+
+    Attributes:
+        towers: one input per tower.
+        initializers: must run in this order before the first step.
+        description: for the user.
+        source: the data set; None if none is read.
+        skipping: counts bad records, if they are skipped.
+    """
+
+    towers: Sequence[TowerInput] = ()
+    initializers: Sequence[tf.Operation] = ()
+    description: str = ""
+    source: Source | None = None
+    skipping: Skipping | None = None
+
+    def translate(self, error: tf.errors.OpError, num_classes: int) -> Exception:
+        """Turns an error of a session that uses the input into one with advice, if the cause is known."""
+        if what := lack_of_memory(error):
+            return OutOfMemoryError(f"{what}: {headline(error)} Try a smaller --batch_size.")
+        if self.skipping and self.skipping.failure:
+            return self.skipping.failure
+        # A callable's errors carry no operation, so only the message shows where it came from.
+        from_input = isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)
+        if self.source is None or isinstance(self.source, Pixels) or not from_input:
+            return error
+        return bad_records.explain_failure(self.source, num_classes, error)
+
+
+def build(
+    model: ModelSpec,
+    spec: InputSpec,
+    tower_devices: Sequence[str],
+    options: InputOptions | None = None,
+    source: Source | None = None,
+    *,
+    in_turn: bool = True,
+    pipelined: bool = True,
+    timed: bool = True,
+) -> RunInput:
+    """Builds the towers' input in the default graph; the model's data set determines how images are normalised.
+
+    Without `options`, images are made once on each device; without a `source`, one batch is made on the host. The rest
+    is as in `deal`.
+    """
+    size = f"{spec.image_size}x{spec.image_size} pixels"
+    if options is None:
+        towers = tower_input.synthetic(tower_devices, spec)
+        return RunInput(towers=towers, description=f"synthetic, {size}, made once on each device")
+    data_set, bad = data_set_of(model.data_name), None
+    if source is None:
+        dataset = synthetic_batches(spec)
+        description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
+    else:
+        bad = skipping(source, options)
+        dataset = batches(source, spec, options, bad)
+        description = f"{data_set.title}: {source.describe()}, {size}"
+    dataset = configured(dataset, options, len(tower_devices))
+    how = {"in_turn": in_turn, "pipelined": pipelined, "timed": timed}
+    towers, initializers = deal(dataset, tower_devices, data_set, spec.data_format, **how)
+    return RunInput(towers=towers, initializers=initializers, description=description, source=source, skipping=bad)
+
+
+def build_validation(
+    model: ModelSpec, spec: InputSpec, tower_devices: Sequence[str], options: InputOptions, source: Source
+) -> RunInput:
+    """Builds the towers' input of an evaluation in the default graph; see `one_pass`. The initializers begin a pass."""
+    bad, data_set = skipping(source, options), data_set_of(model.data_name)
+    dataset = configured(one_pass(source, spec, options, bad), options, len(tower_devices))
+    how = {"in_turn": True, "pipelined": False, "timed": False}
+    towers, initializers = deal(dataset, tower_devices, data_set, spec.data_format, **how)
+    return RunInput(towers=towers, initializers=initializers, source=source, skipping=bad)
+
+
 def find_source(name: str, directory: str, split: str) -> Source:
-    """Finds a split of a data set (a key of `catalog.DATA_SETS`) and checks that it is complete.
+    """Finds a split of a data set (a key of `DATA_SETS`) and checks that it is complete.
 
     Raises:
         DataError: the data set, or a part of it, is missing.
     """
-    return (
-        imagenet_files.find_imagenet(directory, split)
-        if name == "imagenet"
-        else small_images.find_small_images(name, directory, split)
-    )
+    if name == "imagenet":
+        return imagenet_files.find_imagenet(directory, split)
+    return small_images.find_small_images(name, directory, split)
+
+
+def skipping(source: Source, options: InputOptions) -> Skipping | None:
+    """Returns what skips bad records and counts them; None if a bad record ends the run."""
+    return Skipping(source.files) if options.on_bad_record == "skip" and not isinstance(source, Pixels) else None
 
 
 def batches(

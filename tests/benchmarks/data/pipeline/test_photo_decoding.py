@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import RESIZE_METHODS, InputOptions
-from benchmarks.data.pipeline import preprocessing
+from benchmarks.data.pipeline import photo_decoding
 from tests.support.images import take_batches
 from tests.support.rotation import rotating
 
@@ -35,8 +35,8 @@ def _prepared(
         seed, number = tf.compat.v1.placeholder(tf.int64, [2]), tf.compat.v1.placeholder(tf.int64, [])
         encoded = tf.constant(tf.io.encode_jpeg(photo, quality=100, chroma_downsampling=False).eval())
         images = [
-            preprocessing.augment(
-                preprocessing.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, options), seed, number, SIZE, options
+            photo_decoding.augment(
+                photo_decoding.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, options), seed, number, SIZE, options
             )
             for options in ways
         ]
@@ -51,7 +51,7 @@ def _augmented(image: np.ndarray, options: InputOptions, seeds: Iterable[int]) -
     """Returns an image that has been decoded, augmented with each of the seeds."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         seed = tf.compat.v1.placeholder(tf.int64, [2])
-        found = preprocessing.augment(tf.constant(image), seed, tf.constant(0, tf.int64), SIZE, options)
+        found = photo_decoding.augment(tf.constant(image), seed, tf.constant(0, tf.int64), SIZE, options)
         return [session.run(found, {seed: [one, 0]}) for one in seeds]
 
 
@@ -88,7 +88,7 @@ def test_random_crops_lie_within_the_bounds_of_the_paper() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         seed = tf.compat.v1.placeholder(tf.int64, [2])
         encoded = tf.constant(tf.io.encode_jpeg(photo, quality=100, chroma_downsampling=False).eval())
-        crop = preprocessing.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, DISTORTED)
+        crop = photo_decoding.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, DISTORTED)
         crops = [session.run(crop, {seed: [number, 0]}) for number in range(200)]
     sides = np.array([crop.shape[:2] for crop in crops], float)
     shares, ratios = sides.prod(axis=1) / (height * width), sides[:, 1] / sides[:, 0]

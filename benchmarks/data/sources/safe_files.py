@@ -13,15 +13,15 @@ import socket
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
-from benchmarks.data.sources.storage import open_file
+from benchmarks.data.sources.storage import Address
 from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
-from results import store
+from results import loading, store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -29,13 +29,29 @@ _Result = TypeVar("_Result")
 # Of one photo, or one record: a length that a file states must not decide how much memory is taken. Photos of ImageNet
 # have 110 KB on average, and those of a camera with 100 million pixels some 50 MB.
 MOST_PHOTO_BYTES = 64 * 2**20
-# Of one photo: 400 MB when decoded, on every core.
-MOST_PIXELS = 2**27
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # The same for a file of MNIST (47 MB) or CIFAR-10 (31 MB; its archive unpacked 184 MB), after decompression.
 MOST_SMALL_IMAGES_BYTES = 512 * 2**20
 # How long the work on a file may make no progress: a server of files that has gone is waited for without end.
 _SILENT_SECONDS = 600.0
+# A storage needs some 50 ms for an answer, and gives many at a time.
+_QUESTIONS_AT_A_TIME = 32
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opens a file to read; one of this host must be a regular one, as `results.loading.open_file` says.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return cast(BinaryIO, path.open("rb")) if isinstance(path, Address) else loading.open_file(path)
+
+
+def for_each(paths: Sequence[Path], work: Callable[[Path], _Result]) -> list[_Result]:
+    """Returns the results for paths in their order; at addresses, of many at a time."""
+    if not any(isinstance(path, Address) for path in paths):
+        return list(map(work, paths))
+    with ThreadPoolExecutor(_QUESTIONS_AT_A_TIME) as pool:
+        return list(pool.map(work, paths))
 
 
 def read_file(path: Path, most_bytes: int = MOST_PHOTO_BYTES) -> bytes:
@@ -121,7 +137,6 @@ def load_arrays(data: bytes) -> Any:
 
 class _OnlyArrays(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Returns one of the few functions that an array needs."""
         if re.fullmatch(r"numpy(\._?core\.multiarray)?", module) and name in ("_reconstruct", "ndarray", "dtype"):
             return super().find_class(module, name)
         if (module, name) == ("_codecs", "encode"):

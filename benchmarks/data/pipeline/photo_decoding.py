@@ -1,4 +1,4 @@
-"""Decodes, crops, resizes, flips and distorts one photo."""
+"""Decodes, crops, resizes, flips and distorts one photo: a JPEG, a PNG, or pixels of `data convert --decoded`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import functools
 import tensorflow as tf
 
 from benchmarks.data.options import RESIZE_METHODS, ROUND_ROBIN, InputOptions
-from benchmarks.data.sources.local_files import MOST_PIXELS, PNG_SIGNATURE
+from benchmarks.data.sources.jpeg_header import MOST_PIXELS, PNG_SIGNATURE
+from benchmarks.errors import UsageError
 from models.model_spec import NUM_CHANNELS
 
 # Evaluation takes the central 224 of 256 pixels, as Simonyan and Zisserman (arXiv:1409.1556) and most others do.
@@ -63,6 +64,42 @@ def decode_jpeg_or_png(
 
     is_png = tf.equal(tf.strings.substr(encoded, 0, len(PNG_SIGNATURE)), PNG_SIGNATURE)
     return tf.cond(is_png, decode_png, lambda: decode(encoded, boxes, seed, size, options))
+
+
+def decode_stored(stored: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Returns a photo of stored pixels, [height, width, 3], uint8.
+
+    Args:
+        stored: the pixels as bytes, row by row, a scalar.
+        height: scalar, int64, as a record states it.
+        width: as height. Fails if they are not the size of `stored`, so they cannot take more memory.
+    """
+    # A side below 1 would be a wildcard of the reshape, or leave nothing to crop.
+    has_pixels = tf.minimum(height, width) > 0
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=has_pixels, data=["no pixels", height, width])]):
+        shape = tf.stack([height, width, NUM_CHANNELS])
+    return tf.reshape(tf.io.decode_raw(stored, tf.uint8), shape)
+
+
+def crop_stored(image: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, options: InputOptions) -> tf.Tensor:
+    """Returns the part of a photo of stored pixels that `decode` keeps of a JPEG of its size."""
+    # Taking the rows as a part of the string first, and decoding only them, is 0.02 ms of a core slower per photo.
+    top, left, height, width = tf.unstack(window(tf.shape(image), boxes, seed, options))
+    return tf.slice(image, [top, left, 0], [height, width, NUM_CHANNELS])
+
+
+def require_jpeg_options_unset(options: InputOptions) -> None:
+    """Refuses what is done to JPEGs only, so that a record does not name an option without effect.
+
+    Raises:
+        UsageError: such an option is set.
+    """
+    for flag, is_set in (
+        ("decode_scaling", options.decode_scaling),
+        ("nofuse_decode_and_crop", not options.fuse_decode_and_crop),
+    ):
+        if is_set:
+            raise UsageError(f"--{flag} is for JPEGs, and this data set holds pixels: drop it.")
 
 
 def _require_sound_size(sides: tf.Tensor) -> tf.Operation:

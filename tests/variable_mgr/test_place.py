@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from variable_mgr.placement import balance_by_bytes
+from variable_mgr.place import balance_by_bytes
 
 sizes = st.lists(st.integers(0, 10**9), max_size=60)
 

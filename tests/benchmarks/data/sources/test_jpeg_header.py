@@ -1,0 +1,37 @@
+"""What the header of a photo says, and how it may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.data.sources import jpeg_header
+
+
+def _jpeg() -> bytes:
+    return bytes(tf.io.encode_jpeg(np.zeros((30, 40, 3), np.uint8)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda data: data[:10], "truncated"),
+        (lambda data: data[:-2], "truncated"),
+        (lambda data: b"\xff\xd8\x00\x00" + data, "not_jpeg"),
+        (lambda data: data.replace(b"\xff\xc0", b"\xff\xda"), "not_jpeg"),
+        (lambda data: b"", "zero_length"),
+        (lambda data: b"BM" + data, "not_jpeg"),
+    ],
+)
+def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
+    with pytest.raises(jpeg_header.BadJpegError) as caught:
+        jpeg_header.read_jpeg_header(change(_jpeg()))
+    assert caught.value.kind == kind
+
+
+def test_headers_say_the_size() -> None:
+    assert jpeg_header.read_jpeg_header(_jpeg()) == jpeg_header.JpegHeader(30, 40, 3)
+    assert jpeg_header.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
