@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks.cluster import launch_plan, mpi, slurm
+from benchmarks.cluster import launch_plan, ranks
 from benchmarks.cluster.cluster_spec import JOBS, LAST_PORT, Cluster, Hosts, Task, host_and_port, in_words
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.outside_text import parse_json
@@ -65,7 +65,7 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
     found = find_cluster(given, environ, of_run=True)
     if found is None:
         _refuse_task(given)
-        mpi.refuse_copies(environ)
+        ranks.refuse_copies(environ)
         return None, ()
     if found.own is None and not found.is_launcher:
         raise UsageError(found.own_is_missing)
@@ -102,7 +102,7 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
         flags = _names(dict.fromkeys(where[job] for job in hosts))
         own = _own_of_flags(given, hosts, where)
         if own is None and given["cluster"] == "mpi":
-            own = mpi.task_of(environ, hosts)
+            own = ranks.task_of(environ, hosts)
             _refuse_other_task(given, own, "mpirun")
         return Found(
             hosts=hosts,
@@ -118,12 +118,12 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
         found = dataclasses.replace(found, notices=(ignored,))
     elif not found and given["cluster"] == "slurm":
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
-        of_slurm, own = slurm.read_slurm(environ, given["num_ps"] or 0, port)
-        mpi.refuse_other_launcher(environ)
-        found, source = Found(hosts=of_slurm, own=own, own_is_missing=slurm.NO_RANK), "Slurm"
+        of_slurm, own = ranks.read_slurm(environ, given["num_ps"] or 0, port)
+        ranks.refuse_other_launcher(environ)
+        found, source = Found(hosts=of_slurm, own=own, own_is_missing=ranks.NO_RANK), "Slurm"
     elif not found and given["cluster"] == "mpi":
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
-        of_mpi, own = mpi.read_mpi(environ, given["hosts"], given["num_ps"] or 0, port)
+        of_mpi, own = ranks.read_mpi(environ, given["hosts"], given["num_ps"] or 0, port)
         found, source = Found(hosts=of_mpi, own=own), "mpirun"
     if not found:
         _refuse_cluster_spec(environ.get("CLUSTER_SPEC", ""))

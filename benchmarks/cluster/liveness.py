@@ -141,7 +141,8 @@ def wait_for_all(
     pulses = {task: _Pulse(WHILE_WAITING, None, begin) for task in peers}
     with ThreadPoolExecutor(max(1, len(peers))) as pool:
         while True:
-            answers = _ask(peers, probe, pool)
+            each = pool.map(lambda address: probe(address, WHILE_WAITING.timeout_seconds), peers.values())
+            answers = dict(zip(peers, each, strict=True))
             on_answers({task: answer.reply for task, answer in answers.items() if answer.sign is Sign.ALIVE})
             now = clock()
             for task, pulse in pulses.items():
@@ -156,12 +157,6 @@ def wait_for_all(
                 raise MissingTasksError(_never_heard(missing, answers, deadline_seconds, lists))
             on_wait(missing, seconds_left)
             sleep(min(WHILE_WAITING.interval_seconds, seconds_left))
-
-
-def _ask(peers: Mapping[Task, str], probe: Probe, pool: ThreadPoolExecutor) -> dict[Task, Answer]:
-    """Asks each task once, all at the same time."""
-    answers = pool.map(lambda address: probe(address, WHILE_WAITING.timeout_seconds), peers.values())
-    return dict(zip(peers, answers, strict=True))
 
 
 def _never_heard(missing: Mapping[Task, str], answers: Mapping[Task, Answer], seconds: float, lists: str) -> str:
@@ -206,11 +201,6 @@ class Watcher:
             )
             for peer in peers.items()
         ]
-
-    @property
-    def lost(self) -> Lost | None:
-        """The first task that was lost."""
-        return self._lost
 
     def wait_for_verdict(self, seconds: float) -> Lost | None:
         """Returns the first lost task as soon as there is one, or None if there is none in that time.

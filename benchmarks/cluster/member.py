@@ -7,7 +7,7 @@ import dataclasses
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -16,8 +16,7 @@ import tensorflow as tf
 from benchmarks.cluster import liveness
 from benchmarks.cluster.cluster_spec import Cluster, Task, in_words, trains
 from benchmarks.cluster.liveness import GrpcProbe
-from benchmarks.cluster.rendezvous import Rendezvous
-from benchmarks.cluster.task_lists import TaskLists
+from benchmarks.cluster.rendezvous import Rendezvous, TaskLists
 from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
 from benchmarks.machine.provenance import suite_commit
@@ -127,9 +126,8 @@ class ClusterTeam:
             self.expect_nothing()
         else:
             self.expect(f"Waiting for the other tasks ({what})", _EXCHANGE_SECONDS)
-        messages = self.rendezvous.exchange(
-            what, message, [t for t in self.cluster.tasks if trains(self.cluster, t, self.manager)]
-        )
+        training = [task for task in self.cluster.tasks if trains(self.cluster, task, self.manager)]
+        messages = self.rendezvous.exchange(what, message, training)
         self.expect_nothing()
         return messages
 
@@ -151,21 +149,17 @@ class ClusterTeam:
     def serve(self) -> None:
         """Lets the other tasks use this task's server until the leader ends the run."""
         self.rendezvous.exchange("end", None, list(self.cluster.tasks))
-        self._leave()
+        self.watcher.stop()
+        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
+        self.rendezvous.part(list(self.cluster.tasks))
+        self.expect_nothing()
 
     def end(self) -> None:
         """Ends together with all tasks, so that none ends while another needs it."""
         self.expect("Ending together with the other tasks", _PARTING_SECONDS)
         if self.is_leader:
             self.watcher.stop()
-        self.rendezvous.exchange("end", None, list(self.cluster.tasks))
-        self._leave()
-
-    def _leave(self) -> None:
-        self.watcher.stop()
-        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
-        self.rendezvous.part(list(self.cluster.tasks))
-        self.expect_nothing()
+        self.serve()
 
     def expect(self, what: str, within_seconds: float) -> None:
         """Sets the watchdog's deadline."""
@@ -178,7 +172,7 @@ class ClusterTeam:
     def leave_message(self, error: BenchError) -> None:
         """Sends the leader the reason why this task ends, for the record."""
         if not self.is_leader and not isinstance(error, ClusterError | UsageError):
-            self.rendezvous.leave_message([int(error.exit_status), str(error.record_status), str(error)])
+            self.rendezvous.report_failure([int(error.exit_status), str(error.record_status), str(error)])
 
     def explain(self, error: Exception) -> BenchError | None:
         """Returns the cluster error behind a TensorFlow error: a lost task, or a broken connection; None if neither.
@@ -190,7 +184,7 @@ class ClusterTeam:
         self.expect_nothing()
         from_others = isinstance(error, _OF_OTHER_TASKS) or _ABORTED in str(error.message)
         if not from_others:
-            self.rendezvous.announce_failure()
+            self.rendezvous.report_failure()
         lost = self.watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
         if not lost and from_others and self._count_failures():
             lost = self.watcher.wait_for_verdict(_EXPLAINING_SECONDS)
@@ -208,7 +202,7 @@ class ClusterTeam:
     def _count_failures(self) -> int:
         """Asks the leader how many tasks have failed; it may not answer."""
         answers: list[int] = []
-        asking = threading.Thread(target=lambda: answers.append(self.rendezvous.failures()), daemon=True)
+        asking = threading.Thread(target=lambda: answers.append(len(self.rendezvous.failures())), daemon=True)
         asking.start()
         asking.join(_ANSWER_SECONDS)
         self._known_failures = max([self._known_failures, *answers])
@@ -221,14 +215,13 @@ Team = Alone | ClusterTeam
 
 def cause(lost: liveness.Lost, rendezvous: Rendezvous, *, leads: bool) -> BenchError:
     """Returns why a task was lost: the reason that it sent to the leader, or else what its peers saw."""
-    with contextlib.suppress(tf.errors.OpError):
-        message = rendezvous.last_messages().get(str(lost.task)) if leads else None
-        if message:
-            exit_status, status, sentence = message
-            error = BenchError(f"{lost.task} ({lost.address}): {sentence}")
-            error.exit_status, error.record_status = ExitStatus(exit_status), Status(status)
-            return error
-    return ClusterError(lost.sentence())
+    message = rendezvous.failures().get(str(lost.task)) if leads else None
+    if message is None:
+        return ClusterError(lost.sentence())
+    exit_status, status, sentence = message
+    error = BenchError(f"{lost.task} ({lost.address}): {sentence}")
+    error.exit_status, error.record_status = ExitStatus(exit_status), Status(status)
+    return error
 
 
 @contextlib.contextmanager
@@ -242,38 +235,43 @@ def joined(
     """Starts this task's server, waits until all tasks answer, and watches them as long as the context lasts.
 
     Raises:
-        ClusterError: the port is taken, or tasks are missing.
+        ClusterError: the port is taken, tasks are missing, or what was raised in the context comes from another task.
         UsageError: tasks were started with unlike lists of addresses.
     """
     server_config = with_collectives(server_config)
     server = start_server(cluster.spec(), cluster.own, server_config)
     probe = GrpcProbe()
     lists = TaskLists(cluster, server.target)
-    with WaitingLines() as waiting:
+    with waiting_lines() as show_missing:
         try:
             replies = liveness.wait_for_all(
                 cluster.peers,
                 deadline_seconds=start_timeout_seconds,
                 probe=probe,
-                on_wait=waiting.show,
+                on_wait=show_missing,
                 on_answers=lists.compare,
                 lists=in_words(cluster.spec()),
             )
         except liveness.MissingTasksError as error:  # others may have ended because of the difference
             raise UsageError(lists.problem) if lists.problem else error from None
         lists.settle(replies)
-    rendezvous = Rendezvous(server.target, cluster.own, cluster.leader, server_config)
+    rendezvous = Rendezvous(server.target, cluster.own, cluster.leader)
     leads = cluster.own == cluster.leader
-    watcher = liveness.Watcher(
-        cluster.peers, lambda lost: watchdog.report(cause(lost, rendezvous, leads=leads)), probe=probe, replies=replies
-    )
-    watcher.start()
-    try:
-        yield ClusterTeam(
+
+    def report(lost: liveness.Lost) -> None:
+        watchdog.report(cause(lost, rendezvous, leads=leads))
+
+    with liveness.Watcher(cluster.peers, report, probe=probe, replies=replies) as watcher:
+        team = ClusterTeam(
             cluster, manager, target=server.target, rendezvous=rendezvous, watcher=watcher, watchdog=watchdog
         )
-    finally:
-        watcher.stop()
+        try:
+            yield team
+        except tf.errors.OpError as error:
+            raise team.explain(error) or error from error
+        except BenchError as error:
+            team.leave_message(error)
+            raise
 
 
 def start_server(
@@ -365,23 +363,21 @@ def _holder(port: int) -> str:
     return ""
 
 
-class WaitingLines:
-    """Shows which tasks are missing: a countdown on a terminal, elsewhere a line every 30 s."""
+@contextlib.contextmanager
+def waiting_lines() -> Iterator[Callable[[Mapping[Task, str], float], None]]:
+    """Yields what shows missing tasks and the seconds left: a countdown on a terminal, elsewhere a line every 30 s."""
+    shown: float | None = None
 
-    def __init__(self) -> None:
-        self._shown: float | None = None
-
-    def __enter__(self) -> WaitingLines:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        progress.end()
-
-    def show(self, missing: Mapping[Task, str], seconds_left: float) -> None:
-        """Shows the missing tasks; called after each round of probes."""
+    def show(missing: Mapping[Task, str], seconds_left: float) -> None:
+        nonlocal shown
         names = ", ".join(f"{task} ({address})" for task, address in missing.items())
         if on_terminal():
             progress.begin(f"waiting for {names}, {seconds_left:.0f} s left", measured=True)
-        elif self._shown is None or self._shown - seconds_left > _REMIND_SECONDS:
-            self._shown = seconds_left
+        elif shown is None or shown - seconds_left > _REMIND_SECONDS:
+            shown = seconds_left
             warn(f"Waiting for {names}, up to {seconds_left:.0f} s.")
+
+    try:
+        yield show
+    finally:
+        progress.end()

@@ -30,6 +30,8 @@ from variable_mgr.transfers import FLOAT32_BYTES
 _MANAGER = "distributed_all_reduce"
 _AGREEING_SECONDS = 60.0
 _PAIR_SECONDS = 300.0
+# Of what each task tells about itself, all that is shown; a member is that, its task and its address, by name.
+_TOLD = ("host", "pid", "TensorFlow", "devices")
 _FEW_ROUNDS, _MANY_ROUNDS = 1, 21
 _SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
 # If the small message takes longer, the large one is not sent.
@@ -56,20 +58,17 @@ def take_part(
         watched() as watchdog,
         joined(cluster, _MANAGER, watchdog, server_config, start_timeout_seconds) as team,
     ):
-        try:
-            # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
-            messages = team.agree(hello({}, devices), _AGREEING_SECONDS)
-            members = [
-                Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])
-                for (task, address), said in zip(cluster.tasks.items(), messages.values(), strict=True)
-            ]
-            show(output_format, cluster, members, links(cluster, team))
-            if team.is_leader:
-                team.end()
-            else:
-                team.serve()
-        except tf.errors.OpError as error:
-            raise team.explain(error) or error from error
+        # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
+        messages = team.agree(hello({}, devices), _AGREEING_SECONDS)
+        members = [
+            {"task": str(task), "address": address, **{name.lower(): told[name] for name in _TOLD}}
+            for (task, address), told in zip(cluster.tasks.items(), messages.values(), strict=True)
+        ]
+        show(output_format, cluster, members, links(cluster, team))
+        if team.is_leader:
+            team.end()
+        else:
+            team.serve()
     if not team.is_leader and output_format == "text":
         say("The leader has finished, and so has this task.")
 
@@ -183,18 +182,6 @@ _GRADIENT_BYTES = FLOAT32_BYTES * specs.find_model(_GRADIENTS_OF).parameters
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
-    """A task that answered, and what it reported about itself."""
-
-    task: str
-    address: str
-    host: str
-    pid: int
-    tensorflow: str
-    devices: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Link:
     """A pair of tasks: their round trip time, and the bandwidth from `first` to `second` and back."""
 
@@ -217,9 +204,13 @@ def _rates(links: Sequence[Link]) -> dict[tuple[str, str], float]:
 def _slowest(links: Sequence[Link]) -> dict[str, Any]:
     """Returns the slowest direction of at least one link, and how long a step's gradients take over it."""
     (source, target), rate = min(_rates(links).items(), key=lambda item: item[1])
-    seconds = _GRADIENT_BYTES / rate
-    found = {"source": source, "target": target, "bytes_per_second": rate, "gradient_seconds": seconds}
-    return {**found, "model": _GRADIENTS_OF}
+    return {
+        "source": source,
+        "target": target,
+        "bytes_per_second": rate,
+        "gradient_seconds": _GRADIENT_BYTES / rate,
+        "model": _GRADIENTS_OF,
+    }
 
 
 def bottleneck(links: Sequence[Link]) -> str:
@@ -232,7 +223,7 @@ def bottleneck(links: Sequence[Link]) -> str:
     )
 
 
-def show(output_format: str, cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
+def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, Any]], links: Iterable[Link]) -> None:
     """Prints the tasks, and if this task is the leader, which measures, the links as they come; or one JSON object.
 
     Only the leader takes from `links`, which measures them.
@@ -243,8 +234,8 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Member], links:
             say(json.dumps(to_dict(members, list(links))))
         return
     say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
-    rows = [(one.task, one.address, one.host, str(one.pid), one.tensorflow, one.devices) for one in members]
-    for line in Table(("task", "address", "host", "pid", "TensorFlow", "devices"), rows, ("pid",)).text(rule=False):
+    rows = [tuple(map(str, member.values())) for member in members]
+    for line in Table(("task", "address", *_TOLD), rows, ("pid",)).text(rule=False):
         say(line)
     if not is_leader:
         say(f"\n{cluster.leader} measures the links between tasks and prints them.")
@@ -252,7 +243,7 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Member], links:
     if len(members) == 1:
         say("\nThere is only one task, so there is no link to measure.")
         return
-    width = max(len(member.task) for member in members)
+    width = max(len(member["task"]) for member in members)
     say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
     numbers = ("round trip ms", "a -> b GB/s", "b -> a GB/s")
     table = Table(("a", "b", *numbers), numbers=numbers, widths=(width, width, *map(len, numbers)))
@@ -262,7 +253,7 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Member], links:
         measured.append(link)
         rates = [f"{rate / 1e9:.3g}" for rate in (link.there_bytes_per_second, link.back_bytes_per_second)]
         say(table.line([link.first, link.second, f"{link.round_trip_seconds * 1e3:.3f}", *rates]))
-    host_of = {member.task: member.host for member in members}
+    host_of = {member["task"]: member["host"] for member in members}
     for line in ["", *quality_warnings(measured, host_of), bottleneck(measured)]:
         say(line)
 
@@ -304,11 +295,11 @@ def _median_of_others(measured: Mapping[tuple[str, str], float], pair: tuple[str
     return statistics.median(value for key, value in measured.items() if key != pair)
 
 
-def to_dict(members: Sequence[Member], links: Sequence[Link]) -> dict[str, Any]:
+def to_dict(members: Sequence[Mapping[str, Any]], links: Sequence[Link]) -> dict[str, Any]:
     """Returns everything in JSON's types."""
     return {
-        "tasks": [dataclasses.asdict(member) for member in members],
+        "tasks": list(members),
         "links": [dataclasses.asdict(link) for link in links],
         "slowest": _slowest(links) if links else None,
-        "doubts": quality_warnings(links, {member.task: member.host for member in members}),
+        "doubts": quality_warnings(links, {member["task"]: member["host"] for member in members}),
     }

@@ -1,28 +1,315 @@
-"""The tasks of processes that a launcher such as srun or mpirun has numbered. Imports without TensorFlow."""
+"""The tasks of processes that a launcher such as srun or mpirun has numbered. Imports without TensorFlow.
+
+Their environment has the ranks. TensorFlow's own resolver for Slurm counts GPUs and fails on nodes without them. No MPI
+library is used: mpirun only starts the processes, which meet over TensorFlow's own servers.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.cluster.cluster_spec import LAST_PORT, Task
+from benchmarks.cluster import launch_plan
+from benchmarks.cluster.cluster_spec import LAST_PORT, Hosts, Task, tasks_of
 from benchmarks.errors import UsageError
+from benchmarks.outside_text import whole_number
 
 # Above any cluster: the largest machines with GPUs have some 10,000 nodes with 45,000 GPUs.
-MOST_TASKS = 100_000
+_MOST_TASKS = 100_000
+# One word of a node list with the comma after it: at most 253 letters, as a host name has, or brackets.
+_NODES = re.compile(r"((?:[^\[\],\s]|\[[0-9,-]++\]){1,253}+),")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_SLURM_NEEDS = "--cluster=slurm needs {} in the environment: start every task with srun."
+NO_RANK = _SLURM_NEEDS.format("SLURM_PROCID")
+_TASKS = re.compile(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?")
+# Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
+# Open MPI, MVAPICH2, Horovod and IBM's jsrun.
+_OF_THEIR_OWN = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+)
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun and PMIx alone. srun may set the
+# same.
+_VARIABLES = (
+    *_OF_THEIR_OWN,
+    ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("PMIX_RANK", "", "", ""),
+)
+_STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
+_LOCALHOST = "127.0.0.1"
 
 
-def refuse_too_many(count: int, what: str, noun: str = "tasks") -> None:
-    """Refuses more tasks or nodes than a cluster can have, before they are listed.
+def read_slurm(
+    environ: Mapping[str, str], num_ps: int, base_port: int
+) -> tuple[dict[str, tuple[str, ...]], Task | None]:
+    """Names the tasks of a job step, from the environment that srun gives each of them; see `_by_blocks`.
+
+    Ranks fill the nodes in order (block distribution). Outside srun, as in a shell of salloc, this process is no task.
 
     Raises:
-        UsageError: there are more than `MOST_TASKS`.
+        UsageError: a variable is missing or contradicts another, or the flags do not fit to what there is.
     """
-    if count > MOST_TASKS:
-        raise UsageError(f"{what} more than {MOST_TASKS:,} {noun}, and no cluster has so many.")
+    rank = _slurm_number(environ, "SLURM_PROCID") if environ.get("SLURM_PROCID") else None
+    count = _slurm_number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    nodes = expand_nodes(_slurm_value(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
+    per_node = expand_tasks(_slurm_value(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    if len(per_node) != len(nodes) or sum(per_node) != count or (rank or 0) >= count:
+        raise UsageError(
+            f"Slurm's variables contradict each other: rank {rank or 0} of {count} tasks on {len(nodes)} nodes, of "
+            f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun."
+        )
+    if rank is not None:
+        places = [(node, position) for node, tasks in enumerate(per_node) for position in range(tasks)]
+        _check_place(environ, rank, places[rank])
+    return _by_blocks(nodes, per_node, rank, num_ps=num_ps, base_port=base_port)
 
 
-def by_blocks(
+def expand_nodes(text: str) -> list[str]:
+    """Returns the names that a node list such as `node[01-03,7],gpu-a` stands for, in its order.
+
+    Numbers keep their leading zeros. A name may have several brackets, of which the last counts fastest.
+
+    Raises:
+        UsageError: the text is no such list, or has more than `_MOST_TASKS` nodes.
+    """
+    names: list[str] = []
+    for word in _node_words(text):
+        # Every second part stood in brackets.
+        parts = re.split(r"[\[\]]", word)
+        ranges = [_ranges(part, text) for part in parts[1::2]]
+        more = math.prod(sum(len(numbers) for numbers, _ in one) for one in ranges)
+        _refuse_too_many(len(names) + more, f"Slurm's node list '{text}' names", "nodes")
+        choices = [[parts[0]]]
+        for one, after in zip(ranges, parts[2::2], strict=True):
+            choices.append([f"{number:0{digits}d}{after}" for numbers, digits in one for number in numbers])
+        names += map("".join, itertools.product(*choices))
+    return names
+
+
+def _node_words(text: str) -> Iterator[str]:
+    """Yields the parts of a node list between commas outside brackets."""
+    listed, begin = f"{text.strip()},", 0
+    while begin < len(listed):
+        word = _NODES.match(listed, begin)
+        if not word:
+            raise UsageError(f"Slurm's node list '{text}' cannot be read at '{listed[begin:-1]}'.")
+        yield word[1]
+        begin = word.end()
+
+
+def _ranges(text: str, node_list: str) -> list[tuple[range, int]]:
+    """Returns the numbers that `01-03,7` stands for, each range with the digits that they have at least."""
+    found = []
+    for word in text.split(","):
+        match = _RANGE.fullmatch(word)
+        low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if int(low) > int(high):
+            raise UsageError(f"Slurm's node list '{node_list}' cannot be read at '{word}'.")
+        found.append((range(int(low), int(high) + 1), len(low)))
+    return found
+
+
+def expand_tasks(text: str) -> list[int]:
+    """Returns the number of tasks on each node, from a text such as `2(x3),1`.
+
+    Raises:
+        UsageError: the text is no such list, or has more than `_MOST_TASKS` nodes or tasks.
+    """
+    counts: list[int] = []
+    tasks = 0
+    for word in text.strip().split(","):
+        match = _TASKS.fullmatch(word)
+        if not match:
+            raise UsageError(f"Slurm's tasks per node '{text}' cannot be read at '{word}'.")
+        count, nodes = int(match[1]), int(match[2] or 1)
+        tasks += count * nodes
+        _refuse_too_many(max(tasks, len(counts) + nodes), f"Slurm's tasks per node '{text}' are", "nodes or tasks")
+        counts += [count] * nodes
+    return counts
+
+
+def _check_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) -> None:
+    """Refuses a distribution that this process can see is not by blocks."""
+    for name, expected in zip(("SLURM_NODEID", "SLURM_LOCALID"), place, strict=True):
+        if name in environ and _slurm_number(environ, name) != expected:
+            raise UsageError(
+                f"Rank {rank} has {name}={environ[name]}, and {expected} was expected where ranks fill the nodes in "
+                "order: start with srun --distribution=block."
+            )
+
+
+def _slurm_value(environ: Mapping[str, str], *names: str) -> str:
+    for name in names:
+        if environ.get(name):
+            return environ[name]
+    raise UsageError(_SLURM_NEEDS.format(" or ".join(names)))
+
+
+def _slurm_number(environ: Mapping[str, str], *names: str) -> int:
+    text = _slurm_value(environ, *names)
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise UsageError(f"{' or '.join(names)} is '{text}' and should be a number: start every task with srun.")
+    return int(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ranks:
+    """The rank of this process and the number of ranks, over all hosts and on this one; None is unknown.
+
+    `source` is the variable that has the rank.
+    """
+
+    source: str
+    rank: int
+    size: int | None
+    local_rank: int | None
+    local_size: int | None
+
+
+def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
+    return next((found for names in _VARIABLES if (found := _ranks_in(environ, names))), None)
+
+
+def _ranks_in(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> _Ranks | None:
+    # RANK may mean anything where there is no WORLD_SIZE.
+    if not environ.get(names[0]) or (names[0] == "RANK" and not environ.get(names[1])):
+        return None
+    source, size, *local = names
+    # Programs set LOCAL_RANK=-1 for one that has none.
+    on_host = [whole_number(environ.get(name, "")) for name in local]
+    return _Ranks(source, int(_mpi_number(environ, source) or 0), _mpi_number(environ, size), *on_host)
+
+
+def refuse_other_launcher(environ: Mapping[str, str]) -> None:
+    """Refuses Slurm's ranks where another launcher has started this process: all its ranks may have the same one.
+
+    Raises:
+        UsageError: the ranks are those of mpirun, or another launcher.
+    """
+    own, step = _ranks_of(environ), _ranks_in(environ, _STEP)
+    if own and step and not _is_by_srun(own, step) and (own.rank or own.size != 1):
+        raise UsageError(
+            f"--cluster=slurm: another launcher has started this process, as rank {own.rank} ({own.source}), and Slurm "
+            f"calls it {step.rank}: use --cluster=mpi, or start every task with srun."
+        )
+
+
+def _is_by_srun(own: _Ranks | None, step: _Ranks) -> bool:
+    """Returns whether a rank is Slurm's own, which srun may repeat in variables of MPI."""
+    if own is None:
+        return True
+    has_own = own.source in [names[0] for names in _OF_THEIR_OWN]
+    # In a batch script, outside of srun, there is a rank 0 without the size of a step.
+    return not has_own and own.rank == step.rank and step.size is not None and own.size in (None, step.size)
+
+
+def read_mpi(
+    environ: Mapping[str, str], hosts: str | None, num_ps: int, base_port: int
+) -> tuple[dict[str, tuple[str, ...]], Task | None]:
+    """Names the tasks of all ranks; see `_by_blocks`.
+
+    `hosts` are names in the order of the ranks, with commas between; each has equally many ranks. None if all ranks are
+    on this host.
+
+    Raises:
+        UsageError: there are no ranks, or they do not fit to the hosts.
+    """
+    own = _mpi_ranks(environ)
+    if own.size is None:
+        raise UsageError(
+            f"--cluster=mpi: {own.source} is set, but not the number of ranks: under srun use --cluster=slurm, "
+            "elsewhere name the tasks with --worker_hosts."
+        )
+    names = launch_plan.host_names(hosts) if hosts else [_LOCALHOST]
+    if not hosts and own.size not in (1, own.local_size):
+        raise UsageError(
+            f"--cluster=mpi: {own.local_size or 'not all'} of {own.size} ranks are on this host, and mpirun does not "
+            "tell them the other hosts: add --hosts=host_0,host_1 in the order of the ranks, or --worker_hosts with an "
+            "address (host:port) per rank."
+        )
+    each, rest = divmod(own.size, len(names))
+    if rest or not each:
+        raise UsageError(
+            f"--hosts={hosts}: {own.size} ranks cannot be divided evenly over {len(names)} hosts: start as many on "
+            "each host, or give --worker_hosts with an address (host:port) per rank."
+        )
+    if own.local_size not in (None, each) or own.local_rank not in (None, own.rank % each):
+        raise UsageError(
+            f"--hosts={hosts}: rank {own.rank} is number {own.local_rank} of {own.local_size} on its host, and would "
+            f"be number {own.rank % each} of {each} if ranks filled the hosts in order: start them so, for example "
+            f"with mpirun --map-by slot -H {','.join(f'{name}:{each}' for name in names)}."
+        )
+    return _by_blocks(names, [each] * len(names), own.rank, num_ps=num_ps, base_port=base_port)
+
+
+def task_of(environ: Mapping[str, str], hosts: Hosts) -> Task:
+    """Returns the task of this process where flags name all addresses: first workers, then servers, then a controller.
+
+    Raises:
+        UsageError: there are no ranks, or not as many as tasks.
+    """
+    own = _mpi_ranks(environ)
+    tasks = sorted(tasks_of(hosts), key=lambda task: task.job != "worker")
+    if own.size not in (None, len(tasks)) or own.rank >= len(tasks):
+        raise UsageError(
+            f"--cluster=mpi: flags name {len(tasks)} tasks, and this is rank {own.rank} of "
+            f"{own.size or 'an unknown number'}: start as many ranks as there are addresses."
+        )
+    return tasks[own.rank]
+
+
+def refuse_copies(environ: Mapping[str, str]) -> None:
+    """Refuses to be one of several ranks that would each run alone.
+
+    Raises:
+        UsageError: a launcher has started several.
+    """
+    own, step = _ranks_of(environ), _ranks_in(environ, _STEP)
+    by_srun = step is not None and _is_by_srun(own, step)
+    started = step if by_srun else own
+    if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
+        raise UsageError(
+            f"This is rank {started.rank} of {started.size or 'an unknown number'} ({started.source}), and no cluster "
+            "is requested, so each rank would measure alone and disturb the others: add "
+            f"--cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks, or remove the variable "
+            f"(env -u {started.source}) for independent runs."
+        )
+
+
+def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
+    found = _ranks_of(environ)
+    if found is None:
+        names = ", ".join(names[0] for names in _VARIABLES)
+        raise UsageError(f"--cluster=mpi needs a rank in the environment ({names}): start every task with mpirun.")
+    if found.size is not None and found.rank >= found.size:
+        raise UsageError(
+            f"--cluster=mpi: {found.source} is {found.rank} of {found.size}: start every task with mpirun."
+        )
+    return found
+
+
+def _mpi_number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
+    if text and whole_number(text) is None:
+        raise UsageError(f"{name} is '{text}' and should be a number: start every task with mpirun.")
+    return int(text) if text else None
+
+
+def _refuse_too_many(count: int, what: str, noun: str = "tasks") -> None:
+    """To be called before they are listed."""
+    if count > _MOST_TASKS:
+        raise UsageError(f"{what} more than {_MOST_TASKS:,} {noun}, and no cluster has so many.")
+
+
+def _by_blocks(
     hosts: Sequence[str], per_host: Sequence[int], rank: int | None, *, num_ps: int, base_port: int
 ) -> tuple[dict[str, tuple[str, ...]], Task | None]:
     """Names the tasks of ranks that fill the hosts in order.
@@ -41,9 +328,9 @@ def by_blocks(
         The addresses by job, and the task that this process is.
 
     Raises:
-        UsageError: no worker or no port is left, or there are more than `MOST_TASKS`.
+        UsageError: no worker or no port is left, or there are more than `_MOST_TASKS`.
     """
-    refuse_too_many(sum(per_host), "The launcher has started")
+    _refuse_too_many(sum(per_host), "The launcher has started")
     _check_ports(base_port, hosts, per_host)
     servers = _choose_servers(per_host, num_ps)
     workers = sorted({*range(sum(per_host))} - {*servers})

@@ -1,42 +1,50 @@
-"""Messages between the tasks of a cluster, by queues on the leader's server. Not part of what is timed."""
+"""Messages between the tasks of a cluster, through their TensorFlow servers. Not part of what is timed.
+
+A session waits without limit, so a missing task is not noticed here; see `benchmarks.process.watchdog`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.cluster.cluster_spec import Task
+from benchmarks.cluster.cluster_spec import JOBS, Cluster, Task
+from benchmarks.cluster.discovery import FLAG_OF_JOB
+from benchmarks.errors import ClusterError, UsageError
 
+# By the task's name; as JSON can hold them.
 Messages = Mapping[str, Any]
+# The lists of a task: `task` and `address` say which it is, `tasks` are the addresses by job.
+ListsMessage = Mapping[str, Any]
 
 _MESSAGE_SECONDS = 5.0
-_MOST_MESSAGES = 1024
+# How long a task that has found a difference waits for those that have not started yet, so that they learn of it.
+_TELLING_SECONDS = 20.0
+# A task publishes its lists right after its server has started, but may be short of cores then.
+_PUBLISHING_SECONDS = 30.0
+_ROUND_SECONDS = 0.2
+_MOST_MESSAGES = 4096
+# In a reply to `GetStatus` (see `benchmarks.cluster.liveness`), the name that a server has given itself.
+_OWN_DEVICE = re.compile(rb"/job:(\w+)/replica:0/task:(\d+)/device:CPU:0")
 
 
 class Rendezvous:
-    """Exchanges messages between the leader and all other tasks, through TensorFlow's servers.
-
-    A session waits without limit, so a missing task is not noticed here; see `benchmarks.process.watchdog`.
+    """Exchanges messages between the leader and all other tasks, by queues and a table on the leader's server.
 
     Args:
         target: of this task's own server.
         own: this task.
         leader: holds the queues.
-        server_config: of the server; sessions are configured alike.
     """
 
-    def __init__(self, target: str, own: Task, leader: Task, server_config: tf.compat.v1.ConfigProto) -> None:
+    def __init__(self, target: str, own: Task, leader: Task) -> None:
         self._target, self._own, self._leader = target, own, leader
-        self._lock, self._last = threading.Lock(), {}  # type: tuple[threading.Lock, dict[str, Any]]
-        self._config = tf.compat.v1.ConfigProto()
-        self._config.CopyFrom(server_config)
-        del self._config.device_filters[:]  # or a session waits for every task of the cluster
-        self._config.device_filters.extend(sorted({leader.device, own.device}))
 
     def exchange(self, what: str, message: Any, among: Sequence[Task]) -> Messages:
         """Sends a message and returns those of all tasks, by the task's name, once all have sent theirs.
@@ -47,77 +55,203 @@ class Rendezvous:
             among: the tasks that take part; the leader must be one of them.
         """
         others = [task for task in among if task != self._leader]
-        if self._own != self._leader:
-            with self._session() as session:
-                session.run(self._inbox(what, len(others)).enqueue(json.dumps([str(self._own), message])))
-                return dict(json.loads(session.run(self._outbox(what, self._own).dequeue())))
         with self._session() as session:
-            incoming = self._inbox(what, len(others)).dequeue()
+            inbox = _queue(what, len(others))
+            if self._own != self._leader:
+                session.run(inbox.enqueue(json.dumps([str(self._own), message])))
+                return dict(json.loads(session.run(_queue(f"{what}/{self._own}", 1).dequeue())))
+            incoming = inbox.dequeue()
             own = json.loads(json.dumps(message))  # as it would arrive
             everyone = {str(self._own): own, **dict(json.loads(session.run(incoming)) for _ in others)}
             in_order = {str(task): everyone[str(task)] for task in among}
             text = tf.constant(json.dumps(in_order))
-            session.run([self._outbox(what, task).enqueue(text) for task in others])
+            session.run([_queue(f"{what}/{task}", 1).enqueue(text) for task in others])
         return in_order
 
     def part(self, among: Sequence[Task]) -> None:
         """Lets the leader leave last: it waits until all others have reported that they leave."""
         others = [task for task in among if task != self._leader]
         with self._session() as session:
+            inbox = _queue("parting", len(others))
             if self._own == self._leader:
-                leaving = self._inbox("parting", len(others)).dequeue()
+                leaving = inbox.dequeue()
                 for _ in others:
                     session.run(leaving)
                 return
             with contextlib.suppress(tf.errors.OpError):  # the leader may end before it has answered
-                session.run(self._inbox("parting", len(others)).enqueue(str(self._own)))
+                session.run(inbox.enqueue(str(self._own)))
 
-    def leave_message(self, message: Any) -> None:
-        """Sends the leader a message before this task ends, if the leader still runs."""
-        with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
-            session.run(self._last_queue().enqueue(json.dumps([str(self._own), message])))
+    def report_failure(self, message: Any = None) -> None:
+        """Lets all know that this task has failed, if the leader still runs.
 
-    def last_messages(self) -> Messages:
-        """Returns what each task sent before it ended, by its name; for the leader alone.
-
-        May be called by several threads, which all get all messages.
+        `message` is the reason; None: this task looks for it.
         """
-        with self._lock, self._session(_MESSAGE_SECONDS) as session:
-            taken = self._last_queue().dequeue()
-            for _ in range(session.run(self._last_queue().size())):
-                task, message = json.loads(session.run(taken))
-                self._last[task] = message
-            return dict(self._last)
-
-    def announce_failure(self) -> None:
-        """Lets the others know that this task has failed and looks for the reason, if the leader still runs."""
+        text = json.dumps([str(self._own), message])
         with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
-            session.run(self._failures().enqueue(str(self._own)))
+            # TensorFlow has no tables from text to text.
+            key = tf.constant([len(JOBS) * self._own.index + JOBS.index(self._own.job)], tf.int64)
+            session.run(tf.raw_ops.LookupTableInsertV2(table_handle=_failures(), keys=key, values=[text]))
 
-    def failures(self) -> int:
-        """Returns how many tasks have announced a failure; 0 if the leader does not answer."""
+    def failures(self) -> Messages:
+        """Returns what the tasks that have failed have reported; nothing if the leader does not answer."""
         with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
-            return int(session.run(self._failures().size()))
-        return 0
-
-    def _failures(self) -> tf.queue.FIFOQueue:
-        return tf.queue.FIFOQueue(_MOST_MESSAGES, [tf.string], shapes=[()], shared_name="rendezvous/failures")
-
-    def _last_queue(self) -> tf.queue.FIFOQueue:
-        return tf.queue.FIFOQueue(_MOST_MESSAGES, [tf.string], shapes=[()], shared_name="rendezvous/last")
+            table = tf.raw_ops.LookupTableExportV2(table_handle=_failures(), Tkeys=tf.int64, Tvalues=tf.string)
+            return dict(json.loads(text) for text in session.run(table.values))
+        return {}
 
     @contextlib.contextmanager
     def _session(self, limit_seconds: float = 0.0) -> Iterator[tf.compat.v1.Session]:
-        """Opens a session on the leader's device; its calls take at most so many seconds, 0 for no limit."""
-        config = tf.compat.v1.ConfigProto()
-        config.CopyFrom(self._config)
-        config.operation_timeout_in_ms = round(1000 * limit_seconds)
-        with tf.Graph().as_default() as graph, tf.device(f"{self._leader.device}/cpu:0"):
-            with tf.compat.v1.Session(self._target, graph=graph, config=config) as session:
-                yield session
+        with _session(self._target, [self._leader.device, self._own.device], limit_seconds) as session:
+            yield session
 
-    def _inbox(self, what: str, capacity: int) -> tf.queue.FIFOQueue:
-        return tf.queue.FIFOQueue(max(1, capacity), [tf.string], shapes=[()], shared_name=f"rendezvous/{what}")
 
-    def _outbox(self, what: str, task: Task) -> tf.queue.FIFOQueue:
-        return tf.queue.FIFOQueue(1, [tf.string], shapes=[()], shared_name=f"rendezvous/{what}/{task}")
+def difference(own: ListsMessage, other: ListsMessage, asked: Task | None = None) -> str | None:
+    """Returns a sentence if two tasks do not have the same lists, or if another task answered than the one asked."""
+    jobs = [job for job in JOBS if own["tasks"].get(job) != other["tasks"].get(job)]
+    if jobs:
+        has = (
+            f"{message['task']} ({message['address']}) has "
+            + ", ".join(f"{job} = {', '.join(message['tasks'].get(job) or ['nothing'])}" for job in jobs)
+            for message in (other, own)
+        )
+        flags = " and ".join(f"--{FLAG_OF_JOB[job]}" for job in jobs)
+        return f"{'; '.join(has)}. Start all tasks with the same {flags} (or --cluster_spec, or TF_CONFIG)."
+    if asked is not None and other["task"] != str(asked):
+        address = own["tasks"][asked.job][asked.index]
+        return (
+            f"In the lists of all tasks {address} is {asked}, and the process there was started as {other['task']}: "
+            f"give it --job_name={asked.job} --task_index={asked.index}."
+        )
+    return None
+
+
+class TaskLists:
+    """Compares this task's lists of addresses with those of all others, while they start.
+
+    TensorFlow's servers do not compare them, and a session over unlike lists fails in ways that name no address. So
+    every task publishes its lists on its own server, reads those of each task that it reaches, and leaves its own
+    there: a task learns of a difference even from one that it cannot reach itself. A session on `grpc://ADDRESS` needs
+    no common list.
+
+    Args:
+        cluster: the lists of this task.
+        target: of this task's server.
+        clock: seconds.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        target: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._own: ListsMessage = {"task": str(cluster.own), "address": cluster.address, "tasks": cluster.signature()}
+        self._cluster, self._target, self._clock, self._sleep = cluster, target, clock, sleep
+        self._compared: set[Task] = set()
+        self._told: set[Task] = set()
+        self._differing: ListsMessage | None = None
+        self._found_at = 0.0
+        self.problem: str | None = None
+        with _session(target, [cluster.own.device], _PUBLISHING_SECONDS) as session:
+            session.run(_published(json.dumps(self._own)).initializer)
+
+    def compare(self, replies: Mapping[Task, bytes]) -> None:
+        """Exchanges lists with the tasks that have answered, of which `replies` has what each has answered last.
+
+        Raises:
+            UsageError: lists differ, and all tasks were told, or had time enough to start.
+        """
+        for message in self._received():
+            if problem := difference(self._own, message):
+                self._note(message, problem)
+                # It has read the lists of this task, or of one that agrees with this task.
+                self._told |= {task for task in self._cluster.peers if str(task) == message["task"]}
+        for task, reply in replies.items():
+            if task not in self._compared or (self.problem and task not in self._told):
+                self._exchange(task, reply)
+        if self.problem and (
+            len(self._told) == len(self._cluster.peers) or self._clock() > self._found_at + _TELLING_SECONDS
+        ):
+            raise UsageError(self.problem)
+
+    def settle(self, replies: Mapping[Task, bytes]) -> None:
+        """Exchanges lists with all tasks, which have all answered.
+
+        Raises:
+            ClusterError: a task publishes no lists.
+            UsageError: see `compare`.
+        """
+        until = self._clock() + _PUBLISHING_SECONDS
+        self.compare(replies)
+        while self.problem or len(self._compared) < len(replies):
+            if self._clock() > until:
+                if self.problem:
+                    raise UsageError(self.problem)
+                silent = [f"{task} ({self._cluster.peers[task]})" for task in replies if task not in self._compared]
+                raise ClusterError(
+                    f"{', '.join(silent)} did not report with which addresses it was started: it has ended, or it is "
+                    "no task of a run. Look there, and start all tasks with the same suite."
+                )
+            self._sleep(_ROUND_SECONDS)
+            self.compare(replies)
+
+    def _note(self, message: ListsMessage, problem: str | None) -> None:
+        """Keeps the first difference."""
+        if problem and self.problem is None:
+            self.problem, self._differing, self._found_at = problem, message, self._clock()
+
+    def _exchange(self, task: Task, reply: bytes) -> None:
+        """Reads the lists of a task that has answered, and leaves the own ones there, and those that differ."""
+        name = _OWN_DEVICE.search(reply)
+        if name is None:  # it was too busy to give its name
+            return
+        leave = [json.dumps(message) for message in (self._own, self._differing) if message]
+        device, address = Task(name[1].decode(), int(name[2])).device, self._cluster.peers[task]
+        with contextlib.suppress(tf.errors.OpError), _session(f"grpc://{address}", [device]) as session:
+            session.run(_queue("task_lists", _MOST_MESSAGES).enqueue_many([leave]))
+            if self._differing:
+                self._told.add(task)
+            message = json.loads(session.run(_published().read_value()))
+            self._compared.add(task)
+            self._note(message, difference(self._own, message, task))
+
+    def _received(self) -> list[ListsMessage]:
+        """Returns what others have left at this task's server since the last call."""
+        with contextlib.suppress(tf.errors.OpError), _session(self._target, [self._cluster.own.device]) as session:
+            inbox = _queue("task_lists", _MOST_MESSAGES)
+            return [json.loads(text) for text in session.run(inbox.dequeue_many(inbox.size()))]
+        return []  # this host is busy: the next round takes them
+
+
+@contextlib.contextmanager
+def _session(
+    target: str, devices: Sequence[str], limit_seconds: float = _MESSAGE_SECONDS
+) -> Iterator[tf.compat.v1.Session]:
+    """Opens a session that sees only some tasks, for a graph on the CPU of the first.
+
+    Its calls take at most so many seconds, 0 for no limit.
+    """
+    config = tf.compat.v1.ConfigProto(
+        device_filters=sorted({*devices}),  # or a session waits for every task of the cluster
+        operation_timeout_in_ms=round(1000 * limit_seconds),
+        device_count={"GPU": 0},
+    )
+    with tf.Graph().as_default() as graph, tf.device(f"{devices[0]}/cpu:0"):
+        with tf.compat.v1.Session(target, graph=graph, config=config) as session:
+            yield session
+
+
+def _queue(name: str, capacity: int) -> tf.queue.FIFOQueue:
+    return tf.queue.FIFOQueue(max(1, capacity), [tf.string], shapes=[()], shared_name=f"rendezvous/{name}")
+
+
+def _failures() -> tf.Tensor:
+    return tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name="rendezvous/failures")
+
+
+def _published(text: str = "") -> tf.Variable:
+    """Returns the variable of a task's own lists, which its initializer publishes; until then it cannot be read."""
+    return tf.compat.v1.get_variable("task_lists/own", initializer=tf.constant(text), use_resource=True)

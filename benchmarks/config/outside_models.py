@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -212,23 +211,13 @@ def _probe(name: str, num_classes: int) -> Facts:
         raise UsageError(f"--model={name}: {answers['refused']}")
     with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as whole:
         whole.write(output)
-    reason = answers.get("error") or _how_it_ended(ended)
+    how = f"it took longer than {_LIMIT_SECONDS:g} s" if ended.timed_out else f"its process {ended.in_words()}"
+    reason = answers.get("error") or how
     (reason,) = without_secrets([reason])
     raise UsageError(
         f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
         f"{shlex.quote(whole.name)}"
     )
-
-
-def _how_it_ended(ended: subprocesses.Ended) -> str:
-    if ended.timed_out:
-        return f"it took longer than {_LIMIT_SECONDS:g} s"
-    if ended.wrote_too_much:
-        return f"it printed more than {subprocesses.MOST_OUTPUT_BYTES / 2**20:.0f} MiB"
-    if ended.out_of_memory:
-        return "the memory of this host or container ended"
-    number = ended.returncode
-    return f"its process ended with {signal.Signals(-number).name if number < 0 else f'status {number}'}"
 
 
 def _hidden_package(reason: str) -> str:

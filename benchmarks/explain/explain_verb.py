@@ -146,7 +146,7 @@ def _placement(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
     if launch_plan.is_asked_for(values):
-        return cluster_launch.launch_cluster(config, values, command, hardware.count_gpus, keeps_record=False)
+        return cluster_launch.launch_cluster(config, values, command, hardware.count_gpus, saves_record=False)
     show_placement(config)
     return ExitStatus.OK
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import multiprocessing
 import os
+import pickle
 import signal
+import sys
+import tempfile
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
 
 from benchmarks.errors import BenchError
@@ -21,7 +21,7 @@ T = TypeVar("T")
 def call(
     runtime: Runtime, limit_seconds: float | None, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Returns what a function returns. It, its arguments and its result must be picklable.
+    """Returns what a function returns. It, its arguments, its result and its errors must be picklable.
 
     Args:
         runtime: what the process asks of TensorFlow; variables that this process has set are inherited.
@@ -33,21 +33,43 @@ def call(
     Raises:
         BenchError: it took too long, or the process ended without a result; other errors are those of the function.
     """
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn, _prepare, (runtime, os.getpid())) as executor:
-        called = executor.submit(function, *args, **kwargs)
+    with tempfile.TemporaryFile() as job, tempfile.TemporaryFile() as outcome:
+        pickle.dump(runtime, job)
+        pickle.dump((function, args, kwargs), job)
+        job.seek(0)
+        command = subprocesses.Command(
+            words=[sys.executable, "-P", "-m", __name__],
+            stdin=job.fileno(),
+            stdout=outcome,
+            stderr=None,
+            variables={"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        (ended,) = subprocesses.supervise(command, timeout_seconds=limit_seconds)
+        if ended.timed_out:
+            raise BenchError(f"it took longer than {limit_seconds:g} s")
+        if ended.returncode:
+            raise BenchError(f"its process {ended.in_words()}")
+        outcome.seek(0)
+        result, error = pickle.load(outcome)
+    if error is not None:
+        raise error
+    return result
+
+
+def main() -> None:
+    """Reads the call from stdin, makes it, and writes its result and its error to stdout."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once, without a traceback
+    result, error = None, None
+    with os.fdopen(os.dup(1), "wb") as outcome:
+        os.dup2(2, 1)  # where libraries print
+        tensorflow_setup.prepare(pickle.load(sys.stdin.buffer))
+        function, args, kwargs = pickle.load(sys.stdin.buffer)  # which may import TensorFlow
         try:
-            return called.result(limit_seconds)
-        except TimeoutError as error:
-            raise BenchError(f"it took longer than {limit_seconds:g} s") from error
-        except BrokenProcessPool as error:
-            raise BenchError("its process ended without a result") from error
-        finally:
-            for process in multiprocessing.active_children():
-                process.kill()
+            result = function(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+        pickle.dump((result, error), outcome)
 
 
-def _prepare(runtime: Runtime, parent: int) -> None:
-    subprocesses.die_with_parent(parent)  # or it would wait for work, and hold GPU memory, if the parent is killed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    tensorflow_setup.prepare(runtime)
+if __name__ == "__main__":
+    main()

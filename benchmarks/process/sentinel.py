@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -17,8 +17,8 @@ from benchmarks.errors import Terminated, UsageError
 from benchmarks.machine import linux
 from benchmarks.process import out_of_memory, signals
 
-# Set for a run whose parent records how it ends.
-_RECORDED = "CNN_BENCH_RECORDED_BY_PARENT"
+# Variables of a child whose end this process records: it has no sentinel.
+RECORDED_BY_PARENT = {"CNN_BENCH_RECORDED_BY_PARENT": "1"}
 _LOOK_SECONDS = 1.0
 # Limit for what is done about a death, since the sentinel holds our output open. A lock may take a minute of it.
 _ACT_SECONDS = 90
@@ -41,11 +41,6 @@ class Death:
     out_of_memory: bool
 
 
-def recorded_by_parent() -> Mapping[str, str]:
-    """Returns the variables of a child whose end this process records: it has no sentinel."""
-    return {_RECORDED: "1"}
-
-
 @contextlib.contextmanager
 def unless_dismissed(act: Callable[[Death], object], *, wanted: bool = True) -> Iterator[Callable[[], None]]:
     """Has a forked process call `act` if this one leaves the block, or dies in it, before it dismisses the other.
@@ -59,13 +54,13 @@ def unless_dismissed(act: Callable[[Death], object], *, wanted: bool = True) -> 
         What dismisses the sentinel; any thread may call it, more than once.
     """
     is_early = threading.active_count() == 1 and "tensorflow" not in sys.modules
-    ends = [_fork(act)] if wanted and is_early and _RECORDED not in os.environ else []
+    is_recorded = RECORDED_BY_PARENT.keys() & os.environ.keys()
+    ends = [_fork(act)] if wanted and is_early and not is_recorded else []
 
     def dismiss() -> None:
         with contextlib.suppress(IndexError, OSError):
-            end = ends.pop()
-            end.write(b".")
-            end.close()
+            with ends.pop() as end:
+                end.write(b".")
 
     try:
         yield dismiss
@@ -83,44 +78,33 @@ def _fork(act: Callable[[Death], object]) -> IO[bytes]:
     with signals.signals_held_back(), contextlib.suppress(OSError):
         child = os.fork()
         if child == 0:
-            _become_sentinel(reader, process, act)
+            try:
+                signals.ignore()
+                os.setsid()
+                if os.fork() == 0:
+                    _stand_by(reader, process, act)
+            finally:
+                os._exit(0)
         os.waitpid(child, 0)
     os.close(reader)
     return os.fdopen(writer, "wb", buffering=0)
 
 
-def _become_sentinel(reader: int, process: int, act: Callable[[Death], object]) -> None:
-    """Never returns."""
-    try:
-        signals.ignore()
-        os.setsid()
-        if os.fork() == 0:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for descriptor in map(int, os.listdir("/proc/self/fd")):
-                if descriptor not in (0, 1, 2, reader):  # such as the other end of the pipe
-                    with contextlib.suppress(OSError):
-                        os.close(descriptor)
-            if (death := _watch(reader, process)) is not None:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends what no exception can: a dead file system
-                signal.alarm(_ACT_SECONDS)
-                act(death)
-    finally:
-        os._exit(0)
-
-
-def _watch(reader: int, process: int) -> Death | None:
-    """Waits for the end of a process; returns None if it has announced that."""
+def _stand_by(reader: int, process: int, act: Callable[[Death], object]) -> None:
+    """Waits for the end of a process, and acts unless it has dismissed this one."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for descriptor in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, reader}:  # such as the pipe's other end
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
     looks = out_of_memory.Looks(process)
     while not select.select([reader], [], [], _LOOK_SECONDS)[0]:
         looks.look()
-    number = _signal_of(process)  # at once, before its parent asks for it
-    if os.read(reader, 1):
-        return None
-    killed_for_memory = looks.was_killed(None if number is None else -number)
-    return Death(number, looks.held_bytes, out_of_memory.limit_bytes(), killed_for_memory)
-
-
-def _signal_of(process: int) -> int | None:
-    """Returns the signal that has ended a process; None if its parent already knows, and the kernel no longer."""
+    # At once, before its parent asks for it: then the kernel no longer knows the signal.
     words = (linux.text(Path(f"/proc/{process}/stat")) or "0").split()
-    return int(words[-1]) & 0x7F or None
+    number = int(words[-1]) & 0x7F or None
+    if os.read(reader, 1):
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends what no exception can: a dead file system
+    signal.alarm(_ACT_SECONDS)
+    killed_for_memory = looks.was_killed(None if number is None else -number)
+    act(Death(number, looks.held_bytes, out_of_memory.limit_bytes(), killed_for_memory))

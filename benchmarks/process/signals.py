@@ -7,11 +7,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from benchmarks.console import warn
 from benchmarks.errors import ExitStatus, Terminated
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def signal_in_words(number: int) -> str:
+    """Returns a signal for sentences, such as `signal 9 (Killed)`."""
+    return f"signal {number} ({signal.strsignal(number) or 'unknown'})"
 
 
 def raise_terminated(signal_number: int, frame: object) -> None:
@@ -30,25 +36,32 @@ def raise_on_termination() -> None:
 
 
 @contextlib.contextmanager
+def _restored() -> Iterator[dict[signal.Signals, Any]]:
+    """Yields the handlers of all signals, which are put back afterwards."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def raised_once() -> Iterator[None]:
     """Makes the first signal raise KeyboardInterrupt or `Terminated`, and ignores all that follow in the block.
 
     So what handles the first one is not interrupted. A watchdog must bound the time that it takes.
     """
-    before = [(number, signal.getsignal(number)) for number in SIGNALS]
 
     def handle(number: int, frame: FrameType | None) -> None:
         ignore()
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
-    try:
-        for number, handler in before:
+    with _restored() as before:
+        for number, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, handle)
         yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 def ignore() -> None:
@@ -64,17 +77,14 @@ def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> 
         work: what is done.
         sentence: a warning for the user if it was stopped; empty for none.
     """
-    before = [(number, signal.getsignal(number)) for number in SIGNALS]
-    raise_on_termination()
-    try:
-        return work() or ExitStatus.OK
-    except KeyboardInterrupt:
-        status = ExitStatus.INTERRUPTED
-    except Terminated as terminated:
-        status = terminated.exit_status
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+    with _restored():
+        raise_on_termination()
+        try:
+            return work() or ExitStatus.OK
+        except KeyboardInterrupt:
+            status = ExitStatus.INTERRUPTED
+        except Terminated as terminated:
+            status = terminated.exit_status
     if sentence:
         warn(sentence)
     return status
@@ -83,12 +93,9 @@ def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> 
 @contextlib.contextmanager
 def signals_ignored() -> Iterator[None]:
     """Ignores Ctrl-C, SIGTERM and SIGHUP while what must always be done is done."""
-    before = [signal.signal(number, signal.SIG_IGN) for number in SIGNALS]
-    try:
+    with _restored():
+        ignore()
         yield
-    finally:
-        for number, handler in zip(SIGNALS, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Starts, supervises and ends processes, with a deadline, so that what happens to them does not happen to this one."""
+"""Starts, watches and ends processes, so that what happens to them does not happen to this one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.console import progress, warn
-from benchmarks.process import out_of_memory, silence
-from benchmarks.process.signals import signals_held_back
+from benchmarks.errors import Terminated
+from benchmarks.machine import linux
+from benchmarks.process import out_of_memory
+from benchmarks.process.signals import signal_in_words, signals_held_back
 
 # What a process gets to write its threads' stacks, and to end in order, before it is killed.
 _STACKS_SECONDS = 2.0
@@ -27,6 +29,12 @@ _LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
 # A run prints one record: ten million steps are 200 MB. A process that writes more into a file is killed.
 MOST_OUTPUT_BYTES = 2**28
+# A process that neither computes nor writes for so long, as a stopped one, is silent.
+SILENT_SECONDS = 120.0
+# Threads that only look around need less than this CPU time in that while; a slow start needs more.
+_LEAST_CPU_SECONDS = 0.2
+_SILENCE_LOOK_SECONDS = 2.0
+_USER, _SYSTEM = 11, 12  # fields 14 and 15 of proc(5), after pid and name
 # An end of file means that the process which could have written a line is dead.
 _WHEN_DEAD = 'trap "" HUP INT TERM; read _ || {{ {}; }}'
 _KILL_GROUPS = 'kill -s KILL -- "$@"'
@@ -36,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
+class ExitInfo:
     """How a process ended.
 
     Attributes:
@@ -46,6 +54,7 @@ class Ended:
         seconds: from the start of the first to the end of all.
         wrote_too_much: whether it was killed because its output filled the disk.
         was_silent: whether it was killed because it did nothing while another one waited for it.
+        was_stopped: whether it was killed after it had been stopped, as by SIGSTOP.
     """
 
     returncode: int
@@ -54,6 +63,26 @@ class Ended:
     seconds: float
     wrote_too_much: bool = False
     was_silent: bool = False
+    was_stopped: bool = False
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether this process has killed it."""
+        return self.timed_out or self.wrote_too_much or self.was_silent
+
+    def in_words(self) -> str:
+        """Returns the predicate of a sentence on the process."""
+        if self.was_stopped:
+            return "was stopped, and then killed"
+        if self.timed_out or self.was_silent:
+            return "did not end, and was killed"
+        if self.wrote_too_much:
+            return f"wrote more than {MOST_OUTPUT_BYTES / 2**20:.0f} MiB of output, and was killed"
+        if self.out_of_memory:
+            return "was killed by the kernel because memory ran out"
+        if self.returncode < 0:
+            return f"ended by {signal_in_words(-self.returncode)}"
+        return f"ended with status {self.returncode}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,9 +99,14 @@ class Command:
             is as likely to be killed as this process.
         variables: of the environment, beside those of this process.
         hands_over: sockets that it inherits under their numbers, and that are closed here.
-        ends_all: asked once it has ended: whether those that still run beside it are killed, as if their time were up.
+        ends_in_order: whether a signal to this process is passed on to it, so that it ends in order; else it is killed
+            once the others have ended.
+        signals_by_stdin: whether a signal is the line `INT`, `TERM` or `HUP` in its stdin, a `PIPE`.
+        patience: asked with its status once it has ended: for how many seconds those beside it may go on before they
+            are killed, as if their time were up.
+        stopped_seconds: all are killed, as if their time were up, once it has been stopped, as by SIGSTOP, for so long.
         waits: asked while it runs: whether it has begun to wait for those beside it. One that has not, and neither
-            computes nor writes for `silence.SILENT_SECONDS` while another one waits, is killed.
+            computes nor writes for `SILENT_SECONDS` while another one waits, is killed.
     """
 
     words: Sequence[str]
@@ -82,59 +116,53 @@ class Command:
     first_to_be_killed: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     hands_over: Sequence[socket.socket] = ()
-    ends_all: Callable[[], bool] = lambda: False
+    ends_in_order: bool = True
+    signals_by_stdin: bool = False
+    patience: Callable[[int], float] = lambda status: math.inf
+    stopped_seconds: float = math.inf
     waits: Callable[[], bool] = lambda: False
 
 
-def supervise(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
+def supervise(
+    *commands: Command, timeout_seconds: float | None, grace_seconds: float = _GRACE_SECONDS
+) -> list[ExitInfo]:
     """Runs commands, all at once, to their ends; their output goes to files.
 
-    The processes die with this one, and so does what they have started. One that takes too long gets SIGUSR1, at which
-    it writes the stacks of its threads (see `run_bench.py`), and is killed with all that it has started, as is one that
-    writes more than `MOST_OUTPUT_BYTES`. If this process is interrupted or terminated, they get the same signal, and
-    time to end in order.
+    The processes die with this one, and so does what they have started. One that takes too long gets SIGUSR1 if it has
+    a file for its errors, where it writes the stacks of its threads (see `run_bench.py`), and is killed with all that
+    it has started, as is one that writes more than `MOST_OUTPUT_BYTES`. If this process is interrupted or terminated,
+    they get the same signal, and time to end in order.
 
     Args:
         commands: what to run.
         timeout_seconds: of all together; None for no limit.
+        grace_seconds: after a signal to this process, before the others are killed.
 
     Raises:
         KeyboardInterrupt, Terminated: as they came; the processes have ended.
         OSError: one cannot be started; the others have ended.
     """
     begin = time.monotonic()
-    processes: list[subprocess.Popen[bytes]] = []
-    with contextlib.ExitStack() as stack:
-        try:
-            for command in commands:
-                with signals_held_back():
-                    processes.append(start(command))
-            stack.enter_context(if_killed(_KILL_GROUPS, *(f"-{process.pid}" for process in processes)))
-            running = dict(zip(processes, commands, strict=True))
-            until = math.inf if timeout_seconds is None else begin + timeout_seconds
-            excessive, starved, silent = _run_to_the_end(running, until)
-            late = list(running)
-            _end(late, signal.SIGUSR1, _STACKS_SECONDS)
-        except BaseException as error:
-            try:
-                interrupted = isinstance(error, KeyboardInterrupt)
-                _end(processes, signal.SIGINT if interrupted else signal.SIGTERM, _GRACE_SECONDS)
-            finally:  # also at a second signal
-                for process in processes:
-                    _kill_group(process)
-            raise
-    seconds = time.monotonic() - begin
-    return [
-        Ended(
-            returncode=-signal.SIGKILL if process.returncode is None else process.returncode,
-            timed_out=process in late,
-            out_of_memory=process in starved,
-            seconds=seconds,
-            wrote_too_much=process in excessive,
-            was_silent=process in silent,
-        )
-        for process in processes
-    ]
+    children: list[_Child] = []
+    try:
+        for command in commands:
+            with signals_held_back():
+                children.append(_Child(command, _start(command), len(commands) > 1))
+        with if_killed(_KILL_GROUPS, *(f"-{child.process.pid}" for child in children)):
+            running = _run_to_the_end(children, math.inf if timeout_seconds is None else begin + timeout_seconds)
+            for child in running:
+                child.timed_out, child.was_stopped = True, child.is_stopped()
+            _end(running, signal.SIGUSR1, _STACKS_SECONDS)
+    except (KeyboardInterrupt, Terminated) as error:
+        number = error.number if isinstance(error, Terminated) else signal.SIGINT
+        _end([child for child in children if child.command.ends_in_order], number, grace_seconds)
+        raise
+    finally:  # also at a second signal
+        _kill(children)
+        for child in children:
+            if child.process.stdin:
+                child.process.stdin.close()
+    return [child.exit_info(time.monotonic() - begin) for child in children]
 
 
 @contextlib.contextmanager
@@ -160,7 +188,105 @@ def if_killed(script: str, *words: str) -> Iterator[None]:
                 shell.communicate(b"\n")
 
 
-def start(command: Command) -> subprocess.Popen[bytes]:
+class Silence:
+    """Notes since when a process, with those that it has started, has neither computed nor written.
+
+    Args:
+        process: its number.
+        written_bytes: returns the size of its output.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self, process: int, written_bytes: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._process, self._written_bytes, self._clock = process, written_bytes, clock
+        self._seen = (0.0, 0)
+        self._computes_at = self._writes_at = self._looked_at = clock()
+
+    def look(self) -> None:
+        """Notes what it does; costs nothing if the last look was just before."""
+        now = self._clock()
+        if now - self._looked_at < _SILENCE_LOOK_SECONDS:
+            return
+        self._looked_at = now
+        cpu_seconds, written = self._seen
+        if abs(_cpu_seconds(self._process) - cpu_seconds) >= _LEAST_CPU_SECONDS:  # less: something it started has ended
+            cpu_seconds, self._computes_at = _cpu_seconds(self._process), now
+        if self._written_bytes() != written:
+            written, self._writes_at = self._written_bytes(), now
+        self._seen = (cpu_seconds, written)
+
+    @property
+    def computes(self) -> bool:
+        """Returns whether it has computed of late."""
+        return self._clock() - self._computes_at < SILENT_SECONDS
+
+    @property
+    def writes(self) -> bool:
+        """Returns whether it has written of late."""
+        return self._clock() - self._writes_at < SILENT_SECONDS
+
+
+def _cpu_seconds(process: int) -> float:
+    """Returns the CPU time of a process and of those that it has started; 0 if it is gone."""
+    about = linux.text(Path(f"/proc/{process}/stat"))
+    if about is None:
+        return 0.0
+    fields = about.rpartition(")")[2].split()
+    children = (linux.text(Path(f"/proc/{process}/task/{process}/children")) or "").split()
+    own = (int(fields[_USER]) + int(fields[_SYSTEM])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(_cpu_seconds(int(child)) for child in children)
+
+
+class _Child:
+    """A process that was started, and why it was killed, if it was."""
+
+    def __init__(self, command: Command, process: subprocess.Popen[bytes], has_others: bool) -> None:
+        self.command, self.process = command, process
+        self.memory = out_of_memory.Looks(process.pid)
+        self.silence = Silence(process.pid, self.written_bytes) if has_others else None
+        self.stopped_at = math.inf
+        self.timed_out = self.out_of_memory = self.wrote_too_much = self.was_silent = self.was_stopped = False
+
+    def written_bytes(self) -> int:
+        """Returns the size of the largest file that it writes into."""
+        files = (self.command.stdout, self.command.stderr)
+        return max((os.fstat(file.fileno()).st_size for file in files if file), default=0)
+
+    def is_stopped(self) -> bool:
+        """Returns whether it was stopped, as by SIGSTOP, and not continued since."""
+        with contextlib.suppress(ChildProcessError):  # it has ended
+            return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        return False
+
+    def send(self, number: int) -> None:
+        if number == signal.SIGUSR1 and (self.command.stderr is None or self.command.signals_by_stdin):
+            return  # it has no file for its stacks
+        if not self.command.signals_by_stdin:
+            self.process.send_signal(number)
+        elif self.process.stdin:
+            with contextlib.suppress(OSError):  # the connection has ended
+                self.process.stdin.write(signal.Signals(number).name.removeprefix("SIG").encode() + b"\n")
+                self.process.stdin.close()
+
+    def kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def exit_info(self, seconds: float) -> ExitInfo:
+        return ExitInfo(
+            -signal.SIGKILL if self.process.returncode is None else self.process.returncode,
+            timed_out=self.timed_out,
+            out_of_memory=self.out_of_memory,
+            seconds=seconds,
+            wrote_too_much=self.wrote_too_much,
+            was_silent=self.was_silent,
+            was_stopped=self.was_stopped,
+        )
+
+
+def _start(command: Command) -> subprocess.Popen[bytes]:
     """Starts a process in a session of its own, which dies with this process. To be called with signals held back."""
     try:
         return subprocess.Popen(
@@ -171,108 +297,85 @@ def start(command: Command) -> subprocess.Popen[bytes]:
             env={**os.environ, **command.variables},
             pass_fds=[end.fileno() for end in command.hands_over],
             start_new_session=True,
-            preexec_fn=functools.partial(give_way if command.first_to_be_killed else die_with_parent, os.getpid()),
+            preexec_fn=functools.partial(_die_with_parent, os.getpid(), first=command.first_to_be_killed),
         )
     finally:
         for end in command.hands_over:
             end.close()
 
 
-def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kills processes with all that they have started, and waits until they are gone."""
-    for process in processes:
-        _kill_group(process)
-    for process in _wait(processes, _GRACE_SECONDS):
-        warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
-
-
-def _run_to_the_end(
-    running: dict[subprocess.Popen[bytes], Command], until: float
-) -> tuple[list[subprocess.Popen[bytes]], list[subprocess.Popen[bytes]], list[subprocess.Popen[bytes]]]:
-    """Waits for processes, and leaves in `running` those that have not ended by then, or when one has ended all.
-
-    Returns:
-        Those that were killed because they wrote too much, those that the kernel killed because memory ran out, and
-        those that were killed because they did nothing while another one waited.
-    """
-    excessive, starved, silent = [], [], []
-    looks = {process: out_of_memory.Looks(process.pid) for process in running}
-    quiet = {
-        process: silence.Silence(process.pid, functools.partial(_written_bytes, command))
-        for process, command in running.items()
-        if len(running) > 1
-    }
+def _run_to_the_end(children: Sequence[_Child], until: float) -> list[_Child]:
+    """Waits for processes, and returns those that have not ended by then, or when the end of one has ended all."""
+    running = list(children)
     while running and (seconds := until - time.monotonic()) > 0:
-        _wait(list(running)[:1], min(seconds, _LOOK_SECONDS))
+        _wait(running[:1], min(seconds, _LOOK_SECONDS))
         progress.look()
-        if late := _silent_ones({process: quiet[process] for process in running if process in quiet}, running):
-            silent += late
-            _end(late, signal.SIGUSR1, _STACKS_SECONDS)
-        for process, command in list(running.items()):
-            if process.poll() is None and _written_bytes(command) > MOST_OUTPUT_BYTES:
-                excessive.append(process)
-                kill([process])
-            elif process.poll() is None:
-                looks[process].look()
-            elif looks[process].was_killed(process.returncode):
-                starved.append(process)
-            if process in excessive or process.returncode is not None:
-                _kill_group(process)  # what it has started and left behind, which another may wait for
-                del running[process]
-                until = -math.inf if command.ends_all() else until
-    return excessive, starved, silent
+        if silent := _silent_ones(running):
+            for child in silent:
+                child.was_silent = True
+            _end(silent, signal.SIGUSR1, _STACKS_SECONDS)
+        now = time.monotonic()
+        for child in list(running):
+            status = child.process.poll()
+            if status is None and child.written_bytes() > MOST_OUTPUT_BYTES:
+                child.wrote_too_much = True
+                _kill([child])
+            elif status is None:
+                child.memory.look()
+                child.stopped_at = min(child.stopped_at, now) if child.is_stopped() else math.inf
+                until = -math.inf if now > child.stopped_at + child.command.stopped_seconds else until
+            else:
+                child.out_of_memory = not child.was_silent and child.memory.was_killed(status)
+            if child.process.returncode is not None or child.wrote_too_much:
+                child.kill_group()  # what it has started and left behind, which another may wait for
+                running.remove(child)
+                until = min(until, now + child.command.patience(child.process.returncode or 0))
+    return running
 
 
-def _silent_ones(
-    quiet: Mapping[subprocess.Popen[bytes], silence.Silence], running: Mapping[subprocess.Popen[bytes], Command]
-) -> list[subprocess.Popen[bytes]]:
+def _silent_ones(running: Sequence[_Child]) -> list[_Child]:
     """Returns the processes that have done nothing for long, if another one waits for them and does not compute."""
-    for one in quiet.values():
-        one.look()
-    idle = [process for process, one in quiet.items() if not one.computes]
-    if len(idle) < 2 or not any(running[process].waits() for process in idle):
+    noted = {child: child.silence for child in running if child.silence}
+    for silence in noted.values():
+        silence.look()
+    idle = [child for child, silence in noted.items() if not silence.computes]
+    if len(idle) < 2 or not any(child.command.waits() for child in idle):
         return []
-    return [process for process in idle if not quiet[process].writes and not running[process].waits()]
+    return [child for child in idle if not noted[child].writes and not child.command.waits()]
 
 
-def _written_bytes(command: Command) -> int:
-    """Returns the size of the largest file that a command writes into."""
-    return max((os.fstat(file.fileno()).st_size for file in (command.stdout, command.stderr) if file), default=0)
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals, grace_seconds: float) -> None:
+def _end(children: Sequence[_Child], number: int, grace_seconds: float) -> None:
     """Sends a signal, waits, and kills what is left. A signal to this process ends the wait and is raised then."""
     try:
-        for process in processes:
-            process.send_signal(number)
-        _wait(processes, grace_seconds)
+        for child in children:
+            child.send(number)
+        _wait(children, grace_seconds)
     finally:
-        kill(processes)
+        _kill(children)
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[subprocess.Popen[bytes]]:
+def _kill(children: Sequence[_Child]) -> None:
+    """Kills processes with all that they have started, and waits until they are gone."""
+    for child in children:
+        child.kill_group()
+    for child in _wait(children, _GRACE_SECONDS):
+        warn(f"Process {child.process.pid} does not end even when killed: a driver may hang. It is left behind.")
+
+
+def _wait(children: Sequence[_Child], seconds: float) -> list[_Child]:
     """Waits so long for all together, and returns those that have not ended."""
     until = time.monotonic() + seconds
-    for process in processes:
+    for child in children:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, until - time.monotonic()))
-    return [process for process in processes if process.returncode is None]
+            child.process.wait(max(0.0, until - time.monotonic()))
+    return [child for child in children if child.process.returncode is None]
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def die_with_parent(parent: int) -> None:
-    """Makes this new process die when the one that has started it dies."""
+def _die_with_parent(parent: int, *, first: bool = False) -> None:
+    """Makes this new process die with its parent; `first`: and before any other if the host's memory is too small."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was dead before
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def give_way(parent: int) -> None:
-    """Makes this new process die with its parent, and before any other if the host's memory is too small."""
-    die_with_parent(parent)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    if first:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

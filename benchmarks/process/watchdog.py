@@ -96,11 +96,6 @@ class Watchdog:
         if self._trouble is None:
             self._trouble = (error, self._clock() + _GRACE_SECONDS)
 
-    @property
-    def trouble(self) -> BenchError | None:
-        """Returns why the process must end, if it must."""
-        return self._trouble[0] if self._trouble else None
-
     def look(self) -> None:
         """Checks once, and ends the process if it must end."""
         expected = self._expected

@@ -5,22 +5,31 @@ Each attempt that fails leaves a record of its own, by its leader or, if that sa
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
+import functools
+import math
+import os
 import shutil
+import subprocess
+import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from benchmarks.cluster import launch_plan, launcher
+from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.restarts import Attempts
 from benchmarks.config.config import Config
 from benchmarks.config.output import Output
-from benchmarks.console import say, warn
+from benchmarks.console import log, say, warn
 from benchmarks.data.sources.storage import is_address
 from benchmarks.devices.options import Devices
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ClusterError, ExitStatus, UsageError
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination
@@ -28,11 +37,44 @@ from benchmarks.record_files import open_store, save
 from benchmarks.run.run_record import record_without_run
 from benchmarks.trackers import handover
 from results.record import Record, Status, recorded_command
+from results.text import counted, one_line
 
+# How long the others may take to notice that a task has failed, and to report it: they need 40 s at most.
+_NOTICE_SECONDS = 50.0
+# After the first has reported that another is lost: the others notice it within seconds, and then have 15 s to end.
+_VERDICT_SECONDS = 25.0
+# After a task was stopped: the others notice that after 18 s at most, and then have 15 s to end.
+_STOPPED_SECONDS = 40.0
+# A leader that cannot handle signals ends by itself after 15 s, and then writes its record. The process that has
+# started us, such as a sweep, waits for 30 s.
+_GRACE_SECONDS = 25.0
+# With these a run ends by itself, after its leader has saved its record.
+_REPORTS = set(ExitStatus) - {ExitStatus.REGRESSED, ExitStatus.UNDECIDED}
+# In place of the status of an ssh that ended well and ran nothing; no process has it.
+_NOT_RUN = 256
+_SSH_FAILED = 255
+# Of the end of a task's output, where ssh's last line is; and how long the rest of it takes to be copied.
+_LAST_BYTES = 4096
+_COPYING_SECONDS = 2.0
 # Of an attempt that may succeed when it is repeated.
 _OF_LOST_TASKS = (ExitStatus.CLUSTER, ExitStatus.TIMEOUT)
 # Before the next attempt. A host that ssh was cut off from kills its task within 30 s.
 _PAUSE_SECONDS, _PAUSE_OVER_SSH_SECONDS = 1.0, 35.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a cluster ended.
+
+    Attributes:
+        status: OK if all tasks ended so, else the leader's; cluster failure where it did not fail, or was killed.
+        leader_reported: whether the leader ended by itself, so that it has saved a record where it runs.
+        failures: which tasks failed, and how, in words.
+    """
+
+    status: ExitStatus
+    leader_reported: bool
+    failures: list[str]
 
 
 def launch_cluster(
@@ -41,14 +83,14 @@ def launch_cluster(
     command: Sequence[str],
     count_gpus: Callable[[], int],
     *,
-    keeps_record: bool,
+    saves_record: bool,
 ) -> ExitStatus:
     """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
 
     After a task was lost it is started again, up to `max_restarts` times: not after an error that would come again,
     such as a training that diverges, nor after a signal to this process.
 
-    `count_gpus` is called only if needed. With `keeps_record` a failed cluster leaves a record, even if its leader
+    `count_gpus` is called only if needed. With `saves_record` a failed cluster leaves a record, even if its leader
     saved none.
     """
     cluster = config.processes.cluster
@@ -56,9 +98,9 @@ def launch_cluster(
     if cluster.local and not private_network.is_entered():
         if values["private_network"] is not False:
             _require_no_addresses(values)
-            if config.output.trackers.named and keeps_record:
+            if config.output.trackers.named and saves_record:
                 return _run_and_send(config.output, command)
-            launcher.enter_private_network(command)
+            _enter_private_network(command)
         warn(f"--noprivate_network: {private_network.OPEN_PORTS}")
     if not cluster.local and shutil.which("ssh") is None:
         raise UsageError(
@@ -70,11 +112,12 @@ def launch_cluster(
     while True:
         before = store.size_bytes()
         started = launch_plan.with_free_ports(cluster) if cluster.local else cluster
-        outcome = _start(started, config.devices, command, count_gpus, attempts, logs)
+        gpus = _gpus_of_tasks(started, config.devices, count_gpus)
+        outcome = launch(started, words_of_tasks(started, command, gpus, attempts), logs)
         status = outcome.status
         # The leader of another host may have saved its record there.
         reported_elsewhere = outcome.leader_reported and not cluster.local
-        if keeps_record and status != ExitStatus.USAGE and not reported_elsewhere:
+        if saves_record and status != ExitStatus.USAGE and not reported_elsewhere:
             if not any(_is_of(record, started) for record in store.load(before).records):
                 provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
                 reason = f"The leader of the cluster, {started.leader}, left no record."
@@ -94,6 +137,16 @@ def launch_cluster(
         time.sleep(pause)
 
 
+def _in_private_network(command: Sequence[str]) -> list[str]:
+    return [sys.executable, private_network.__file__, str(subprocesses.RUN_BENCH), *command]
+
+
+def _enter_private_network(command: Sequence[str]) -> None:
+    """Replaces this process by the same command in a private network, if that is permitted. Does not return."""
+    words = _in_private_network(command)
+    os.execv(words[0], words)
+
+
 def _require_no_addresses(values: Mapping[str, Any]) -> None:
     """Refuses paths of other storages, which are not in a private network."""
     for name in ("data_dir", "train_dir", "initial_weights"):
@@ -110,7 +163,7 @@ def _run_and_send(output: Output, command: Sequence[str]) -> ExitStatus:
     before, limit = store.size_bytes(), handover.STOPPED_SECONDS
     raise_on_termination()
     inside = subprocesses.Command(
-        words=launcher.in_private_network(command), stdout=None, stderr=None, variables=handover.sent_by_parent()
+        words=_in_private_network(command), stdout=None, stderr=None, variables=handover.SENT_BY_PARENT
     )
     try:
         (ended,) = subprocesses.supervise(inside, timeout_seconds=None)
@@ -123,28 +176,51 @@ def _run_and_send(output: Output, command: Sequence[str]) -> ExitStatus:
     return ExitStatus(ended.returncode) if ended.returncode in set(ExitStatus) else ExitStatus.CLUSTER
 
 
-def _start(
-    cluster: Cluster,
-    devices: Devices,
-    command: Sequence[str],
-    count_gpus: Callable[[], int],
-    attempts: Attempts,
-    logs: Path,
-) -> launcher.Outcome:
-    """Starts the cluster once, and waits for its end."""
-    gpus = {}
-    if cluster.local and devices.on_gpu and devices.virtual_gpus == 1:
-        usable = devices.visible_gpus or tuple(range(count_gpus()))
-        gpus = launcher.divide_gpus(cluster, devices.num_devices, usable)
-    words_of = launcher.local_command(command, gpus)
+def words_of_tasks(
+    cluster: Cluster, command: Sequence[str], gpus: Mapping[Task, str], attempts: Attempts
+) -> dict[Task, list[str]]:
+    """Returns program and arguments of each task, which ssh runs unless the cluster is local.
 
-    def here(task: Task, its_cluster: Cluster) -> Sequence[str]:
-        return attempts.handed_over(words_of(task, its_cluster))
+    Args:
+        cluster: its tasks and their addresses.
+        command: the words of the user; the role of the task follows them.
+        gpus: of each worker, as `--gpus` has them; may be empty.
+        attempts: those that failed before.
+    """
+    program = [sys.executable, str(subprocesses.RUN_BENCH), *command]
+    hosts = [f"--worker_hosts={','.join(cluster.workers)}"]
+    hosts += [f"--ps_hosts={','.join(cluster.ps)}"] if cluster.ps else []
+    words = {}
+    for task in cluster.tasks:
+        its_gpus = [f"--gpus={gpus[task]}"] if task in gpus else []
+        role = [f"--job_name={task.job}", f"--task_index={task.index}", *hosts, *its_gpus]
+        here = attempts.handed_over([*program, *role])
+        words[task] = here if cluster.local else launch_plan.over_ssh(task, cluster, here)
+    return words
 
-    def there(task: Task, its_cluster: Cluster) -> Sequence[str]:
-        return launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
 
-    return launcher.launch(cluster, here if cluster.local else there, logs)
+def _gpus_of_tasks(cluster: Cluster, devices: Devices, count_gpus: Callable[[], int]) -> Mapping[Task, str]:
+    if not cluster.local or not devices.on_gpu or devices.virtual_gpus > 1:
+        return {}
+    return divide_gpus(cluster, devices.num_devices, devices.visible_gpus or tuple(range(count_gpus())))
+
+
+def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dict[Task, str]:
+    """Gives each worker GPUs of its own.
+
+    Raises:
+        UsageError: there are too few.
+    """
+    needed = per_worker * cluster.num_workers
+    if needed > len(usable):
+        raise UsageError(
+            f"{counted(cluster.num_workers, 'worker')} with {counted(per_worker, 'GPU')} each need {needed}, and "
+            f"{len(usable)} may be used here. Ask for fewer, or use --device=cpu."
+        )
+    return {
+        Task("worker", index): ",".join(map(str, usable[index * per_worker : (index + 1) * per_worker]))
+        for index in range(cluster.num_workers)
+    }
 
 
 def _is_of(record: Record, cluster: Cluster) -> bool:
@@ -159,3 +235,111 @@ def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[s
     # A started task gets more flags after the user's; this is the first of them.
     roles = [index for index, word in enumerate(words) if word.startswith("--job_name=")]
     return words[: roles[-1]] if roles and (values["local_cluster"] or values["hosts"]) else words
+
+
+def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+    """Runs all tasks of a cluster to their end.
+
+    The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to
+    report it, and what is left then is killed. A signal goes to the leader alone, which may have a record to save.
+
+    Args:
+        cluster: its tasks and their addresses.
+        words: program and arguments of each task; those of ssh, unless the cluster is local.
+        logs: the directory of the logs.
+
+    Raises:
+        ClusterError: a task cannot be started.
+    """
+    raise_on_termination()
+    name = uuid.uuid4().hex[:8]
+    paths = {task: logs / f"{name}-{task.job}-{task.index}.log" for task in cluster.tasks if task != cluster.leader}
+    errors = None if cluster.local else _Copied()
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            files = {task: stack.enter_context(path.open("wb")) for task, path in paths.items()}
+            leaders_stderr = stack.enter_context(errors) if errors else None
+            commands = [
+                subprocesses.Command(
+                    words=words[task],
+                    stdout=files.get(task),
+                    stderr=files.get(task, leaders_stderr),
+                    stdin=subprocess.PIPE,
+                    ends_in_order=task == cluster.leader,
+                    signals_by_stdin=not cluster.local,
+                    patience=functools.partial(_patience, cluster, task),
+                    stopped_seconds=_STOPPED_SECONDS,
+                )
+                for task in cluster.tasks
+            ]
+            ended = subprocesses.supervise(*commands, timeout_seconds=None, grace_seconds=_GRACE_SECONDS)
+    except OSError as error:
+        raise ClusterError(f"The tasks of the cluster cannot be started: {error}.") from error
+    failures, of_leader = [], None
+    for task, exit_info in zip(cluster.tasks, ended, strict=True):
+        status = None if exit_info.was_killed else _status(cluster, exit_info.returncode)
+        of_leader = status if task == cluster.leader else of_leader
+        if status == 0:
+            continue
+        is_unreached = status == _SSH_FAILED and not cluster.local
+        how = dataclasses.replace(exit_info, returncode=status or 0).in_words()
+        if is_unreached:
+            last_line = errors.last_line if errors and task not in paths else _last_line(paths[task])
+            how = f"could not be reached, or the connection to it broke ({last_line or 'ssh gave no reason'})"
+        elif status == _NOT_RUN:
+            how = "was not run, though ssh ended with status 0"
+        failures.append(f"{task} {how}")
+        if task in paths or status not in _REPORTS:  # else the leader has printed its reason
+            warn(failures[-1] + (f"; its output: {paths[task]}" if task in paths and not is_unreached else ""))
+    reported = of_leader in _REPORTS
+    status = ExitStatus(of_leader) if of_leader and reported else ExitStatus.CLUSTER if failures else ExitStatus.OK
+    return Outcome(status, reported, failures)
+
+
+def _status(cluster: Cluster, returncode: int) -> int:
+    """Returns a task's exit status, negative for a signal, from that of its process, which may be an ssh."""
+    if cluster.local:
+        return returncode
+    if returncode in (0, launch_plan.SUCCEEDED_OVER_SSH):
+        return _NOT_RUN if returncode == 0 else 0
+    # A shell adds 128 to the number of a signal.
+    return 128 - returncode if returncode not in _REPORTS and 128 < returncode < _SSH_FAILED else returncode
+
+
+def _patience(cluster: Cluster, task: Task, returncode: int) -> float:
+    """Returns for how many seconds the other tasks may go on after one has ended so."""
+    status = _status(cluster, returncode)
+    if status == 0 and task != cluster.leader:
+        return math.inf
+    return _VERDICT_SECONDS if status == ExitStatus.CLUSTER else _NOTICE_SECONDS
+
+
+def _last_line(output: Path) -> str:
+    """Returns the last line of the output of a task, which has the reason of an ssh that failed."""
+    with contextlib.suppress(OSError):
+        lines = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace").split("\n")
+        return next((one_line(line) for line in reversed(lines) if line.strip()), "")
+    return ""
+
+
+class _Copied:
+    """In a context, copies what is written into a pipe to our stderr. Afterwards `last_line` is what came last."""
+
+    def __enter__(self) -> IO[bytes]:
+        self.last_line = ""
+        read_end, write_end = os.pipe()
+        self._pipe = open(write_end, "wb")
+        self._thread = threading.Thread(target=self._copy, args=(read_end,), daemon=True)
+        self._thread.start()
+        return self._pipe
+
+    def __exit__(self, *error: object) -> None:
+        self._pipe.close()
+        self._thread.join(_COPYING_SECONDS)
+
+    def _copy(self, read_end: int) -> None:
+        with open(read_end, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self.last_line = one_line(line) if line.strip() else self.last_line
+                log(line.rstrip("\r\n"))

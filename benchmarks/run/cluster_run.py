@@ -6,8 +6,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 
-import tensorflow as tf
-
 from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster import cluster_spec
@@ -16,7 +14,6 @@ from benchmarks.cluster.member import ClusterTeam, hello, joined
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.devices import device_plan
-from benchmarks.errors import BenchError
 from benchmarks.graph import run_graph
 from benchmarks.machine.hardware import usable_cores
 from benchmarks.measure.display import Display
@@ -66,25 +63,19 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         description = device_plan.plan(own, shared_on=config.variables.shared_on).description
     manager, limit_seconds = config.variables.variable_update, config.processes.start_timeout_seconds
     with joined(cluster, manager, watchdog, own_devices, limit_seconds) as team:
-        try:
-            agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
-            if cluster.own.job != "ps":
-                fields = {**config.key_fields(), "num_batches": config.length.num_batches}
-                agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries, config.traces)
-            messages = team.agree(hello(agreed, description), 60.0)
-            if config.output.output_format == "text":
-                for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
-                    say(line)
-            if work:
-                work(team)
-                team.end()
-            else:
-                team.serve()
-        except tf.errors.OpError as error:
-            raise team.explain(error) or error from error
-        except BenchError as error:
-            team.leave_message(error)
-            raise
+        agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
+        if cluster.own.job != "ps":
+            fields = {**config.key_fields(), "num_batches": config.length.num_batches}
+            agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries, config.traces)
+        messages = team.agree(hello(agreed, description), 60.0)
+        if config.output.output_format == "text":
+            for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
+                say(line)
+        if work:
+            work(team)
+            team.end()
+        else:
+            team.serve()
     if not work and config.output.output_format == "text":
         say("The other tasks have ended, so this one ends too.")
 

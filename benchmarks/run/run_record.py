@@ -20,6 +20,7 @@ from benchmarks.measure import injected_delay, interleaved_steps
 from benchmarks.measure.run_log import RunLog
 from benchmarks.microbench import device_peak
 from benchmarks.process.sentinel import Death
+from benchmarks.process.signals import signal_in_words
 from benchmarks.record_files import open_store, save
 from models import specs
 from results.measurement import Derived, Measurement, derive
@@ -102,7 +103,7 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
     else:
         by = "a signal or its own failure"
         if death.signal:
-            by = f"signal {death.signal} ({signal.strsignal(death.signal)})"
+            by = signal_in_words(death.signal)
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
     record = record_without_run(config, provenance, status, reason)

@@ -43,7 +43,7 @@ def run_benchmark(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if starts_tasks or leads:  # who leads sends the record
         trackers.require(resolved.output.trackers)
     if starts_tasks:
-        return cluster_launch.launch_cluster(resolved, values, command, count_gpus, keeps_record=True)
+        return cluster_launch.launch_cluster(resolved, values, command, count_gpus, saves_record=True)
     return runner.run(resolved, cluster_launch.command_of_user(command, values))
 
 

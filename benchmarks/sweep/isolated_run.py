@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import shutil
 import signal
@@ -23,7 +24,8 @@ from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance, of_this_run
 from benchmarks.measure import interleaved_steps
 from benchmarks.outside_text import whole_number
-from benchmarks.process import sentinel, silence, subprocesses
+from benchmarks.process import sentinel, subprocesses
+from benchmarks.process.signals import signal_in_words
 from benchmarks.record_files import open_store, save
 from benchmarks.run.run_record import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
@@ -94,14 +96,14 @@ class CellRunner:
                 stdout=stdout,
                 stderr=log,
                 first_to_be_killed=True,
-                variables={**sentinel.recorded_by_parent(), **(end.variables() if end else {})},
+                variables={**sentinel.RECORDED_BY_PARENT, **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
-                ends_all=lambda: interleaved_steps.waited_in_vain(_tail(log)),
+                patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(_tail(log)) else math.inf,
                 waits=lambda: interleaved_steps.waits_for_other(_tail(log)),
             )
 
     def record_of(
-        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.Ended, before: IO[bytes], killed: str
+        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.ExitInfo, before: IO[bytes], killed: str
     ) -> Record:
         """Returns the record of a process that ended or was killed; stores it unless the process did.
 
@@ -213,7 +215,7 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell]) -> list[R
             ended = subprocesses.supervise(*commands, timeout_seconds=limit)
         except OSError as error:
             return [runner.could_not_start(cell, error) for runner, cell in zip(runners, cells, strict=True)]
-        in_vain = any(command.ends_all() for command in commands)
+        in_vain = any(interleaved_steps.waited_in_vain(_tail(command.stderr)) for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
         killed = (
             "because the run beside it waited in vain for its time slice" if in_vain else f"after {limit:g} s{flag}"
@@ -289,15 +291,15 @@ def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:
     return last
 
 
-def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: str) -> tuple[Status, str]:
+def _what_happened(cell: Cell, ended: subprocesses.ExitInfo, output: str, killed: str) -> tuple[Status, str]:
     """Returns how a process ended that left no record, with its last lines of output."""
     lines = [line for line in output.splitlines() if line.strip()]
     last_output = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.was_silent:
         return Status.TIMEOUT, (
-            f"Killed because it neither computed nor wrote anything for {silence.SILENT_SECONDS:g} s while it started "
-            f"(it may be stopped), and the run beside it waited for it.{last_output}"
+            f"Killed because it neither computed nor wrote anything for {subprocesses.SILENT_SECONDS:g} s while it "
+            f"started (it may be stopped), and the run beside it waited for it.{last_output}"
         )
     if ended.timed_out:
         return Status.TIMEOUT, f"Killed {killed} without finishing.{last_output}"
@@ -318,7 +320,6 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
             reason = out_of_memory(by, cell.config.workload, cell.config.devices)
         return Status.OUT_OF_MEMORY, f"{reason}{last_output}"
     if ended.returncode < 0:
-        name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""
-        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{last_output}"
+        return Status.CRASH, f"Ended by {signal_in_words(-ended.returncode)}{hint}.{last_output}"
     return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{last_output}"

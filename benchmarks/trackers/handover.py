@@ -5,21 +5,21 @@ A tracker's server may be down, slow or hang, so each process has a time limit, 
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import importlib
 import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.console import progress, warn
-from benchmarks.errors import Terminated
-from benchmarks.process import signals
-from benchmarks.process.subprocesses import RUN_BENCH, give_way
+from benchmarks.errors import Terminated, headline
+from benchmarks.process import signals, subprocesses
+from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.trackers.tracker_list import Kind, Targets
 from results.masking import without_secrets
 from results.record import Record
@@ -31,20 +31,15 @@ STOPPED_SECONDS = 10.0
 # For each record beside the first.
 _MORE_SECONDS = 5.0
 _TAIL_BYTES = 65536  # of its messages, whose last line says why it failed
-# Set for a run whose parent sends its record.
-_SENT_BY_PARENT = "CNN_BENCH_SENT_BY_PARENT"
-
-
-def sent_by_parent() -> Mapping[str, str]:
-    """Returns the variables of a child whose record this process sends."""
-    return {_SENT_BY_PARENT: "1"}
+# Variables of a child whose record this process sends.
+SENT_BY_PARENT = {"CNN_BENCH_SENT_BY_PARENT": "1"}
 
 
 def send_of_run(
     record: Record, targets: Targets, stored_in: Sequence[Path], announce: Callable[[str], None], limit_seconds: float
 ) -> None:
     """Sends the record of this run, unless its parent does. A signal ends only that: the record is stored."""
-    if _SENT_BY_PARENT in os.environ:
+    if SENT_BY_PARENT.keys() & os.environ.keys():
         return
     try:
         with signals.raised_once():
@@ -87,7 +82,9 @@ def send(
             announce(f"{kind.title}, {where}")
         else:
             all_sent = False
-            missing = _of(len(records) - len(places), len(records))
+            missing = "the run was not sent"
+            if len(records) > 1:
+                missing = f"{len(records) - len(places)} of {len(records)} runs were not sent"
             warn(f"{kind.title}: {missing}: {why}. {_later({kind: target}, records, stored_in)}")
     return all_sent
 
@@ -98,39 +95,59 @@ def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: flo
     Raises:
         OSError: no process can be started.
     """
-    job = json.dumps({"package": kind.package, "target": target})
     path = os.pathsep.join([str(RUN_BENCH.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with tempfile.TemporaryFile() as places, tempfile.TemporaryFile() as messages:
-        process = subprocess.Popen(
+    with contextlib.ExitStack() as stack:
+        job, places, messages = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        lines = [json.dumps({"package": kind.package, "target": target})]
+        lines += [record.cleaned().to_json() for record in records]
+        job.write("\n".join(lines).encode())
+        job.seek(0)
+        command = subprocesses.Command(
             # Without the working directory, where files may have the names of the libraries.
-            [sys.executable, "-P", "-m", "benchmarks.trackers.send"],
-            stdin=subprocess.PIPE,
+            words=[sys.executable, "-P", "-m", __name__],
+            stdin=job.fileno(),
             stdout=places,
             stderr=messages,
-            env={**dict(kind.variables), **os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-            preexec_fn=functools.partial(give_way, os.getpid()),
+            first_to_be_killed=True,
+            variables={**{name: os.environ.get(name, value) for name, value in kind.variables}, "PYTHONPATH": path},
         )
-        text = "\n".join([job, *(record.cleaned().to_json() for record in records)])
-        try:
-            process.communicate(text.encode(), timeout=limit_seconds)
-            why = f"its process ended with status {process.returncode}"
-            messages.seek(0, os.SEEK_END)
-            messages.seek(max(0, messages.tell() - _TAIL_BYTES))
-            lines = [line for line in messages.read().decode(errors="replace").splitlines() if line.strip()]
-            why = (lines or [why])[-1]
-        except subprocess.TimeoutExpired:
-            why = f"it took longer than {limit_seconds:g} s"
-        finally:
-            if process.poll() is None:  # with what the library has started
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        (ended,) = subprocesses.supervise(command, timeout_seconds=limit_seconds)
+        why = f"it took longer than {limit_seconds:g} s"
+        if not ended.timed_out:
+            messages.seek(max(0, os.fstat(messages.fileno()).st_size - _TAIL_BYTES))
+            printed = [line for line in messages.read().decode(errors="replace").splitlines() if line.strip()]
+            why = (printed or [f"its process {ended.in_words()}"])[-1]
         places.seek(0)
         return places.read().decode(errors="replace").splitlines(), one_line(without_secrets([why])[0])
 
 
-def _of(missing: int, total: int) -> str:
-    return "the run was not sent" if total == 1 else f"{missing} of {total} runs were not sent"
+def main() -> str | None:
+    """Sends records to one tracker, in the process that `send` starts, and returns why the first one failed.
+
+    The first line of stdin is a JSON object with the tracker's `package` and its `target`; each other line is a record.
+    Each record that was sent is a line of stdout: where it can be seen. None: all were sent.
+    """
+    from benchmarks.trackers.tracked_run import tracked  # here, since it imports pandas
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once, without a traceback
+    failed = []
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as places:
+        os.dup2(2, 1)  # where libraries print
+        try:
+            job = json.loads(sys.stdin.buffer.readline())
+            tracker = importlib.import_module(f"benchmarks.trackers.to_{job['package']}")
+        except Exception as error:  # of any library
+            return _in_words(error)
+        for line in sys.stdin.buffer:
+            try:
+                print(one_line(tracker.send(tracked(Record.from_json(line)), job["target"])), file=places, flush=True)
+            except Exception as error:  # the others can be sent
+                failed.append(_in_words(error))
+    return failed[0] if failed else None
+
+
+def _in_words(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {headline(error)}")
 
 
 def _later(named: Mapping[Kind, str], records: Sequence[Record], stored_in: Sequence[Path]) -> str:
@@ -139,3 +156,7 @@ def _later(named: Mapping[Kind, str], records: Sequence[Record], stored_in: Sequ
     flags = [f"--{kind.flag}={target}" for kind, target in named.items()]
     words = without_secrets([*map(str, stored_in), *which, *flags])
     return f"What is stored can be sent later: report {shlex.join(words)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

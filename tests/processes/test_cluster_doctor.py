@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -21,31 +20,19 @@ CPU = ("--device=cpu", "--num_gpus=1")
 SECONDS = 300.0
 
 
-@pytest.fixture(scope="module")
-def measured() -> Any:
-    """What two workers have measured under a clock that counts bytes."""
+@pytest.mark.slow
+def test_what_two_workers_measure_is_what_it_claims_to_be() -> None:
+    """Under a clock that counts bytes."""
     command = [sys.executable, "-m", "tests.processes.linked_workers"]
     done = subprocess.run(command, cwd=ROOT, env=USER_ENVIRONMENT, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-@pytest.mark.slow
-def test_bandwidth_is_that_of_the_named_direction(measured: Any) -> None:
+    measured = json.loads(done.stdout)
     round_trip, *rates = measured["link"]
     assert rates == pytest.approx(linked_workers.RATES, rel=0.01)
     assert 0 < round_trip < 4096 / min(linked_workers.RATES), "a few hundred bytes, and no tensor"
-
-
-@pytest.mark.slow
-def test_the_whole_tensor_crosses_in_the_named_direction(measured: Any) -> None:
     for times, sent in zip(linked_workers.CARRIED_TIMES, measured["sent_bytes"], strict=True):
-        assert 0 <= sent - times * linked_workers.CARRIED_BYTES < 2**20
-
-
-@pytest.mark.slow
-def test_every_hop_of_a_round_trip_is_taken(measured: Any) -> None:
-    assert measured["additions"] == measured["received"] == 2 * linked_workers.ROUND_TRIPS
+        assert 0 <= sent - times * linked_workers.CARRIED_BYTES < 2**20, "the whole tensor crosses in that direction"
+    assert measured["additions"] == measured["received"] == 2 * linked_workers.ROUND_TRIPS, "every hop is taken"
 
 
 @pytest.mark.row("S2.6")
@@ -77,10 +64,3 @@ def test_tasks_that_are_started_by_hand(start_cluster: StartCluster) -> None:
     assert sum(line.startswith(("ps 0      worker", "worker 0  worker 1")) for line in lines) == 3
     assert "gradients of ResNet-50" in lines[-1]
     assert "worker 0 measures" in tasks.text("worker 1") and "GB/s" not in tasks.text("worker 1")
-
-
-@pytest.mark.rotates
-def test_a_task_that_is_missing_is_named(start_cluster: StartCluster) -> None:
-    tasks = start_cluster("doctor", *CPU, "--start_timeout_seconds=2", order=("worker 0", "ps 0"))
-    assert set(tasks.statuses(SECONDS).values()) == {6}
-    assert f"worker 1 ({tasks.addresses['worker 1']})" in tasks.text("worker 0")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.cluster import launch_plan, launcher
+from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.errors import ClusterError, ExitStatus
+from benchmarks.run import cluster_launch
 from tests.support.commands import ROOT, USER_ENVIRONMENT
 
 SECONDS = 120.0
@@ -39,16 +41,19 @@ class Tasks:
         self._pids = directory / "pids"
         self._pids.mkdir()
 
-    def command(self, scripts: Mapping[str, str]) -> launcher.Command:
+    def words(self, scripts: Mapping[str, str], cluster: Cluster) -> dict[Task, list[str]]:
         mark = MARK.format(pids=self._pids)
+        return {
+            task: [sys.executable, "-Sc", f"mark = {mark!r}\n{mark}\n{scripts.get(str(task), 'pass')}"]
+            for task in cluster.tasks
+        }
 
-        def command(task: Task, cluster: Cluster) -> Sequence[str]:
-            return [sys.executable, "-Sc", f"mark = {mark!r}\n{mark}\n{scripts.get(str(task), 'pass')}"]
-
-        return command
+    def outcome(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> cluster_launch.Outcome:
+        cluster = launch_plan.on_this_host(text)
+        return cluster_launch.launch(cluster, self.words(scripts, cluster), self.logs)
 
     def run(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> ExitStatus:
-        return launcher.launch(launch_plan.on_this_host(text), self.command(scripts), self.logs).status
+        return self.outcome(scripts, text).status
 
     def have_begun(self, count: int) -> None:
         """Waits for so many processes."""
@@ -92,12 +97,8 @@ def test_all_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFixt
     logs = {path.name.partition("-")[2]: path.read_text() for path in tasks.logs.iterdir()}
     assert logs == {"ps-0.log": "out\nerr\n", "worker-1.log": "out\nerr\n"}
     assert tasks.alive() == []
-
-
-def test_the_logs_of_two_runs_are_kept(tasks: Tasks) -> None:
-    for _ in range(2):
-        assert tasks.run({}, "worker:2") == ExitStatus.OK
-    assert len(list(tasks.logs.iterdir())) == 2
+    assert tasks.run({}, "worker:2") == ExitStatus.OK
+    assert len(list(tasks.logs.iterdir())) == 3, "the logs of both runs are kept"
 
 
 def test_a_leader_that_fails_gives_its_status(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
@@ -108,20 +109,12 @@ def test_a_leader_that_fails_gives_its_status(tasks: Tasks, capfd: pytest.Captur
     assert tasks.alive() == []
 
 
-def test_another_that_is_killed_is_a_failure_of_the_cluster(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tasks.run({"worker 1": "os.kill(os.getpid(), signal.SIGKILL)"}) == ExitStatus.CLUSTER
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("run_bench: worker 1 was killed by SIGKILL; its output: ")
-
-
-def test_a_leader_that_is_killed_is_one_as_well(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tasks.run({"worker 0": "os.kill(os.getpid(), signal.SIGKILL)"}) == ExitStatus.CLUSTER
-    assert capfd.readouterr().err == "run_bench: worker 0 was killed by SIGKILL\n"
-
-
-def test_a_signal_without_a_name_is_reported_by_number(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tasks.run({"worker 1": "os.kill(os.getpid(), signal.SIGRTMIN + 1)"}) == ExitStatus.CLUSTER
-    assert f"worker 1 was killed by signal {signal.SIGRTMIN + 1}; its output: " in capfd.readouterr().err
+@pytest.mark.parametrize(("victim", "where"), [("worker 1", "; its output: "), ("worker 0", "\n")])
+def test_one_that_is_killed_is_a_failure_of_the_cluster(
+    tasks: Tasks, capfd: pytest.CaptureFixture[str], victim: str, where: str
+) -> None:
+    assert tasks.run({victim: "os.kill(os.getpid(), signal.SIGKILL)"}) == ExitStatus.CLUSTER
+    assert capfd.readouterr().err.startswith(f"run_bench: {victim} ended by signal 9 (Killed){where}")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +127,7 @@ def test_a_signal_without_a_name_is_reported_by_number(tasks: Tasks, capfd: pyte
 def test_who_does_not_notice_that_another_has_failed_is_killed(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stays: str, fails: str
 ) -> None:
-    monkeypatch.setattr(launcher, "_NOTICE_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 0.5)
     status = tasks.run({stays: WITH_CHILD, fails: "sys.exit(4)"})
     assert status == (ExitStatus.RUN_FAILED if fails == "worker 0" else ExitStatus.CLUSTER)
     said = capfd.readouterr().err.splitlines()
@@ -153,7 +146,7 @@ def test_who_notices_in_time_is_not_killed(tasks: Tasks, capfd: pytest.CaptureFi
 def test_a_leader_with_the_status_of_another_verb_has_not_reported(tasks: Tasks) -> None:
     """1 is Python's own status of an exception, as well as that of a regression."""
     for status in (1, 3, 77):
-        outcome = launcher.launch(TWO_WORKERS, tasks.command({"worker 0": f"sys.exit({status})"}), tasks.logs)
+        outcome = tasks.outcome({"worker 0": f"sys.exit({status})"})
         assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
         assert outcome.failures == [f"worker 0 ended with status {status}"]
 
@@ -161,71 +154,46 @@ def test_a_leader_with_the_status_of_another_verb_has_not_reported(tasks: Tasks)
 def test_who_stays_after_others_have_reported_a_loss_is_killed_sooner(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "_NOTICE_SECONDS", 1e9)
-    monkeypatch.setattr(launcher, "_VERDICT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 1e9)
+    monkeypatch.setattr(cluster_launch, "_VERDICT_SECONDS", 0.5)
     assert tasks.run({"ps 0": "sys.exit(6)", "worker 0": "sys.exit(6)", "worker 1": STAY}) == ExitStatus.CLUSTER
     assert "worker 1 did not end, and was killed" in capfd.readouterr().err
-    assert launcher._VERDICT_SECONDS < 60 - 18 - 15, "the others need 18 s to notice, and 15 s to end"
+    assert cluster_launch._VERDICT_SECONDS < 60 - 18 - 15, "the others need 18 s to notice, and 15 s to end"
 
 
 @pytest.mark.parametrize("stopped", ["ps 0", "worker 0", "worker 1"])
 def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stopped: str
 ) -> None:
-    monkeypatch.setattr(launcher, "_STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_STOPPED_SECONDS", 0.5)
     scripts = {**dict.fromkeys(map(str, TWO_WORKERS.tasks), STAY), stopped: "os.kill(os.getpid(), signal.SIGSTOP)"}
-    outcome = launcher.launch(TWO_WORKERS, tasks.command(scripts), tasks.logs)
+    outcome = tasks.outcome(scripts)
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
     assert f"{stopped} was stopped, and then killed" in outcome.failures
     assert f"run_bench: {stopped} was stopped, and then killed" in capfd.readouterr().err
     assert tasks.alive() == []
 
 
-def test_a_task_that_goes_on_is_not_stopped() -> None:
-    process = subprocess.Popen([sys.executable, "-Sc", "import time; time.sleep(60)"])
-    task = launcher.Started(Task("worker", 1), process, None, over_ssh=False)
-    try:
-        for number, stopped in [(signal.SIGCONT, False), (signal.SIGSTOP, True), (signal.SIGCONT, False)]:
-            process.send_signal(number)
-            wait_until(lambda stopped=stopped: task.is_stopped() == stopped)
-            assert task.is_stopped() == stopped, "asking does not change the answer"
-    finally:
-        process.kill()
-    process.wait(SECONDS)
-    assert not task.is_stopped()
-
-
-def test_what_a_task_has_left_behind_is_killed(tasks: Tasks) -> None:
-    begun = f"\nwhile len(os.listdir({str(tasks._pids)!r})) < 3: time.sleep(0.01)"
-    assert tasks.run({"worker 1": CHILD + begun}, "worker:2") == ExitStatus.OK
-    assert tasks.alive() == []
-
-
-def test_a_program_that_cannot_be_started_leaves_nobody(tasks: Tasks) -> None:
-    stay = tasks.command({"ps 0": STAY, "worker 0": STAY})
-
-    def command(task: Task, cluster: Cluster) -> Sequence[str]:
-        if task == Task("worker", 1):
-            tasks.have_begun(2)
-            return ["/no/such/program"]
-        return stay(task, cluster)
-
+def test_a_program_that_cannot_be_started_is_named(tasks: Tasks) -> None:
     with pytest.raises(ClusterError, match=r"cannot be started: .*/no/such/program"):
-        launcher.launch(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
-    assert tasks.alive() == []
+        cluster_launch.launch(TWO_WORKERS, dict.fromkeys(TWO_WORKERS.tasks, ["/no/such/program"]), tasks.logs)
 
 
 LAUNCHER = """
-import pathlib, signal, sys
-sys.path.insert(0, {root!r})
-from benchmarks.cluster import launch_plan, launcher
+import json, pathlib, signal, sys
+from benchmarks.cluster import launch_plan
 from benchmarks.errors import Terminated
+from benchmarks.run import cluster_launch
 signal.signal(signal.SIGINT, signal.default_int_handler)
-scripts = {scripts!r}
-def command(task, cluster):
-    return [sys.executable, "-Sc", scripts[str(task)]]
+over_ssh, words, logs = sys.argv[1:]
+cluster = launch_plan.on_this_host("ps:1,worker:2")
+if over_ssh:
+    cluster = launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000)
+words = dict(zip(cluster.tasks, json.loads(words), strict=True))
+if over_ssh:
+    words = {task: launch_plan.over_ssh(task, cluster, its_words) for task, its_words in words.items()}
 try:
-    launcher.launch(launch_plan.on_this_host("ps:1,worker:2"), command, pathlib.Path({logs!r}))
+    cluster_launch.launch(cluster, words, pathlib.Path(logs))
 except Terminated:
     sys.exit(143)
 except KeyboardInterrupt:
@@ -241,74 +209,50 @@ signal.signal(signal.SIGINT, keep)
 """
 
 
+def signalled_launcher(
+    tasks: Tasks, scripts: Mapping[str, str], cluster: Cluster, begun: int, how: str, keep: str = KEEP
+) -> tuple[int, str, str]:
+    """Returns status, stdout and stderr of a process that starts a cluster, and gets a signal once all have begun."""
+    words_of_task = tasks.words(scripts, cluster)
+    words_of_task[cluster.leader][-1] = keep + words_of_task[cluster.leader][-1]
+    words = json.dumps(list(words_of_task.values()))
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, "" if cluster.local else "over ssh", words, str(tasks.logs)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        tasks.have_begun(begun)
+        process.send_signal(getattr(signal, how))
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+    return process.returncode, stdout, stderr
+
+
 @pytest.mark.fault(
     "R5", "SIGTERM, SIGINT or kill -9 of the process that started a local cluster", survives="no task is left"
 )
 @pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
 def test_all_tasks_end_with_the_launcher(tasks: Tasks, how: str, status: int) -> None:
-    command = tasks.command({"ps 0": WITH_CHILD, "worker 0": STAY, "worker 1": STAY})
-    started = {str(task): command(task, TWO_WORKERS)[-1] for task in TWO_WORKERS.tasks}
-    started["worker 0"] = KEEP + started["worker 0"]
-    program = LAUNCHER.format(root=str(ROOT), scripts=started, logs=str(tasks.logs))
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        tasks.have_begun(4)
-        launcher.send_signal(getattr(signal, how))
-        stdout, stderr = launcher.communicate(timeout=SECONDS)
-    finally:
-        launcher.kill()
-        launcher.wait(SECONDS)
-    assert (launcher.returncode, stderr) == (status, "")
-    assert stdout == ("" if how == "SIGKILL" else f"kept after {how}\n"), "the leader may have something to keep"
-    # A kill gives no time to end what a task has started itself.
-    expected = 1 if how == "SIGKILL" else 0
-    left = tasks.alive(expected)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert len(left) <= expected
-
-
-INTERRUPT_FORK = """
-import os, signal, time
-count = 0
-def interrupt():
-    global count
-    count += 1
-    while count == {count} > len(os.listdir({pids!r})):
-        time.sleep(0.01)
-    if count == {count}:
-        os.kill(os.getpid(), signal.{how})
-os.register_at_fork(after_in_parent=interrupt)
-"""
-
-
-@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_signal_that_comes_while_a_task_is_forked_is_not_lost(
-    tasks: Tasks, how: str, status: int, count: int
-) -> None:
-    """The first one is the parameter server, the second the leader, which is told if it is there."""
-    command = tasks.command(dict.fromkeys(["ps 0", "worker 0", "worker 1"], STAY))
-    started = {str(task): command(task, TWO_WORKERS)[-1] for task in TWO_WORKERS.tasks}
-    started["worker 0"] = KEEP + started["worker 0"]
-    hook = INTERRUPT_FORK.format(count=count, how=how, pids=str(tasks._pids))
-    program = LAUNCHER.format(root=str(ROOT), scripts=started, logs=str(tasks.logs))
-    command_line = [sys.executable, "-c", hook + program]
-    done = subprocess.run(command_line, capture_output=True, text=True, timeout=SECONDS)
-    assert (done.returncode, done.stderr) == (status, "") and tasks.alive() == []
-    assert done.stdout == (f"kept after {how}\n" if count == 3 else "")
+    scripts = {"ps 0": WITH_CHILD, "worker 0": STAY, "worker 1": STAY}
+    kept = "" if how == "SIGKILL" else f"kept after {how}\n"
+    ended = signalled_launcher(tasks, scripts, TWO_WORKERS, 4, how)
+    assert ended == (status, kept, ""), "the leader may have something to keep"
+    assert tasks.alive() == []
 
 
 TERMINATED = """
 import sys
 sys.path.insert(0, {root!r})
-from benchmarks.cluster import launcher
 from benchmarks.errors import Terminated
+from benchmarks.run import cluster_launch
 def run(*arguments):
     raise Terminated
-launcher.run = run
+cluster_launch.launch = run
 import run_bench
 sys.exit(run_bench.main())
 """
@@ -326,3 +270,116 @@ def test_a_launcher_that_is_terminated_says_so_by_its_status(tmp_path: Path) -> 
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == ExitStatus.TERMINATED
+
+
+# Over ssh, which runs its command on this host here.
+
+UNREACHED = "could not be reached, or the connection to it broke"
+TWO_HOSTS = launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000)
+# As OpenSSH's client: the last word is the command, the one before it the host.
+RUNS_IT = '#!/bin/sh\nfor word; do host=$last; last=$word; done\n{before}exec sh -c "$last"\n'
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program in place of ssh."""
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(RUNS_IT.format(before=""))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program
+
+
+def over_ssh(tasks: Tasks, scripts: dict[str, str]) -> cluster_launch.Outcome:
+    words = tasks.words(scripts, TWO_HOSTS).items()
+    over = {task: launch_plan.over_ssh(task, TWO_HOSTS, its_words) for task, its_words in words}
+    return cluster_launch.launch(TWO_HOSTS, over, tasks.logs)
+
+
+@pytest.mark.row("S2.3")
+def test_tasks_that_end_well_are_a_success(tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    speak = "print(os.getcwd(), flush=True)"
+    assert over_ssh(tasks, {"worker 0": speak, "worker 1": speak}) == cluster_launch.Outcome(ExitStatus.OK, True, [])
+    assert capfd.readouterr().out == f"{Path.cwd()}\n"
+    assert tasks.alive() == []
+
+
+@pytest.mark.fault(
+    "R16", "hosts and commands that are handed to ssh", survives="no word but the suite's own can be an option"
+)
+def test_no_word_for_ssh_is_an_option_but_ours() -> None:
+    words = launch_plan.over_ssh(Task("worker", 1), TWO_HOSTS, ["true"])
+    end = words.index("--")
+    assert words[0] == "ssh" and words[end + 1] == "host_1" and len(words) == end + 3
+    assert words[1:end:2] == ["-o"] * 4
+    names = {word.partition("=")[0] for word in words[2:end:2]}
+    assert names == {"BatchMode", "ConnectTimeout", "ServerAliveInterval", "ServerAliveCountMax"}
+
+
+def test_an_ssh_that_ends_well_and_runs_nothing_is_a_failure(
+    tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ssh.write_text("#!/bin/sh\nexit 0\n")
+    outcome = over_ssh(tasks, {})
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert outcome.failures == [f"worker {n} was not run, though ssh ended with status 0" for n in (0, 1)]
+    assert "run_bench: worker 0 was not run, though ssh ended with status 0\n" in capfd.readouterr().err
+
+
+def test_a_host_that_cannot_be_reached_is_named(tasks: Tasks, ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 0.5)
+    ssh.write_text(RUNS_IT.format(before='[ "$host" = host_1 ] && exit 255\n'))
+    outcome = over_ssh(tasks, {"worker 0": "time.sleep(60)"})
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert outcome.failures[0] == "worker 0 did not end, and was killed"
+    assert outcome.failures[1] == f"worker 1 {UNREACHED} (ssh gave no reason)"
+
+
+def test_the_last_words_of_each_ssh_are_quoted(tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ssh.write_text(RUNS_IT.format(before='printf "banner\\nssh: $host refused\\n\\n" >&2\nexit 255\n'))
+    outcome = over_ssh(tasks, {})
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert outcome.failures == [f"worker {n} {UNREACHED} (ssh: host_{n} refused)" for n in (0, 1)]
+    errors = capfd.readouterr().err
+    assert "banner\n" in errors, "what the leader's ssh prints is shown as well"
+    assert all(f"run_bench: {failure}\n" in errors for failure in outcome.failures), "no log has to be read"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "reported", "how"),
+    [
+        ("sys.exit(5)", ExitStatus.DATA, True, "ended with status 5"),
+        ("sys.exit(1)", ExitStatus.CLUSTER, False, "ended with status 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ExitStatus.CLUSTER, False, "ended by signal 9 (Killed)"),
+    ],
+)
+def test_the_leaders_end_comes_through(
+    tasks: Tasks, ssh: Path, script: str, status: ExitStatus, reported: bool, how: str
+) -> None:
+    assert over_ssh(tasks, {"worker 0": script}) == cluster_launch.Outcome(status, reported, [f"worker 0 {how}"])
+
+
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_the_launcher_waits_for_the_record_of_a_leader_elsewhere(
+    tasks: Tasks, ssh: Path, how: str, status: int
+) -> None:
+    keeps = KEEP.replace("print(", "import time; time.sleep(1); print(")
+    ended = signalled_launcher(tasks, {"worker 0": STAY, "worker 1": STAY}, TWO_HOSTS, 2, how, keeps)
+    assert ended == (status, f"kept after {how}\n", "")
+    assert tasks.alive() == []
+
+
+def test_a_task_that_ignores_the_end_of_the_connection_is_killed(
+    tasks: Tasks, ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_plan, "_WATCHED", launch_plan._WATCHED.replace("sleep 30", "sleep 0.2"))
+    ignores = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); print('begun', flush=True); {STAY}"
+    worker = Task("worker", 1)
+    words = launch_plan.over_ssh(worker, TWO_HOSTS, tasks.words({"worker 1": ignores}, TWO_HOSTS)[worker])
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as connection:
+        assert connection.stdin is not None and connection.stdout is not None
+        assert connection.stdout.readline() == "begun\n"
+        connection.stdin.close()
+        assert connection.wait(SECONDS) == 128 + signal.SIGKILL
+    wait_until(lambda: tasks.alive() == [])

@@ -43,7 +43,7 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, tasks: str, manager: s
     assert failed["status"] == "crash"
     measurement = record["measurement"]
     assert (record["status"], measurement["restarts"]) == ("ok", 1)
-    assert any("worker 1 was killed by SIGKILL" in warning for warning in record["warnings"])
+    assert any("worker 1 ended by signal 9 (Killed)" in warning for warning in record["warnings"])
     trained = measurement["steps_before"] + len(measurement["warmup_losses"]) + len(measurement["losses"])
     assert 0 < measurement["steps_before"] and trained == 3 + 40
     assert tf.train.latest_checkpoint(str(tmp_path / "train")).endswith(f"model.ckpt-{trained}")

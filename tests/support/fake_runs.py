@@ -17,7 +17,7 @@ from benchmarks.config.config import Config
 from benchmarks.machine import provenance
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure.interleaved_steps import TimeSlices
-from benchmarks.process.subprocesses import Command, Ended
+from benchmarks.process.subprocesses import Command, ExitInfo
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from results.store import Store
@@ -72,7 +72,7 @@ class FakeRuns:
         self.started: list[FakeRun] = []
         self._behave = behave
 
-    def __call__(self, *commands: Command, timeout_seconds: float | None) -> list[Ended]:
+    def __call__(self, *commands: Command, timeout_seconds: float | None) -> list[ExitInfo]:
         runs = [FakeRun(command.words, _turns(command)) for command in commands]
         self.started += runs
         if len(runs) == 1:  # in this thread, which alone receives signals
@@ -80,7 +80,7 @@ class FakeRuns:
         with ThreadPoolExecutor(len(runs)) as threads:
             return list(threads.map(self._run, runs, commands))
 
-    def _run(self, run: FakeRun, command: Command) -> Ended:
+    def _run(self, run: FakeRun, command: Command) -> ExitInfo:
         with contextlib.ExitStack() as stack:
             for end in command.hands_over:
                 stack.callback(end.close)
@@ -90,10 +90,10 @@ class FakeRuns:
         if isinstance(found, Record):
             run.leave(found)
             command.stderr.write(found.reason.encode())
-            return Ended(0, timed_out=False, out_of_memory=False, seconds=1.0)
+            return ExitInfo(0, timed_out=False, out_of_memory=False, seconds=1.0)
         command.stdout.write(found.stdout.encode())
         command.stderr.write(found.stderr.encode())
-        return Ended(found.returncode, found.timed_out, found.out_of_memory, seconds=1.0)
+        return ExitInfo(found.returncode, found.timed_out, found.out_of_memory, seconds=1.0)
 
 
 def _turns(command: Command) -> TimeSlices | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.errors import ExitStatus
-from benchmarks.process.subprocesses import Ended
+from benchmarks.process.subprocesses import ExitInfo
 from results.record import Status
 from tests.support.records import make_record
 from tools.peers import __main__ as peers
@@ -187,7 +187,7 @@ def test_times_are_of_the_process_or_up_to_the_first_measured_step(
     monkeypatch.setattr(comparison, "rows", lambda: [row])
     run = sides.subprocesses.supervise
 
-    def timed(*commands: object, timeout_seconds: float | None) -> list[Ended]:
+    def timed(*commands: object, timeout_seconds: float | None) -> list[ExitInfo]:
         return [dataclasses.replace(each, seconds=7.0) for each in run(*commands, timeout_seconds=timeout_seconds)]
 
     monkeypatch.setattr(sides.subprocesses, "supervise", timed)

@@ -63,7 +63,7 @@ def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str
         cluster,
         "parameter_server",
         target=target,
-        rendezvous=Rendezvous(target, cluster.own, cluster.leader, server_config),
+        rendezvous=Rendezvous(target, cluster.own, cluster.leader),
         watcher=Watcher({}, lambda lost: None, probe=GrpcProbe(), replies={}),
         watchdog=Watchdog(show=lambda error: None),
     )

@@ -93,15 +93,15 @@ def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, mon
         (["cluster"], "cluster takes the word show: run_bench.py cluster show --cluster_spec="),
         (["cluster", "list"], "cluster takes the word show, and not 'list'"),
         (["cluster", "show"], "Nothing names a cluster, so a run is one process: pass --worker_hosts"),
-        (
-            ["cluster", "show", SPEC, "--job_name=wk"],
-            "the cluster has no wk: add its address with --cluster_spec, or name",
-        ),
-        (["cluster", "show", "--worker_hosts=a:1,a:1"], "worker 0 and worker 1 have the same address a:1"),
-        (["--cluster_spec=wk|a:1", "--job_name=wk"], "has the job 'wk', and a run knows only ps, worker, controller."),
         (["server"], "server starts one task of a cluster: name it"),
         (["server", "--cluster_spec=local|localhost:2222"], "but not which of its tasks this is: add --job_name"),
         (["server", "--local_cluster=worker:2"], "server starts one task of a cluster: name it"),
+        (["--variable_update=distributed_replicated"], "--local_cluster=ps:1,worker:2"),
+        (["--local_cluster=worker:2", "--variable_update=replicated"], "collective_all_reduce"),
+        (["--local_cluster=worker:2"], "this cluster has none"),
+        (["--local_cluster=ps:1,worker:2", "--variable_update=collective_all_reduce"], "no use for parameter servers"),
+        (["--hosts=a,b"], "--ssh"),
+        (["--local_cluster=worker:2", "--hosts=a,b", "--ssh"], "give one of them"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(run_bench: RunBench, words: list[str], sentence: str) -> None:

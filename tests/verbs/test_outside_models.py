@@ -432,7 +432,12 @@ def breaks_memory():
         ("stays", 0, ""),
         ("breaks_what_is_shared", 0, "loud"),
         ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),
-        ("breaks_memory", 2, "the model cannot be built: its process ended with SIGSEGV. The whole output: "),
+        ("recurses", 2, "the model cannot be built: RecursionError"),
+        (
+            "breaks_memory",
+            2,
+            "the model cannot be built: its process ended by signal 11 (Segmentation fault). The whole",
+        ),
     ],
 )
 def test_a_model_neither_ends_nor_holds_the_process(

@@ -128,7 +128,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     values = flag.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values
     run = subprocesses.supervise
 
-    def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
+    def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.ExitInfo]:
         hangs = "--batch_size=5" in command.words  # the others may be slow
         return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
@@ -320,11 +320,11 @@ def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
 def test_endless_output_is_a_row_and_not_a_full_disk(
     sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
+    def run(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.ExitInfo]:
         for file in (command.stdout, command.stderr):
             assert file is not None
             file.write(b"y\n" * 2**20)
-        return [subprocesses.Ended(-signal.SIGKILL, False, False, 1.0, wrote_too_much=True)]
+        return [subprocesses.ExitInfo(-signal.SIGKILL, False, False, 1.0, wrote_too_much=True)]
 
     monkeypatch.setattr(subprocesses, "supervise", run)
     assert sweep("--batch_size=8").status == ExitStatus.RUN_FAILED
@@ -380,7 +380,7 @@ def test_a_process_that_is_refused_is_a_row(
 ) -> None:
     run = subprocesses.supervise
 
-    def refuse(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
+    def refuse(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.ExitInfo]:
         if "--batch_size=2" in command.words:
             raise OSError(number, os.strerror(number))
         return run(command, timeout_seconds=timeout_seconds)
@@ -408,7 +408,7 @@ def test_results_that_are_removed_meanwhile_are_stored_again(
             shutil.rmtree(tmp_path / what) if what == "out" else (tmp_path / what).unlink()
 
     class RemovingRuns(FakeRuns):
-        def _run(self, run: FakeRun, command: subprocesses.Command) -> subprocesses.Ended:
+        def _run(self, run: FakeRun, command: subprocesses.Command) -> subprocesses.ExitInfo:
             if when != "after the run has stored":
                 remove(run)
             ended = super()._run(run, command)
@@ -435,12 +435,12 @@ def test_results_that_cannot_be_stored_again_end_a_sweep_with_a_sentence(
         return record_of(run)
 
     class Printing(FakeRuns):
-        def _run(self, run: FakeRun, command: subprocesses.Command) -> subprocesses.Ended:
+        def _run(self, run: FakeRun, command: subprocesses.Command) -> subprocesses.ExitInfo:
             made = behave(run)
             identity = replace(made.identity, session_id=run.flags["session_id"])
             assert command.stdout is not None
             command.stdout.write(replace(made, identity=identity).to_json().encode())
-            return subprocesses.Ended(4, False, False, 1.0)
+            return subprocesses.ExitInfo(4, False, False, 1.0)
 
     monkeypatch.setattr(subprocesses, "supervise", Printing(runs))
     done = sweep("--batch_size=8,9")

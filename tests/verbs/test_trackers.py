@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.process.subprocesses import Ended
+from benchmarks.process.subprocesses import ExitInfo
 from benchmarks.run import cluster_launch
 from benchmarks.sweep import grid
 from benchmarks.trackers import handover
@@ -59,16 +59,6 @@ def test_a_run_is_sent_from_other_processes_whose_failure_leaves_its_status(
     assert len(processes) == 2 and {parent for _, parent in processes} == {str(os.getpid())}
     assert "hunter2" not in str(record) + done.stderr + done.stdout
     assert record["config"]["trackers"]["mlflow_uri"] == "http://***@host"
-
-
-@pytest.mark.process
-def test_a_tracker_that_hangs_leaves_the_status_of_the_run(
-    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "wandb.py").write_text("import time\ntime.sleep(600)\n")
-    monkeypatch.setattr(handover, "SEND_SECONDS", 2.0)
-    done = run_bench(*SMALL, "--wandb_project=demo", PYTHONPATH=str(tmp_path))
-    assert done.status == 0 and "the run was not sent: it took longer than 2 s" in done.stderr
 
 
 @pytest.mark.process
@@ -145,9 +135,9 @@ def test_a_cluster_prints_json_alone_to_stdout(
     chosen, record = config.resolve(flag.parse(flags, run_flags.RUN_FLAGS).values, lambda: 0), fake_run()
     record = replace(record, identity=replace(record.identity, command=flags))
 
-    def ran(*_: object, **__: object) -> list[Ended]:
+    def ran(*_: object, **__: object) -> list[ExitInfo]:
         Store(tmp_path).append(record)
-        return [Ended(returncode=0, timed_out=False, out_of_memory=False, seconds=1.0)]
+        return [ExitInfo(returncode=0, timed_out=False, out_of_memory=False, seconds=1.0)]
 
     monkeypatch.setattr(cluster_launch.subprocesses, "supervise", ran)
     monkeypatch.setattr(cluster_launch, "raise_on_termination", lambda: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import math
 import re
 import shlex
 import subprocess
@@ -15,7 +15,7 @@ from benchmarks.cluster import launch_plan
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, UsageError
 from benchmarks.process import subprocesses
-from benchmarks.process.subprocesses import Command, Ended
+from benchmarks.process.subprocesses import Command, ExitInfo
 from results.record import Record, Status
 from results.text import one_line
 from tools.peers.comparison import Row
@@ -182,7 +182,7 @@ class Sides:
 
 def _run_one(
     words: Sequence[str], log: Path, variables: dict[str, str] | None = None, seconds: float = _RUN_SECONDS
-) -> Ended:
+) -> ExitInfo:
     """Runs a command whose output, all of it, goes to a file."""
     with log.open("wb") as file:
         file.write(f"{shlex.join(words)}\n".encode())
@@ -191,7 +191,7 @@ def _run_one(
         return subprocesses.supervise(command, timeout_seconds=seconds)[0]
 
 
-def _run_cluster(words: Sequence[str], log: Path) -> Ended:
+def _run_cluster(words: Sequence[str], log: Path) -> ExitInfo:
     """Runs one parameter server and two workers of tf_cnn_benchmarks; returns how worker 0 ended, whose log it is."""
     cluster = launch_plan.with_free_ports(launch_plan.on_this_host("ps:1,worker:2"))
     hosts = (f"--ps_hosts={','.join(cluster.ps)}", f"--worker_hosts={','.join(cluster.workers)}")
@@ -202,14 +202,14 @@ def _run_cluster(words: Sequence[str], log: Path) -> Ended:
                 stdout=output,
                 stderr=output,
                 variables=_VARIABLES,
-                ends_all=functools.partial(bool, output is first),
+                patience=(lambda status: 0.0) if output is first else (lambda status: math.inf),
             )
             for job, index, output in (("worker", 0, first), ("worker", 1, others), ("ps", 0, others))
         ]
         return subprocesses.supervise(*commands, timeout_seconds=_RUN_SECONDS)[0]
 
 
-def _how(ended: Ended) -> str:
+def _how(ended: ExitInfo) -> str:
     """Returns how a process without a result ended, in words."""
     if ended.timed_out:
         return f"took more than {_RUN_SECONDS:.0f} s"

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -62,16 +60,6 @@ def test_all_tasks_have_the_same_signature() -> None:
     assert dataclasses.replace(TWO_AND_TWO, workers=("h2:22", "h1:22")).signature() != signatures[0]
 
 
-def test_it_is_json() -> None:
-    assert json.loads(json.dumps(dataclasses.asdict(TWO_AND_TWO))) == {
-        "ps": ["h1:1", "h2:1"],
-        "workers": ["h1:22", "h2:22"],
-        "controller": None,
-        "own": {"job": "worker", "index": 1},
-        "local": False,
-    }
-
-
 def test_the_table_is_aligned_and_marks_this_process() -> None:
     assert TWO_AND_TWO.table({Task("worker", 0): "1 GPU", Task("worker", 1): "2 GPUs"}) == [
         "   job     task  address  devices",
@@ -81,11 +69,6 @@ def test_the_table_is_aligned_and_marks_this_process() -> None:
         "*  worker  1     h2:22    2 GPUs",
     ]
     assert TWO_AND_TWO.table()[0].split() == ["job", "task", "address", "devices"]
-
-
-def test_it_needs_no_tensorflow() -> None:
-    script = "import sys, benchmarks.cluster.discovery; assert not {'tensorflow', 'keras'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 WORKER_0, WORKER_1 = "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
@@ -152,14 +135,10 @@ def test_all_tasks_plan_the_same_for_a_manager_that_one_client_runs(manager: str
     assert len(places) == (1 if manager in IN_GRAPH else 2)
 
 
-def trainers(cluster: Cluster, manager: str) -> list[str]:
-    return [str(task) for task in cluster.tasks if trains(cluster, task, manager)]
-
-
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_every_worker_trains_unless_one_client_drives_them(manager: str) -> None:
-    assert trainers(TWO_WORKERS, manager) == (["worker 0"] if manager in IN_GRAPH else ["worker 0", "worker 1"])
+    def trainers(cluster: Cluster) -> list[str]:
+        return [str(task) for task in cluster.tasks if trains(cluster, task, manager)]
 
-
-def test_where_there_is_a_controller_it_is_the_client() -> None:
-    assert trainers(WITH_CONTROLLER, "distributed_all_reduce") == ["controller 0"]
+    assert trainers(TWO_WORKERS) == (["worker 0"] if manager in IN_GRAPH else ["worker 0", "worker 1"])
+    assert manager not in IN_GRAPH or trainers(WITH_CONTROLLER) == ["controller 0"]

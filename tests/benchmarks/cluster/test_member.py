@@ -19,6 +19,7 @@ from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.process.watchdog import Watchdog
 from results.record import Status
+from tests.support.clusters import free_addresses
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
 OPTIONS = {"variable_update": "parameter_server", "batch_per_device": 32, "modifiers": {"staged_vars": False}}
@@ -39,39 +40,42 @@ def test_a_task_says_who_it_is() -> None:
     assert json.loads(json.dumps(message)) == message, "the leader compares its own message with what came by wire"
 
 
-def test_tasks_that_say_the_same_agree() -> None:
-    assert disagreement(said(), LEADER) is None
-    assert disagreement(said(worker_1={"host": "elsewhere", "pid": 1, "devices": "8 GPUs"}), LEADER) is None
-
-
-def test_a_parameter_server_need_not_know_all_options() -> None:
-    assert disagreement(said(ps_0={"options": {"variable_update": "parameter_server"}}), LEADER) is None
-    other = disagreement(said(ps_0={"options": {"variable_update": "distributed_replicated"}}), LEADER)
-    assert other is not None and other.startswith("ps 0 and worker 0 differ in variable_update: distributed_replicated")
-
-
-def test_another_commit_of_the_suite_is_told_where_both_are_known() -> None:
-    everyone = said(ps_0={"suite's commit": "aaaa"}, worker_0={"suite's commit": "bbbb"})
-    sentence = disagreement(everyone, LEADER)
-    assert sentence is not None and sentence.startswith("ps 0 and worker 0 differ in suite's commit: aaaa and bbbb")
-    everyone["ps 0"]["suite's commit"] = everyone["worker 1"]["suite's commit"] = None
-    assert disagreement(everyone, LEADER) is None
-
-
-def test_another_tensorflow_is_told() -> None:
-    sentence = disagreement(said(ps_0={"TensorFlow": "2.3.0"}), LEADER)
-    assert sentence is not None and sentence.startswith("ps 0 and worker 0 differ in TensorFlow: ")
-    assert "2.3.0" in sentence and tf.__version__ in sentence
-
-
 @pytest.mark.parametrize(
-    ("name", "value"), [("batch_per_device", 64), ("batch_per_device", None), ("modifiers", {"staged_vars": True})]
+    ("told", "start"),
+    [
+        ({}, None),
+        ({"worker_1": {"host": "elsewhere", "pid": 1, "devices": "8 GPUs"}}, None),
+        ({"ps_0": {"options": {"variable_update": "parameter_server"}}}, None),  # it need not know all options
+        (
+            {"ps_0": {"options": {"variable_update": "distributed_replicated"}}},
+            "ps 0 and worker 0 differ in variable_update: distributed_replicated and parameter_server. ",
+        ),
+        (
+            {"ps_0": {"suite's commit": "aaaa"}, "worker_0": {"suite's commit": "bbbb"}},
+            "ps 0 and worker 0 differ in suite's commit: aaaa and bbbb",
+        ),
+        ({"ps_0": {"suite's commit": None}, "worker_1": {"suite's commit": None}}, None),  # not known there
+        (
+            {"ps_0": {"TensorFlow": "2.3.0"}},
+            f"ps 0 and worker 0 differ in TensorFlow: 2.3.0 and {tf.__version__}. Start all tasks with the same soft",
+        ),
+        *(
+            (
+                {"worker_1": {"options": {**OPTIONS, name: value}}},
+                f"worker 1 and worker 0 differ in {name}: {value} and {OPTIONS[name]}. "
+                "Start all tasks with the same flags, except --job_name and --task_index.",
+            )
+            for name, value in [
+                ("batch_per_device", 64),
+                ("batch_per_device", None),
+                ("modifiers", {"staged_vars": True}),
+            ]
+        ),
+    ],
 )
-def test_another_option_is_told(name: str, value: Any) -> None:
-    sentence = disagreement(said(worker_1={"options": {**OPTIONS, name: value}}), LEADER)
-    assert sentence is not None and sentence.startswith(f"worker 1 and worker 0 differ in {name}: ")
-    assert str(value) in sentence and str(OPTIONS[name]) in sentence
-    assert sentence.endswith("Start all tasks with the same flags, except --job_name and --task_index.")
+def test_what_differs_from_the_leader_is_told(told: dict[str, Any], start: str | None) -> None:
+    sentence = disagreement(said(**told), LEADER)
+    assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
 
 
 def test_who_leads_is_what_others_are_compared_with() -> None:
@@ -95,6 +99,9 @@ def at(port: int) -> tuple[Task, str]:
     return Task("worker", 1), f"h:{port}"
 
 
+@pytest.mark.fault(
+    "R12", "another process listens at the task's port", survives="status 6, naming the port and the process"
+)
 def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
     with pytest.raises(ClusterError) as raised:
         member.require_port(*at(listening))
@@ -104,21 +111,19 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
     assert raised.value.exit_status == ExitStatus.CLUSTER
 
 
-def test_who_has_a_port_may_be_nobodys_business(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(kind: str) -> None:
-        raise psutil.AccessDenied
+@pytest.mark.parametrize(("pid", "holder"), [(None, ": another user's process has it"), ("denied", "")])
+def test_another_users_process_has_no_number(
+    listening: int, monkeypatch: pytest.MonkeyPatch, pid: str | None, holder: str
+) -> None:
+    def connections(kind: str) -> list[SimpleNamespace]:
+        if pid == "denied":
+            raise psutil.AccessDenied
+        return [SimpleNamespace(laddr=("0.0.0.0", listening), status=psutil.CONN_LISTEN, pid=None)]
 
-    monkeypatch.setattr(psutil, "net_connections", denied)
-    with pytest.raises(ClusterError, match=rf"port {listening} \(Address already in use\). End what listens there"):
+    monkeypatch.setattr(psutil, "net_connections", connections)
+    with pytest.raises(ClusterError) as raised:
         member.require_port(*at(listening))
-
-
-def test_another_users_process_has_no_number(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = SimpleNamespace(laddr=("0.0.0.0", listening), status=psutil.CONN_LISTEN, pid=None)
-    monkeypatch.setattr(psutil, "net_connections", lambda kind: [theirs])
-    with pytest.raises(ClusterError, match="another user's process has it") as raised:
-        member.require_port(*at(listening))
-    assert "None" not in str(raised.value)
+    assert f"port {listening} (Address already in use){holder}. End what listens there" in str(raised.value)
 
 
 def test_a_free_port_stays_free() -> None:
@@ -156,19 +161,19 @@ ENDED = liveness.Lost(Task("worker", 1), "h:3", liveness.How.ENDED, 6.0)
 
 
 class FakeRendezvous:
-    """Messages of tasks that have failed, and how many of them have announced that."""
+    """What tasks that have failed have reported."""
 
-    def __init__(self, announced: int = 0) -> None:
-        self.announced, self.own_announcements = announced, 0
+    def __init__(self, **reported: Any) -> None:
+        self.reported = {task.replace("_", " "): message for task, message in reported.items()}
 
-    def announce_failure(self) -> None:
-        self.own_announcements += 1
+    def report_failure(self, message: Any = None) -> None:
+        self.reported[LEADER] = message
 
-    def failures(self) -> int:
-        return self.announced
+    def failures(self) -> dict[str, Any]:
+        return self.reported
 
-    def last_messages(self) -> dict[str, Any]:
-        return {"worker 1": [5, "invalid", "file f: record 3 is damaged"]}
+
+DAMAGED = [5, "invalid", "file f: record 3 is damaged"]
 
 
 class FakeWatcher:
@@ -195,7 +200,7 @@ UNAVAILABLE = tf.errors.UnavailableError(None, None, "Socket closed")
 @pytest.mark.parametrize("error", [ABORTED, UNAVAILABLE])
 def test_who_fails_because_of_another_waits_for_its_reason(error: tf.errors.OpError) -> None:
     watcher = FakeWatcher(None, ENDED)
-    cause = team(FakeRendezvous(announced=1), watcher, Watchdog(print)).explain(error)
+    cause = team(FakeRendezvous(worker_1=DAMAGED), watcher, Watchdog(print)).explain(error)
     assert cause is not None and (cause.exit_status, cause.record_status) == (ExitStatus.DATA, Status.INVALID)
     assert str(cause) == "worker 1 (h:3): file f: record 3 is damaged"
     assert watcher.waited[1] > 600 + watcher.waited[0], "the other looks for a lost task first, then for a record"
@@ -209,46 +214,39 @@ def test_a_connection_that_broke_is_reported_if_none_has_failed() -> None:
 
 @pytest.mark.parametrize("kind", [tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.InternalError])
 def test_who_fails_itself_announces_it_and_does_not_wait_for_others(kind: type[tf.errors.OpError]) -> None:
-    rendezvous, watcher = FakeRendezvous(announced=2), FakeWatcher(None)
+    rendezvous, watcher = FakeRendezvous(worker_1=None), FakeWatcher(None)
     assert team(rendezvous, watcher, Watchdog(print)).explain(kind(None, None, "it failed")) is None
-    assert rendezvous.own_announcements == 1
+    assert rendezvous.reported == {LEADER: None, "worker 1": None}
 
 
 def test_a_deadline_is_moved_once_for_each_task_that_has_failed() -> None:
     rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
     team(rendezvous, FakeWatcher(), watchdog)
     moved = []
-    for rendezvous.announced in (0, 1, 1, 2, 2):
+    for failed in (0, 1, 1, 2, 2):
+        rendezvous.reported = dict.fromkeys(map(str, range(failed)))
         moved.append(watchdog.extension() > 600)
     assert moved == [False, True, False, True, False]
 
 
 def test_a_leader_that_does_not_answer_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "_ANSWER_SECONDS", 0.1)
-    rendezvous, watchdog = FakeRendezvous(announced=1), Watchdog(print)
+    rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
     answered = threading.Event()
-    rendezvous.failures = lambda: answered.wait(60) and 1  # type: ignore[method-assign]
+    rendezvous.failures = lambda: answered.wait(60) and {"worker 1": None}  # type: ignore[method-assign]
     team(rendezvous, FakeWatcher(), watchdog)
     assert watchdog.extension() == 0
     answered.set()
 
 
-def test_each_thread_gets_what_a_task_sent_before_it_ended() -> None:
-    """The watcher's thread asks, and the main thread whose step has failed."""
-    cluster = Cluster(ps=(), workers=(f"127.0.0.1:{free_port()}",), own=Task("worker", 0))
+def test_a_task_that_failed_is_known_and_then_its_reason() -> None:
+    cluster = Cluster(ps=(), workers=tuple(free_addresses(1)), own=Task("worker", 0))
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    server = member.start_server(cluster.spec(), cluster.own, config)
-    leader = Rendezvous(server.target, cluster.own, cluster.leader, config)
-    leader.leave_message([5, "invalid", "a sentence"])
-    assert [leader.last_messages() for _ in range(2)] == [{"worker 0": [5, "invalid", "a sentence"]}] * 2
-    assert leader.failures() == 0
-    leader.announce_failure()
-    assert [leader.failures() for _ in range(2)] == [1, 1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    leader = Rendezvous(member.start_server(cluster.spec(), cluster.own, config).target, cluster.own, cluster.leader)
+    assert leader.failures() == {}
+    for message in (None, [5, "invalid", "a sentence"]):
+        leader.report_failure(message)
+        assert [leader.failures() for _ in range(2)] == [{"worker 0": message}] * 2, "asking does not change it"
 
 
 # Waiting for the others.
@@ -256,13 +254,13 @@ def free_port() -> int:
 
 def test_without_a_terminal_a_line_says_for_whom_we_wait_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     both = {Task("ps", 0): "h:1", Task("worker", 1): "h:3"}
-    with member.WaitingLines() as waiting:
-        waiting.show(both, 300.0)
+    with member.waiting_lines() as show:
+        show(both, 300.0)
         assert capsys.readouterr().err == "run_bench: Waiting for ps 0 (h:1), worker 1 (h:3), up to 300 s.\n"
         for left in (299.5, 290.0, 270.0):
-            waiting.show(both, left)
+            show(both, left)
         assert capsys.readouterr().err == "", "only half a minute has passed"
-        waiting.show({Task("worker", 1): "h:3"}, 269.5)
+        show({Task("worker", 1): "h:3"}, 269.5)
         assert capsys.readouterr().err == "run_bench: Waiting for worker 1 (h:3), up to 270 s.\n"
-        waiting.show({Task("worker", 1): "h:3"}, 250.0)
+        show({Task("worker", 1): "h:3"}, 250.0)
     assert capsys.readouterr() == ("", "")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cluster import task_lists
+from benchmarks.cluster import rendezvous
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.liveness import GrpcProbe
 from benchmarks.cluster.member import start_server
-from benchmarks.cluster.task_lists import TaskLists, difference
+from benchmarks.cluster.rendezvous import TaskLists, difference
 from benchmarks.errors import ClusterError, UsageError
 from tests.support.clusters import free_addresses
 
@@ -86,7 +86,7 @@ def test_both_learn_of_a_difference_and_wait_a_while_for_the_third(
         f"worker 0 ({first.address}) has worker = {', '.join(first.workers)}; worker 1 "
     )
     with pytest.raises(UsageError, match="Start all tasks with the same --worker_hosts"):
-        for _ in range(round(task_lists._TELLING_SECONDS) + 2):
+        for _ in range(round(rendezvous._TELLING_SECONDS) + 2):
             of_first.compare({Task("worker", 1): reply})
 
 

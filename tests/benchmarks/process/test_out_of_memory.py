@@ -60,7 +60,6 @@ def test_the_limit_is_the_smallest_of_all_around(tmp_path: Path) -> None:
         (-signal.SIGSEGV, 1, 0.9, False),
         (139, 1, 0.9, False),
         (0, 1, 0.9, False),
-        (3, 1, 0.9, False),
         (None, 0, 0.9, False),
     ],
 )

@@ -106,9 +106,7 @@ def test_what_has_come_meanwhile_is_not_overdue(watched: Watched) -> None:
 
 def test_who_is_told_of_trouble_gets_time_to_end_in_order(watched: Watched, capfd: pytest.CaptureFixture[str]) -> None:
     gone = ClusterError("worker 1 has ended.")
-    assert watched.watchdog.trouble is None
     watched.watchdog.report(gone)
-    assert watched.watchdog.trouble is gone
     assert watched.after(GRACE) == []
     assert watched.after(0.1) == [gone, 6]
     assert capfd.readouterr().err == "run_bench: worker 1 has ended.\n", "it is known why: stacks would hide it"
@@ -119,15 +117,7 @@ def test_the_first_reason_counts(watched: Watched) -> None:
     watched.watchdog.report(first)
     assert watched.after(GRACE - 1) == []
     watched.watchdog.report(ClusterError("worker 1 has ended."))
-    assert watched.watchdog.trouble is first
     assert watched.after(2.0) == [first, 5]
-
-
-def test_trouble_is_the_reason_even_if_something_is_overdue_as_well(watched: Watched) -> None:
-    gone = ClusterError("worker 1 has ended.")
-    watched.watchdog.expect("A step", 1.0)
-    watched.watchdog.report(gone)
-    assert watched.after(GRACE + 1) == [gone, 6]
 
 
 def test_what_is_overdue_because_of_trouble_does_not_hide_it(watched: Watched) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.cluster import launcher
-from benchmarks.cluster.cluster_spec import Cluster
-from benchmarks.errors import ExitStatus
-from benchmarks.process import private_network
+from benchmarks.cluster import launch_plan
+from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.cluster.restarts import Attempts
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.process import private_network, subprocesses
 from benchmarks.run import cluster_launch
+from benchmarks.run.cluster_launch import Outcome
 from results.record import Status
 from results.store import Store
 from tests.support.commands import Finished
@@ -31,9 +34,9 @@ FLAGS = (
     "--model=trivial",
     "--output_dir=out",
 )
-KILLED = launcher.Outcome(ExitStatus.CLUSTER, False, ["worker 0 was killed by SIGKILL"])
-ENDED_WELL = launcher.Outcome(ExitStatus.OK, True, [])
-FAILED = launcher.Outcome(ExitStatus.RUN_FAILED, True, ["worker 0 ended with status 4"])
+KILLED = Outcome(ExitStatus.CLUSTER, False, ["worker 0 ended by signal 9 (Killed)"])
+ENDED_WELL = Outcome(ExitStatus.OK, True, [])
+FAILED = Outcome(ExitStatus.RUN_FAILED, True, ["worker 0 ended with status 4"])
 
 
 @pytest.fixture
@@ -41,13 +44,13 @@ def cluster_that(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has the next cluster end in a certain way, after records of certain workers were saved."""
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
-    def set_up(ends: launcher.Outcome, records_of: Callable[[Cluster], list[Any]] = lambda cluster: []) -> None:
-        def run(cluster: Cluster, command: launcher.Command, logs: Path) -> launcher.Outcome:
+    def set_up(ends: Outcome, records_of: Callable[[Cluster], list[Any]] = lambda cluster: []) -> None:
+        def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
             configs = ({"model": "trivial", "cluster": value} for value in records_of(cluster))
             Store(logs.parent).append(*(make_record(config=config) for config in configs))
             return ends
 
-        monkeypatch.setattr(launcher, "launch", run)
+        monkeypatch.setattr(cluster_launch, "launch", run)
 
     return set_up
 
@@ -74,7 +77,7 @@ def test_a_leader_that_was_killed_leaves_a_row_that_says_so(
     assert run_bench(*flags, *FLAGS).status == 6
     last = records()[-1]
     assert last["status"] == Status.CRASH
-    assert last["reason"] == "The leader of the cluster, worker 0, left no record. worker 0 was killed by SIGKILL."
+    assert last["reason"] == "The leader of the cluster, worker 0, left no record. worker 0 ended by signal 9 (Killed)."
 
 
 @pytest.mark.parametrize("flags", [LOCAL, HOSTS])
@@ -84,7 +87,7 @@ def test_a_leader_that_has_saved_its_record_needs_no_other(
     run_bench: RunBench,
     records: Records,
     flags: tuple[str, ...],
-    ends: launcher.Outcome,
+    ends: Outcome,
 ) -> None:
     cluster_that(ends, own_record)
     assert run_bench(*flags, *FLAGS).status == ends.status
@@ -94,14 +97,14 @@ def test_a_leader_that_has_saved_its_record_needs_no_other(
 def test_a_success_without_a_record_is_a_failure(
     cluster_that: Callable[..., None], run_bench: RunBench, records: Records
 ) -> None:
-    cluster_that(launcher.Outcome(ExitStatus.OK, True, []))
+    cluster_that(Outcome(ExitStatus.OK, True, []))
     assert run_bench(*LOCAL, *FLAGS).status == 6
     assert records()[-1]["reason"] == "The leader of the cluster, worker 0, left no record."
 
 
-@pytest.mark.parametrize("ends", [FAILED, launcher.Outcome(ExitStatus.OK, True, [])])
+@pytest.mark.parametrize("ends", [FAILED, Outcome(ExitStatus.OK, True, [])])
 def test_the_record_of_a_leader_elsewhere_may_be_there(
-    cluster_that: Callable[..., None], run_bench: RunBench, records: Records, ends: launcher.Outcome
+    cluster_that: Callable[..., None], run_bench: RunBench, records: Records, ends: Outcome
 ) -> None:
     cluster_that(ends)
     assert run_bench(*HOSTS, *FLAGS).status == ends.status
@@ -141,8 +144,8 @@ def test_the_network_is_entered_unless_the_user_declines(
     def enter(command: list[str]) -> None:
         raise EnteredError(command)
 
-    monkeypatch.setattr(launcher, "enter_private_network", enter)
-    cluster_that(launcher.Outcome(ExitStatus.OK, True, []), own_record)
+    monkeypatch.setattr(cluster_launch, "_enter_private_network", enter)
+    cluster_that(Outcome(ExitStatus.OK, True, []), own_record)
     command = (verb, LOCAL[0], *flags)
     assert "EnteredError" in run_bench(*command).stderr
     declined = run_bench(*command, "--noprivate_network")
@@ -160,13 +163,18 @@ def test_the_network_is_entered_unless_the_user_declines(
         ([KILLED] * 3, LOCAL, 3, ExitStatus.CLUSTER),
         ([KILLED, FAILED], LOCAL, 2, ExitStatus.RUN_FAILED),
         ([FAILED], LOCAL, 1, ExitStatus.RUN_FAILED),
-        ([launcher.Outcome(ExitStatus.USAGE, True, ["worker 0 ended with status 2"])], LOCAL, 1, ExitStatus.USAGE),
+        (
+            [Outcome(ExitStatus.USAGE, True, ["worker 0 ended with status 2"])],
+            LOCAL,
+            1,
+            ExitStatus.USAGE,
+        ),
     ],
 )
 def test_a_cluster_is_started_again_only_after_a_task_was_lost(
     run_bench: RunBench,
     monkeypatch: pytest.MonkeyPatch,
-    ends: list[launcher.Outcome],
+    ends: list[Outcome],
     flags: tuple[str, ...],
     attempts: int,
     status: ExitStatus,
@@ -176,15 +184,67 @@ def test_a_cluster_is_started_again_only_after_a_task_was_lost(
     monkeypatch.setattr(cluster_launch, "_PAUSE_OVER_SSH_SECONDS", 0)
     started = []
 
-    def run(cluster: Cluster, command: launcher.Command, logs: Path) -> launcher.Outcome:
-        started.append(" ".join(command(cluster.leader, cluster)))
+    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+        started.append(" ".join(words[cluster.leader]))
         ended = ends[len(started) - 1]
         if ended.status == ExitStatus.OK:
             Store(logs.parent).append(*(make_record(config={"cluster": value}) for value in own_record(cluster)))
         return ended
 
-    monkeypatch.setattr(launcher, "launch", run)
+    monkeypatch.setattr(cluster_launch, "launch", run)
     done = run_bench(*flags, *FLAGS, "--train_dir=train", "--max_restarts=2")
     assert (done.status, len(started)) == (status, attempts)
-    assert [words.count("worker 0 was killed by SIGKILL") for words in started] == list(range(attempts))
+    assert [words.count("worker 0 ended by signal 9 (Killed)") for words in started] == list(range(attempts))
     assert done.stderr.count("from the newest checkpoint of --train_dir=train") == attempts - 1
+
+
+# What is started.
+
+TWO_WORKERS = launch_plan.on_this_host("ps:1,worker:2")
+ADDRESSES = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0), local=True)
+
+
+def test_each_worker_has_gpus_of_its_own() -> None:
+    assert cluster_launch.divide_gpus(TWO_WORKERS, 2, (0, 2, 4, 5, 7)) == {
+        Task("worker", 0): "0,2",
+        Task("worker", 1): "4,5",
+    }
+
+
+@pytest.mark.parametrize(("per_worker", "words"), [(1, "2 workers with 1 GPU each need 2"), (2, "2 GPUs each need 4")])
+def test_too_few_gpus_are_refused(per_worker: int, words: str) -> None:
+    with pytest.raises(UsageError, match=f"{words}, and 1 may be used here. Ask for fewer, or use --device=cpu.$"):
+        cluster_launch.divide_gpus(TWO_WORKERS, per_worker, (3,))
+
+
+def test_a_task_is_told_its_role_after_the_words_of_the_user() -> None:
+    words = cluster_launch.words_of_tasks(ADDRESSES, ["--model=trivial"], {Task("worker", 1): "2,3"}, Attempts(0.0))
+    program = [sys.executable, str(subprocesses.RUN_BENCH), "--model=trivial"]
+    hosts = ["--worker_hosts=h:2,h:3", "--ps_hosts=h:1"]
+    assert words[Task("ps", 0)] == [*program, "--job_name=ps", "--task_index=0", *hosts]
+    assert words[Task("worker", 1)] == [*program, "--job_name=worker", "--task_index=1", *hosts, "--gpus=2,3"]
+
+
+STARTED = {"local_cluster": "ps:1,worker:2", "hosts": None}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--flagfile=that_has_the_cluster"],
+        ["--local_cluster=ps:1,worker:2", "--model=trivial"],
+        ["--model=trivial", "--local_cluster", "ps:1,worker:2"],
+        ["--local_cluster=worker:2", "--job_name=ps"],
+    ],
+)
+def test_the_words_of_the_user_are_found_again(words: list[str]) -> None:
+    for told in cluster_launch.words_of_tasks(ADDRESSES, words, {Task("worker", 0): "1"}, Attempts(0.0)).values():
+        assert cluster_launch.command_of_user(told[2:], STARTED) == words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--model=trivial"], ["--job_name=worker", "--task_index=1", "--worker_hosts=a:1,b:1", "--model=trivial"]],
+)
+def test_a_command_that_started_no_cluster_is_as_the_user_gave_it(words: list[str]) -> None:
+    assert cluster_launch.command_of_user(words, {"local_cluster": None, "hosts": None}) == words
