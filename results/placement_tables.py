@@ -1,4 +1,4 @@
-"""The placement of a run: variables and aggregations by device, and what crosses between devices, as rows of tables."""
+"""The placement of a run: variables and aggregations by device, and what crosses between devices, as tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-VARIABLE_COLUMNS = ("variable", "kind", "shape", "bytes", "copies", "on")
-GROUP_COLUMNS = ("kind", "variables", "bytes of a copy", "copies", "on")
-AGGREGATION_COLUMNS = ("gradient", "summed by", "on")
-TRANSFER_COLUMNS = ("link", "transfers by formula", "bytes by formula", "transfers measured", "bytes measured")
-DEVICE_COLUMNS = ("device", "variables", "optimizer's state", "gradients", "staged")
+from results.text import Table
+
 _KINDS = ("host to device", "device to host", "device to device", "network")
 _PER_DEVICE = ("variable", "slot", "gradient", "staged")
 
@@ -78,9 +75,9 @@ def added(values: Sequence[Any]) -> Any:
     return sum(values)
 
 
-def variable_rows(placement: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a row per variable, the copies of one together; columns are `VARIABLE_COLUMNS`."""
-    return [
+def variable_table(placement: Mapping[str, Any]) -> Table:
+    """Returns a row per variable, the copies of one together."""
+    rows = [
         [
             name,
             group["kind"],
@@ -92,11 +89,12 @@ def variable_rows(placement: Mapping[str, Any]) -> list[list[str]]:
         for group in placement.get("variable_groups") or ()
         for name, shape, size in group["variables"]
     ]
+    return Table(("variable", "kind", "shape", "bytes", "copies", "on"), rows, ("bytes", "copies"))
 
 
-def group_rows(placement: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a row per kind and place of variables; columns are `GROUP_COLUMNS`."""
-    return [
+def group_table(placement: Mapping[str, Any]) -> Table:
+    """Returns a row per kind and place of variables."""
+    rows = [
         [
             group["kind"],
             str(len(group["variables"])),
@@ -106,18 +104,22 @@ def group_rows(placement: Mapping[str, Any]) -> list[list[str]]:
         ]
         for group in placement.get("variable_groups") or ()
     ]
+    numbers = ("variables", "bytes of a copy", "copies")
+    return Table(("kind", *numbers, "on"), rows, numbers)
 
 
-def device_rows(placement: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a row per device with bytes; columns are `DEVICE_COLUMNS`."""
+def device_table(placement: Mapping[str, Any]) -> Table:
+    """Returns a row per device with bytes."""
     sizes = [placement.get(f"{what}_bytes_per_device") or {} for what in _PER_DEVICE]
     names = dict.fromkeys(name for of_one in sizes for name in of_one)
-    return [[devices([name]), *(str(of_one.get(name, 0)) for of_one in sizes)] for name in names]
+    rows = [[devices([name]), *(str(of_one.get(name, 0)) for of_one in sizes)] for name in names]
+    numbers = ("variables", "optimizer's state", "gradients", "staged")
+    return Table(("device", *numbers), rows, numbers)
 
 
-def aggregation_rows(placement: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a row per gradient; columns are `AGGREGATION_COLUMNS`."""
-    return [
+def aggregation_table(placement: Mapping[str, Any]) -> Table:
+    """Returns a row per gradient that towers sum."""
+    rows = [
         [
             gradient,
             ", ".join(dict.fromkeys(operation for operation, _ in group["operations"])),
@@ -126,10 +128,11 @@ def aggregation_rows(placement: Mapping[str, Any]) -> list[list[str]]:
         for group in placement.get("aggregations") or ()
         for gradient in group["gradients"]
     ]
+    return Table(("gradient", "summed by", "on"), rows)
 
 
-def transfer_rows(placement: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a row per kind of link, by formula and measured; columns are `TRANSFER_COLUMNS`."""
+def transfer_table(placement: Mapping[str, Any]) -> Table:
+    """Returns a row per kind of link, by formula and measured."""
     by_formula = (placement.get("sent_per_step") or {}).get("by_kind")
     measured = placement.get("measured_per_step") or {}
     traced = measured.get("by_kind")
@@ -139,7 +142,8 @@ def transfer_rows(placement: Mapping[str, Any]) -> list[list[str]]:
             rows.append([kind, *_cells(by_formula, kind), *_cells(traced, kind)])
     if measured:
         rows.append(["scalars and control", "", "", *map(str, measured["scalars"])])
-    return rows
+    numbers = ("transfers by formula", "bytes by formula", "transfers measured", "bytes measured")
+    return Table(("link", *numbers), rows, numbers)
 
 
 def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:

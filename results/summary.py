@@ -293,13 +293,20 @@ class Siblings:
         self._rows = [row for row in rows if row.images_per_sec is not None]
         self._by_fields: dict[tuple[str, ...], dict[str, list[Row]]] = {}
 
+    def groups(self, differing_in: tuple[str, ...]) -> list[list[Row]]:
+        """Returns all valid rows, those together that differ at most in these fields; in order of appearance."""
+        return [*self._index(differing_in).values()]
+
     def all_of(self, row: Row, differing_in: tuple[str, ...]) -> list[Row]:
         """Returns all valid rows, which may include `row`, that differ from it at most in these fields."""
+        return self._index(differing_in).get(_key_without(row, differing_in), [])
+
+    def _index(self, differing_in: tuple[str, ...]) -> dict[str, list[Row]]:
         if differing_in not in self._by_fields:
             index = self._by_fields[differing_in] = {}
-            for other in self._rows:
-                index.setdefault(_key_without(other, differing_in), []).append(other)
-        return self._by_fields[differing_in].get(_key_without(row, differing_in), [])
+            for row in self._rows:
+                index.setdefault(_key_without(row, differing_in), []).append(row)
+        return self._by_fields[differing_in]
 
     def of(self, row: Row, differing_in: tuple[str, ...], wanted: Mapping[str, Any]) -> Row | None:
         """Returns the first of them whose configuration has the wanted values."""

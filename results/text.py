@@ -5,8 +5,9 @@ A record may come from anywhere, so its text may hold what a terminal, Markdown 
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 # What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
 ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
@@ -17,12 +18,50 @@ _FORMULA = tuple("=+-@＝＋－＠﹦﹢﹣﹫")
 _FEW = 3
 
 
-def table(rows: Sequence[Sequence[str]], *, rule: bool = False) -> list[str]:
-    """Returns rows of cells as lines of aligned columns; `rule` draws dashes below the first row."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [lines[0], "  ".join("-" * width for width in widths if width), *lines[1:]] if rule else lines
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of cells under the names of columns.
+
+    Attributes:
+        columns: the names; an empty one is that of remarks.
+        rows: a text for each column.
+        numbers: the columns that are aligned to the right.
+        widths: the least width of each column, of a table that is printed row by row, before all rows are known.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]] = ()
+    numbers: Collection[str] = ()
+    widths: Sequence[int] = ()
+
+    def text(self, *, rule: bool = True) -> list[str]:
+        """Returns lines of aligned columns; `rule` draws dashes below the names."""
+        cells = [[printable(cell) for cell in row] for row in (self.columns, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        names, *lines = (self._aligned(row, widths) for row in cells)
+        return [names, "  ".join("-" * width for width in widths if width), *lines] if rule else [names, *lines]
+
+    def line(self, cells: Sequence[str] | None = None) -> str:
+        """Returns a row of a table that is printed row by row; without cells, the names of its columns."""
+        return self._aligned([printable(cell) for cell in cells or self.columns], self.widths)
+
+    def _aligned(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        aligned = (
+            cell.rjust(width) if name in self.numbers else cell.ljust(width)
+            for name, cell, width in zip(self.columns, cells, widths, strict=True)
+        )
+        return "  ".join(aligned).rstrip()
+
+    def markdown(self) -> list[str]:
+        """Returns the lines of a Markdown table, in which cells are text."""
+        rules = ["---:" if name in self.numbers else "---" for name in self.columns]
+        return [f"| {' | '.join(map(markdown, cells))} |" for cells in (self.columns, rules, *self.rows)]
+
+
+def fact_lines(values: Mapping[str, str]) -> list[str]:
+    """Returns a line for each name and value, the values below each other."""
+    width = max(map(len, values), default=0) + 1
+    return [f"{f'{name}:':{width}} {value}" for name, value in values.items()]
 
 
 def printable(text: str) -> str:

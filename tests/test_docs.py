@@ -22,7 +22,7 @@ from benchmarks.data import input_verb
 from benchmarks.devices import devices_verb
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
-from benchmarks.explain import explain_verb, models_verb, placement_verb
+from benchmarks.explain import data_flow, explain_verb, model_table
 from benchmarks.machine import hardware
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
@@ -74,10 +74,10 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         export_verb: "run_export",
         allreduce_verb: "run_allreduce",
         input_verb: "run_input",
-        explain_verb: "run_explain",
-        models_verb: "run_models",
+        data_flow: "show_data_flow",
+        model_table: "show_models",
         devices_verb: "run_devices",
-        placement_verb: "run_placement",
+        explain_verb: "show_placement",
     }
     for module, job in jobs.items():
         monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)

@@ -24,7 +24,7 @@ from benchmarks.process import subprocesses, tensorflow_setup
 from benchmarks.process.signals import until_stopped
 from results.record import Record
 from results.store import Store
-from results.text import table
+from results.text import Table
 
 _RUN_BENCH = (sys.executable, str(subprocesses.RUN_BENCH))
 _PERSISTENT = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
@@ -178,7 +178,7 @@ def run(chosen: Sequence[Step], folder: Path, minutes: float) -> int:
     status = until_stopped(run_all)
     records = {record.identity.session_id: record for record in Store(folder).load().records}
     rows = [_row(name, end, records.get(name)) for name, end in ends.items()]
-    lines = table([("step", "result", "seconds", "images/s"), *rows], rule=True)
+    lines = Table(("step", "result", "seconds", "images/s"), rows, ("seconds", "images/s")).text()
     (folder / "table.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     return status or (ExitStatus.RUN_FAILED if any(result != "ok" for result, _ in ends.values()) else ExitStatus.OK)

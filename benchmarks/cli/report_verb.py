@@ -30,10 +30,9 @@ from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.exchange.public_table import TableError
 from results.masking import MASK
 from results.record import Record, flat
-from results.report import headline, published
-from results.report.anomalies import anomalies, warnings_of
+from results.report import published
+from results.report.contents import Report
 from results.store import JSONL_NAME, replace
-from results.summary import summarize
 
 if TYPE_CHECKING:
     from results.report.figures import Plot
@@ -73,43 +72,41 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         return _sent(records, targets, paths, announce=warn)  # stdout may have the export
     if values["table"] is not None:
         raise UsageError(f"--table={values['table']} is about an export: give --format=csv, json or parquet, too.")
-    tables = _tables(values["against"] or "")
+    contents = Report(records, _tables(values["against"] or ""))
     if values["output"] is None:
-        rows = summarize(records)
-        unmatched = [why for each in tables if (why := published.why_none(rows, each))]
-        standings = [f"{name}: {standing}" for name, standing in published.standings(rows, tables)]
-        for line in [*headline.lines(rows), "", *standings, *unmatched, *anomalies(rows), *warnings_of(records)]:
+        for line in contents.lines:
             say(line)
-        for problem in (each for one in tables for each in one.problems):
-            warn(problem)
-        return _sent(records, targets, paths)
+        for note in contents.notes:
+            (warn if note in contents.problems else say)(note)
+    else:
+        _write(contents, list(map(str, paths)), Path(values["output"]))
+    return _sent(records, targets, paths)
+
+
+def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
+    """Writes a report into a directory, and prints its headline.
+
+    Raises:
+        UsageError: the directory cannot be written, or holds results of its own.
+    """
     from results.report import write  # with matplotlib, which takes its time
 
-    output = Path(values["output"])
     if (output / JSONL_NAME).exists():
         raise UsageError(
             f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
             f"Name another directory, such as {output / 'report'}."
         )
     try:
-        rows, notes = write.write(
-            records,
-            [str(path) for path in paths],
-            output,
-            against_tables=tables,
-            one_by_one=_shown_drawing,
-        )
+        write.write(contents, sources, output, _shown_drawing)
     except OSError as error:
         raise UsageError(
             f"--output={output}: {error.strerror or error}. Name a directory that can be written."
         ) from error
-    say("\n".join([*headline.lines(rows), ""]))
-    for name, standing in published.standings(rows, tables):
-        say(f"{name}: {standing}")
-    for note in notes[:_MOST_NOTES]:
+    for line in contents.lines:
+        say(line)
+    for note in contents.notes[:_MOST_NOTES]:
         warn(note)
-    say(f"{len(records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
-    return _sent(records, targets, paths)
+    say(f"{len(contents.records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
 
 
 def _sent(
@@ -118,7 +115,6 @@ def _sent(
     paths: Sequence[Path],
     announce: Callable[[str], None] = say,
 ) -> ExitStatus:
-    """Sends records to trackers, if there are some; their failure is that of the report."""
     return ExitStatus.OK if handover.send(records, targets, paths, announce) else ExitStatus.RUN_FAILED
 
 
@@ -132,7 +128,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
     if values["against"]:
         raise UsageError("--against is about the table and the page: omit --format.")
     if values["table"] is not None and not form.has_tables:
-        with_tables = ", ".join(each for each, other in FORMATS.items() if other.has_tables)
+        with_tables = ", ".join(other_name for other_name, other in FORMATS.items() if other.has_tables)
         raise UsageError(f"--table={values['table']}: {name} has a view of its own. Tables are for {with_tables}.")
     if form.is_binary and values["output"] is None:
         raise UsageError(f"--format={name} is not text: give --output=FILE, too.")
@@ -154,7 +150,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _tables(names: str) -> list[published.Table]:
+def _tables(names: str) -> list[published.FigureTable]:
     """Returns the tables that --against names.
 
     Raises:
@@ -176,7 +172,6 @@ def _tables(names: str) -> list[published.Table]:
 
 
 def _shown_drawing(plots: Sequence[Plot]) -> Iterator[Plot]:
-    """Yields plots, and shows how many have been drawn."""
     with progress.counted("drawing plots", len(plots)):
         for plot in plots:
             yield plot
@@ -254,10 +249,10 @@ def diff(words: Sequence[str]) -> ExitStatus:
     first, second = (_find(word, records) for word in words[:2])
     alike = True
     for part in ("config", "environment", "placement", "derived"):
-        one, other = (flat(msgspec.to_builtins(getattr(record, part))) for record in (first, second))
-        changed = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+        before, after = (flat(msgspec.to_builtins(getattr(record, part))) for record in (first, second))
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         for name in changed:
-            say(f"{part}.{name}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
+            say(f"{part}.{name}: {_shown(before.get(name))} -> {_shown(after.get(name))}")
         alike = alike and (not changed or part == "derived")
     if alike:
         say("Configuration, environment and placement are the same.")
@@ -265,16 +260,14 @@ def diff(words: Sequence[str]) -> ExitStatus:
 
 
 def _find(run_id: str, records: Sequence[Record]) -> Record:
-    """Returns the record whose id starts with `run_id`."""
-    found = [record for record in records if record.identity.run_id.startswith(run_id)]
-    if len(found) == 1:
-        return found[0]
-    many = f"{len(found)} records have ids that start with" if found else "No record has the id"
+    matching = [record for record in records if record.identity.run_id.startswith(run_id)]
+    if len(matching) == 1:
+        return matching[0]
+    many = f"{len(matching)} records have ids that start with" if matching else "No record has the id"
     raise UsageError(f"{many} '{run_id}'; ids are in results.csv, column run_id.")
 
 
 def _shown(value: Any) -> str:
-    """Returns a value in a line; of a long one, such as the placement of all variables, the beginning."""
     text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
 

@@ -12,7 +12,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.data import data_verb, input_verb
 from benchmarks.devices import devices_verb
 from benchmarks.doctor import doctor_verb
-from benchmarks.explain import explain_verb, models_verb, placement_verb
+from benchmarks.explain import explain_verb
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
 from benchmarks.run import run_verb
@@ -32,9 +32,9 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         devices_verb.VERB,
         doctor_verb.VERB,
         verify_verb.VERB,
-        explain_verb.VERB,
-        models_verb.VERB,
-        placement_verb.VERB,
+        explain_verb.EXPLAIN,
+        explain_verb.MODELS,
+        explain_verb.PLACEMENT,
         allreduce_verb.VERB,
         input_verb.VERB,
         cluster_verb.VERB,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from benchmarks.errors import UsageError
-from results.text import table
+from results.text import Table
 from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.place import Place
 
@@ -51,7 +51,7 @@ def available_tasks(hosts: Hosts, own: Task | None) -> list[str]:
         ("*" if task == own else " ", task.job, str(task.index), address, task.device)
         for task, address in tasks_of(hosts).items()
     ]
-    return table([(" ", "job", "task", "address", "name in TensorFlow"), *rows])
+    return Table((" ", "job", "task", "address", "name in TensorFlow"), rows).text(rule=False)
 
 
 def in_words(hosts: Mapping[str, Sequence[str]]) -> str:
@@ -149,7 +149,7 @@ class Cluster:
             ("*" if task == self.own else " ", task.job, str(task.index), address, (devices or {}).get(task, "-"))
             for task, address in self.tasks.items()
         ]
-        return table([(" ", "job", "task", "address", "devices"), *rows])
+        return Table((" ", "job", "task", "address", "devices"), rows).text(rule=False)
 
 
 def _host(address: str) -> str:

@@ -23,7 +23,7 @@ from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectiv
 from benchmarks.console import progress, say
 from benchmarks.process.watchdog import watched
 from models import specs
-from results.text import table
+from results.text import Table
 from variable_mgr.transfers import FLOAT32_BYTES
 
 # With this manager only the leader runs steps; the other tasks serve.
@@ -235,7 +235,7 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, An
         return
     say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
     rows = [tuple(map(str, member.values())) for member in members]
-    for line in table([("task", "address", *_TOLD), *rows]):
+    for line in Table(("task", "address", *_TOLD), rows, ("pid",)).text(rule=False):
         say(line)
     if not is_leader:
         say(f"\n{cluster.leader} measures the links between tasks and prints them.")
@@ -245,12 +245,14 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, An
         return
     width = max(len(member["task"]) for member in members)
     say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
-    say(f"{'a':{width}}  {'b':{width}}  round trip ms  a -> b GB/s  b -> a GB/s")
+    numbers = ("round trip ms", "a -> b GB/s", "b -> a GB/s")
+    table = Table(("a", "b", *numbers), numbers=numbers, widths=(width, width, *map(len, numbers)))
+    say(table.line())
     measured = []
     for link in links:
         measured.append(link)
-        rates = f"{link.there_bytes_per_second / 1e9:11.3g}  {link.back_bytes_per_second / 1e9:11.3g}"
-        say(f"{link.first:{width}}  {link.second:{width}}  {link.round_trip_seconds * 1e3:13.3f}  {rates}")
+        rates = [f"{rate / 1e9:.3g}" for rate in (link.there_bytes_per_second, link.back_bytes_per_second)]
+        say(table.line([link.first, link.second, f"{link.round_trip_seconds * 1e3:.3f}", *rates]))
     host_of = {member["task"]: member["host"] for member in members}
     for line in ["", *quality_warnings(measured, host_of), bottleneck(measured)]:
         say(line)

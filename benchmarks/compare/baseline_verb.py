@@ -20,7 +20,7 @@ from results.gate.comparison import UnlikeError, hardware_in_words
 from results.gate.decision import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup, sessions
 from results.record import Record
-from results.text import counted, table
+from results.text import Table, counted
 
 _PICTURES = (".png", ".svg")
 _MOST_REFUSALS = 10
@@ -117,12 +117,13 @@ def _list(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
     if not machines:
         say(f"There are no baselines in {directory}. `baseline promote FILE` adds some.")
     for hardware_key, groups in machines.items():
-        rows = [["config_key", "configuration", "sessions", "newest (UTC)", "its images/s"]]
+        columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
+        rows = []
         for group in groups:
             group_sessions = sessions(group.records)
             rate = f"{group_sessions[-1].images_per_sec:.2f}"
             rows.append([group.config_key, group.title, str(len(group_sessions)), group_sessions[-1].date, rate])
-        _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", rows)
+        _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", Table(columns, rows, columns[2::2]))
 
 
 def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -140,8 +141,8 @@ def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
             "`baseline list` prints them."
         )
     for group in rounds.group(matching).values():
-        rows = [session_history.SESSION_HEAD, *map(session_history.session_cells, sessions(group.records))]
-        _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", rows)
+        table = session_history.sessions_table(sessions(group.records))
+        _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", table)
 
 
 def _prune(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
@@ -182,8 +183,8 @@ def _such(values: Mapping[str, Any]) -> str:
     return f" with {values['where']}" if values["where"] else ""
 
 
-def _say_table(title: str, rows: Sequence[Sequence[str]]) -> None:
-    for line in [title, *(f"  {line}" for line in table(rows, rule=True))]:
+def _say_table(title: str, table: Table) -> None:
+    for line in [title, *(f"  {line}" for line in table.text())]:
         say(line)
 
 

@@ -28,6 +28,7 @@ from models import specs
 from results.input_bottleneck import advice, costs, out_of_order
 from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
+from results.text import Table
 
 if TYPE_CHECKING:
     from benchmarks.data.pipeline.input_stages import Rates
@@ -159,16 +160,18 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
 
     stages, rounds = measurement.input_stages, measurement.input_stage_rounds
     cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
-    header = ("images/s", "95 % interval", "per core", "adds, ms of a core", "share")
-    say("{:15} {:>9} {:>15} {:>9} {:>19} {:>6}".format("pipeline up to", *header))
-    stage_costs = costs(stages, rounds)
+    numbers = ("images/s", "95 % interval", "per core", "adds, ms of a core", "share")
+    stage_costs, rows = costs(stages, rounds), []
     for cost in stage_costs:
         adds, share = f"{1000 * cores * cost.seconds_per_image:.2f}", f"{cost.share:.0%}"
         adds, share = (adds, share) if cost.is_clear else ("noise", "")
         rate, interval = cost.images_per_sec.value, cost.images_per_sec.range("{:.0f}".format)
-        say(f"{cost.name:15} {rate:9.0f} {interval:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
+        rows.append([cost.name, f"{rate:.0f}", interval, f"{rate / cores:.0f}", adds, share])
     if bare is not None:
-        say(f"{'bare decode':15} {bare:9.0f} {'':15} {bare / cores:9.0f}")
+        rows.append(["bare decode", f"{bare:.0f}", "", f"{bare / cores:.0f}", "", ""])
+    for line in Table(("pipeline up to", *numbers), rows, numbers).text(rule=False):
+        say(line)
+    if bare is not None:
         pairs = zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)
         ratios = [batches / decodes for batches, decodes in pairs]
         say(

@@ -23,7 +23,7 @@ from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training.computing import other_onednn_mode
-from results.text import counted, table
+from results.text import Table, counted, fact_lines
 
 _GIB = 2**30
 
@@ -89,7 +89,7 @@ def lines(
     topology: Inventory, host: Mapping[str, Any], software: Mapping[str, Any], build: Mapping[str, Any]
 ) -> list[str]:
     """Returns the inventory as text."""
-    facts = {
+    described = {
         "CPU": host["cpu_model"],
         "cores": _cores(host),
         "instructions": "unknown" if host["extensions"] is None else ", ".join(host["extensions"]) or "no vectors",
@@ -101,7 +101,7 @@ def lines(
     }
     measure = f" --num_gpus={len(topology.gpus)}" if topology.gpus else " --device=cpu"
     return [
-        *table([(f"{name}:", value) for name, value in facts.items()]),
+        *fact_lines(described),
         *(["", *_gpu_table(topology)] if topology.gpus else []),
         *(["", *_matrix(topology)] if topology.connections else []),
         "",
@@ -166,8 +166,8 @@ def _gpu_table(topology: Inventory) -> Iterator[str]:
     def shown(value: Any) -> str:
         return "?" if value is None else {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
-    rows = [("GPU", "name", "memory", "UUID", "compute", "PCIe", "ECC", "MIG", "NUMA")]
-    rows += [
+    columns = ("GPU", "name", "memory", "UUID", "compute", "PCIe", "ECC", "MIG", "NUMA")
+    rows = [
         (
             str(gpu.index),
             gpu.name,
@@ -181,13 +181,13 @@ def _gpu_table(topology: Inventory) -> Iterator[str]:
         )
         for gpu in topology.gpus
     ]
-    yield from table(rows)
+    yield from Table(columns, rows).text(rule=False)
 
 
 def _matrix(topology: Inventory) -> Iterator[str]:
     names = [f"GPU{gpu.index}" for gpu in topology.gpus]
     rows = [[name, *cells] for name, cells in zip(names, topology.matrix(), strict=True)]
-    yield from table([["", *names], *rows])
+    yield from Table(["", *names], rows).text(rule=False)
     cells = {cell for row in topology.matrix() for cell in row}
     meanings = {name: meaning for name, meaning in PATHS.values() if name in cells}
     if any(cell.startswith("NV") for cell in cells):

@@ -14,13 +14,15 @@ from benchmarks.doctor.breakdown import (
     Setting,
     Significance,
 )
+from results.text import Table
 
 # If runs differ by this share of a step by chance, no part gets advice.
 _TOO_MUCH_CHANCE = 0.25
 _MANY_TIMES = 10.0
-_PART, _WHAT, _RATE, _STEP = 12, 44, 26, 10
-HEADING = (
-    f"{'adds':{_PART}}  {'what ran':{_WHAT}}  {'images/s (95 %)':>{_RATE}}  {'ms a step':>{_STEP}}  ms added (95 %)"
+TABLE = Table(
+    ("adds", "what ran", "images/s (95 %)", "ms a step", "ms added (95 %)"),
+    numbers=("images/s (95 %)", "ms a step"),
+    widths=(12, 44, 26, 10, 0),
 )
 
 
@@ -110,15 +112,13 @@ def _advice(part: Part, of: Setting) -> str:
 def row(breakdown: Breakdown, part: Part) -> str:
     """Returns a row of the table: a stage, what it ran in words, and what its part adds."""
     (stage,) = (stage for stage in breakdown.stages if stage.part is part)
-    start, cost, rate = f"{part:{_PART}}  {stage.what:{_WHAT}}", breakdown.cost_of(part), breakdown.rate_of(stage)
+    cost, rate = breakdown.cost_of(part), breakdown.rate_of(stage)
     if cost is None or rate is None:
-        return f"{start}  {'failed' if stage.failed else 'left out'}: {stage.reason}"
+        return TABLE.line([part, stage.what, f"{'failed' if stage.failed else 'left out'}: {stage.reason}", "", ""])
     together = f" with {', '.join(cost.parts[:-1])}" if len(cost.parts) > 1 else ""
     in_words = "" if cost.significance is Significance.COSTS else f"  {cost.significance}"
-    return (
-        f"{start}  {rate.text(_figures):>{_RATE}}  {_figures(1000 * cost.up_to.value):>{_STEP}}  "
-        f"{cost.added.scaled(1000).text(_figures)}{in_words}{together}"
-    )
+    added = f"{cost.added.scaled(1000).text(_figures)}{in_words}{together}"
+    return TABLE.line([part, stage.what, rate.text(_figures), _figures(1000 * cost.up_to.value), added])
 
 
 def shares(breakdown: Breakdown, setting: Setting) -> list[str]:

@@ -166,8 +166,9 @@ def measure_breakdown(
     devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
     show(
         f"\nWhere does the time go? {of.workload.model}, {of.precision}, {of.manager}, {devices}, "
-        f"{of.workload.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}.\n\n{advice.HEADING}"
+        f"{of.workload.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}.\n"
     )
+    show(advice.TABLE.line())
     roofline, about_roofline = None, list[str]()
 
     def work() -> None:
@@ -176,7 +177,7 @@ def measure_breakdown(
         (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
         if compute:
             progress.begin("measuring the roofline", measured=True)
-            roofline, why_not = device_peak.measure_apart(of.workload, of.devices.device, of.precision, compute.value)
+            roofline, why_not = device_peak.roofline_apart(of.workload, of.devices.device, of.precision, compute.value)
             lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
             progress.end()
             about_roofline = ["The stage compute, on one device, and its roofline:", *lines]

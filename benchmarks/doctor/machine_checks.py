@@ -24,7 +24,7 @@ from benchmarks.errors import BenchError
 from benchmarks.machine import gpu_support, hardware, linux, nvml
 from benchmarks.machine.nvml import Driver, DriverGpu
 from benchmarks.machine.provenance import describe_software
-from results.text import counted, table
+from results.text import Table, counted
 
 UNSEEN = "cannot be seen here"
 # Of each check of the host: the largest value that does not disturb, and what to try if it is larger.
@@ -105,7 +105,7 @@ def report(observations: Sequence[Observation]) -> list[str]:
         (check.name, "?" if check.value == UNSEEN else "disturbs" if check.is_disturbing else "ok", check.value)
         for check in observations
     ]
-    lines = [*table([("what", "", "seen"), *rows]), ""]
+    lines = [*Table(("what", "", "seen"), rows).text(rule=False), ""]
     if not disturbing:
         return [*lines, "This machine is quiet."]
     names = ", ".join(check.name for check in disturbing)

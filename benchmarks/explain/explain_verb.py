@@ -1,45 +1,106 @@
-"""The verb `explain`: how data flows in a configuration, in words and bytes. It trains nothing and needs no devices."""
+"""The verb `explain`: how data flows in a configuration, a table of models, or the placement of variables.
+
+The verbs `models` and `placement` are the second and the third, with fewer flags.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.cluster import launch_plan
 from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
-from benchmarks.config.variable_update import Pipelining, Variables
 from benchmarks.config.verb import Verb
-from benchmarks.console import say
-from benchmarks.devices.roofline import amount
+from benchmarks.console import say, warn
+from benchmarks.devices import options
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.explain.step_balance import RATE_FLAGS, UNKNOWN, Balance, Rates, how_to_measure, known_rates
-from benchmarks.process.tensorflow_setup import Devices, Runtime
+from benchmarks.explain import data_flow, model_table
+from benchmarks.explain.step_balance import RATE_FLAGS, known_rates
+from benchmarks.machine import hardware
+from benchmarks.measure.display import Display
+from benchmarks.option import Flag, Groups, only
+from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.watchdog import watched
+from benchmarks.run import cluster_launch
+from benchmarks.run.run_record import empty_log
 from models import specs
-from models.model_spec import ModelSpec
-from results.text import counted
+from results import placement_tables
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
-from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
-from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
 
-if TYPE_CHECKING:
-    from benchmarks.training.model_facts import ModelFacts
-    from models.building import Model
-    from variable_mgr.manager import VariableManager
+_DEFAULT_MANAGER = "replicated"
+_CLUSTERS = ("local_cluster", "worker_hosts", "cluster_spec")
+_MANAGER_OF_MODELS = dataclasses.replace(
+    only(RUN_FLAGS["Variables and gradients"], "variable_update")[0],
+    help="variable manager whose traffic is assumed",
+    choices=(*(name for name, entry in MANAGERS.items() if entry.smallest_cluster is None), *SHORTHANDS),
+    default=_DEFAULT_MANAGER,
+)
+_ASSUMED = ("local_parameter_device", "all_reduce_spec", "compact_gradient_transfer", "compact_gradient_dtype")
+MODELS_FLAGS: Groups = {
+    "What is trained": (
+        Flag(
+            "model",
+            str,
+            "models, such as alexnet,vgg16; also as words, and those of other code, see run",
+            default="all",
+        ),
+        Flag("batch_size", int, "images per device and step", default="the model's, smaller on a CPU", at_least=1),
+        *only(RUN_FLAGS["What is trained"], "precision"),
+    ),
+    "Devices and managers": (
+        *only(RUN_FLAGS["Devices"], "device"),
+        Flag("num_gpus", int, "devices, which need not exist", default="all GPUs, or two", at_least=1),
+        _MANAGER_OF_MODELS,
+        *only(RUN_FLAGS["Variables and gradients"], *_ASSUMED),
+    ),
+    "Rates": RATE_FLAGS,
+    "Output": only(RUN_FLAGS["Output"], "output_format"),
+}
+# A few steps are taken, and no record is kept.
+_NOT_HERE = ("check_precision", "print_training_accuracy", "display_every", "session_id")
+PLACEMENT_FLAGS: Groups = {
+    title: [flag for flag in group if flag.name not in _NOT_HERE]
+    for title, group in RUN_FLAGS.items()
+    if title != "How long"
+}
 
 
-def with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    """Shows what flags ask for: a placement, or of several models a table, or of one configuration its data flow."""
+    values = _with_manager(given.words, given.values)
+    if values["placement"]:
+        return _placement(values, command)
+    names = (values["model"] or "").split(",")
+    if names == ["all"] or len(names) > 1 or not (values["model"] or values["variable_update"]):
+        known = {flag.name for group in MODELS_FLAGS.values() for flag in group}
+        if others := [name for name, value in values.items() if value is not None and name not in known]:
+            raise UsageError(f"--{others[0]} is about one configuration: name its --model.")
+        return _models((), values)
+    if values["forward_only"]:
+        raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
+    entry = MANAGERS.get(values["variable_update"])
+    if entry and entry.smallest_cluster and not any(values[name] for name in _CLUSTERS):
+        values["local_cluster"] = entry.smallest_cluster
+    values["onednn"] = None  # about kernels of CPUs, and the devices need not exist here
+    config = config_rules.resolve(values, lambda: config_rules.ANY_NUMBER_OF_GPUS)
+    if values["print_config"]:
+        say(json.dumps(config.to_dict(), indent=2))
+        return ExitStatus.OK
+    data_flow.show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
+    return ExitStatus.OK
+
+
+def _with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flag values with the manager that was named as a word.
 
     Raises:
-        UsageError: there is no such manager, two are named, or nothing is updated.
+        UsageError: there is no such manager, two are named, or it is a reference loop.
     """
     managers = [*MANAGERS, *SHORTHANDS]
     for word in words:
@@ -50,244 +111,138 @@ def with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, A
             )
     if words and values["variable_update"] not in (None, words[0]):
         raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
-    if values["forward_only"]:
-        raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
-    values = {**values, "onednn": None}  # about kernels of CPUs, and the devices need not exist here
-    chosen = {**values, "variable_update": words[0]} if words else values
-    entry = MANAGERS.get(chosen["variable_update"])
-    hosts = ("local_cluster", "worker_hosts", "cluster_spec")
-    if entry is None or entry.smallest_cluster is None or any(chosen[name] for name in hosts):
-        return chosen
-    return {**chosen, "local_cluster": entry.smallest_cluster}
-
-
-def run_explain(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
-    """Prints where variables live, what is sent and how long that takes, how old the applied gradient is, a diagram.
-
-    Raises:
-        UsageError: the configuration has no variable manager, or its layers cannot be divided.
-    """
-    workload, devices, variables, cluster = config.workload, config.devices, config.variables, config.processes.cluster
-    manager, batch = variables.variable_update, workload.batch_per_device
+    manager = words[0] if words else values["variable_update"]
     if manager in REFERENCE_LOOPS:
         raise UsageError(
             f"explain knows variable managers, and {manager} is a reference training loop: name one of "
             f"{', '.join(MANAGERS)}."
         )
-    start(Runtime())
-    from benchmarks.training import model_facts
-    from models import building
+    return {**values, "variable_update": manager}
 
-    spec = specs.find_model(workload.model)
-    model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
-    parts, num_ps = f"{counted(devices.num_devices, 'tower')} of {batch}", config.processes.num_ps
-    servers = f"; {counted(num_ps, 'parameter server')}" if num_ps else ""
-    if variables.pipeline:
-        flow = _through_stages(variables.pipeline, config.place.towers, config.batch_global, model)
-        stages, number = variables.pipeline.stages, variables.pipeline.micro_batches
-        parts = f"{counted(stages, 'stage')}, {number} micro-batches of {config.batch_global // number}"
-    elif cluster:
-        flow = _between_processes(variables, config.place, model)
-        parts = f"{counted(cluster.num_workers, 'worker')} with {parts} each"
-    else:
-        flow = _between_devices(variables, devices, batch, model, spec)
-    explained, elements = flow.manager.explain(config.training.optimizer), weight_elements(model.variables)
-    as_one = _arithmetic(variables.modifiers, config.towers_in_total, config.batch_global)
-    facts = {
-        "Configuration": f"{manager}, {workload.model}, {parts}: batch {config.batch_global}{servers}",
-        "Weights": f"{len(elements)}, {_megabytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
-        "Gradients": explained.gradients,
-        "Applied at step t": f"the gradient {explained.applied}",
-        "Arithmetic": explained.deviation or as_one,
-        **flow.sent,
-    }
-    if not variables.pipeline:
-        of_model = model_facts.of(model, spec)
-        balance = rates.balance(
-            config,
-            flops_per_image=of_model.flops_per_image,
-            gradient_bytes=of_model.gradient_bytes,
-            sent_bytes=flow.bytes_at_busiest,
-        )
-        facts |= _balance(balance, of_model, divides=variables.modifiers.fc_model_parallel)
-        if balance.ratio is None:
-            missing = how_to_measure(devices, {workload.model: balance}, in_cluster=cluster is not None)
-            facts["Bound by"] = " ".join(["unknown.", *missing])
-    width = max(map(len, facts)) + 1
-    for fact, value in facts.items():
-        say(f"{fact + ':':{width}} {value}")
-    say("\n" + explained.diagram)
+
+def _models(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Shows a table of the models that words and --model name, or of all.
+
+    Raises:
+        UsageError: there is no such model, or the flags cannot go together.
+    """
+    given = options.default_to_all(values, hardware.count_gpus())
+    given["variable_update"] = given["variable_update"] or _DEFAULT_MANAGER
+    named = [*words, *(given["model"].split(",") if given["model"] else ())]
+    configs = [
+        config_rules.resolve({**given, "model": name}, lambda: config_rules.ANY_NUMBER_OF_GPUS, environ={})
+        for name in (specs.names() if named in ([], ["all"]) else named)
+    ]
+    configs = list({config.workload.model: config for config in configs}.values())
+    rates = known_rates(values, configs[0].devices, configs[0].computing.precision)
+    model_table.show_models(configs, rates)
     return ExitStatus.OK
 
 
-def _balance(balance: Balance, model: ModelFacts, *, divides: bool) -> dict[str, str]:
-    """Returns whether computing or exchanging takes longer, as far as rates are known.
-
-    `divides`: dense layers are divided over towers.
-    """
-    per_byte = balance.batch_per_device * model.flops_per_image / model.gradient_bytes
-    facts = {
-        "Computed per step": f"{amount(model.flops_per_image, 'FLOP')} per image, {per_byte:,.0f} per gradient byte"
-    }
-    if balance.compute_seconds is not None and balance.images_per_sec:
-        facts["Computed per step"] += (
-            f": {1e3 * balance.compute_seconds:.3g} ms at {balance.images_per_sec.value:,.0f} images/s per device "
-            f"({balance.images_per_sec.source})"
-        )
-    if balance.exchange_seconds is not None and balance.link_bytes_per_sec:
-        link = balance.link_bytes_per_sec
-        facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
-    if balance.ratio is not None:
-        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} times as long as computing"
-        if balance.ratio and not divides:  # else more images are more to exchange
-            facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
-    return facts
+def _placement(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+    """Shows where variables are: of a cluster that this command starts, or of this process."""
+    config = config_rules.resolve(values, hardware.count_gpus)
+    if values["print_config"]:
+        say(json.dumps(config.to_dict(), indent=2))
+        return ExitStatus.OK
+    if launch_plan.is_asked_for(values):
+        return cluster_launch.launch_cluster(config, values, command, hardware.count_gpus, saves_record=False)
+    show_placement(config)
+    return ExitStatus.OK
 
 
-def _arithmetic(modifiers: Modifiers, towers: int, batch_global: int) -> str:
-    """Returns what a step computes if the manager itself does not deviate."""
-    words = [f"as one device with a batch of {batch_global}, without batch-norm statistics"]
-    if modifiers.fc_model_parallel and towers > 1:
-        words.append("but dropout draws other units")
-    if modifiers.compact_gradient_transfer and towers > 1:
-        words.append(f"but gradients are rounded to {modifiers.wire_dtype}")
-    return ", ".join(words)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Flow:
-    """How data flows in a configuration.
-
-    Attributes:
-        manager: which explains itself.
-        sent: what a step sends, as lines of the output.
-        bytes_at_busiest: of the link or device that sends most; None if unknown, or if other times matter.
-    """
-
-    manager: VariableManager
-    sent: Mapping[str, str]
-    bytes_at_busiest: float | None
-
-
-def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int, model: Model) -> _Flow:
-    from benchmarks.training import pipeline
-
-    parts = pipeline.plan(model, **vars(pipelining))
-    sent = _megabytes(total_bytes(parts.transfers(images)) or 0)
-    return _Flow(
-        parts.manager(devices),
-        {
-            **pipeline.stage_facts(parts.facts(devices, images)),
-            "Sent per step": f"{sent}, half of it activations forward, half their gradients back",
-        },
-        None,
-    )
-
-
-def _between_processes(variables: Variables, place: Place, model: Model) -> _Flow:
-    from variable_mgr import factory
-
-    name, modifiers = variables.variable_update, variables.modifiers
-    manager = factory.make(name, place, shared_devices=(place.host,), modifiers=modifiers)
-    links = by_link(manager.transfers(model.variables))
-    return _Flow(manager, _links(links), busiest_server(links) or max(links.values(), default=None))
-
-
-def _between_devices(
-    variables: Variables, devices: Devices, batch_per_device: int, model: Model, spec: ModelSpec
-) -> _Flow:
-    """Returns the flow in one process, with whether --fc_model_parallel pays.
+def show_placement(config: Config) -> None:
+    """Takes a few steps, the last of them traced, and prints the placement; in a cluster the leader prints that of all.
 
     Raises:
-        UsageError: the model's layers cannot be divided, and should be.
+        BenchError: the steps cannot be taken.
     """
-    from benchmarks.graph.sent_bytes import manager_on_real_devices, sent_by_divided_layers, sent_in_one_process
-    from models import parts
+    for notice in config.notices:
+        warn(notice)
+    # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
+    length = dataclasses.replace(config.length, num_batches=config.processes.num_workers, num_warmup_batches=0)
+    config, cluster = dataclasses.replace(config, length=length), config.processes.cluster
+    log = empty_log(config)
+    log.traced_always = True
+    with watched() as watchdog:
+        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
+        deadlines.importing()
+        start(config.runtime)
+        deadlines.none()
+        from benchmarks.cluster.member import Alone
+        from benchmarks.run import cluster_run, train
 
-    towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
-
-    def sent_if(divided: bool) -> int | None:
-        modifiers = dataclasses.replace(variables.modifiers, fc_model_parallel=divided)
-        chosen = dataclasses.replace(variables, modifiers=modifiers)
-        return total_bytes(sent_in_one_process(devices, chosen, model, batch_per_device))
-
-    split = parts.split(model)
-    problem = parts.why_not(split, towers)
-    if problem and is_divided:
-        raise UsageError(problem)
-    sent = sent_in_one_process(devices, variables, model, batch_per_device)
-    facts = _bytes(sent, towers)
-    elements = {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}
-    dense = [layer for layer in split.tail if layer.weights]
-    kernels = sum(elements[layer.weights[0]] for layer in dense)
-    share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
-    of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
-    facts[f"Last {len(dense)} dense"] = f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
-    if not problem and towers > 1:
-        with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = total_bytes(sent_by_divided_layers(split, towers, batch_per_device)) or 0
-            facts |= _division(sent_if(False), sent_if(True), activations, batch_per_device)
-    total = total_bytes(sent)
-    return _Flow(manager_on_real_devices(devices, variables), facts, None if total is None else total / towers)
+        if cluster:
+            cluster_run.carry_out_task(config, cluster, log, Display(), watchdog)
+        else:
+            train.carry_out(config, log, Display(), Alone(watchdog))
+    if cluster is None or cluster.own == cluster.leader:
+        placement = log.placement_of_all()
+        if config.output.output_format == "json":
+            say(json.dumps(placement))
+        else:
+            _say_placement(placement, placement_tables.transfer_notes(placement, config.to_dict()))
 
 
-def _division(without: int | None, divided: int | None, activations: float, batch_per_device: int) -> dict[str, str]:
-    """Returns whether dividing layers sends less; `activations` are the bytes of them that it sends in a step."""
-    if without is None or divided is None:
-        return {}
-    largest_batch = int((without - divided) / (activations / batch_per_device) + batch_per_device)
-    verdict = "sends less up to" if divided < without else "sends more, and would send less only up to"
-    return {
-        "Divided": f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
-        f"it {verdict} a batch of {largest_batch} per device"
-    }
+def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:
+    say(f"{placement['manager']}\n")
+    sums = placement_tables.aggregation_table(placement)
+    for title, table, empty in (
+        ("Variables", placement_tables.variable_table(placement), "none"),
+        ("Sums of gradients over towers", sums, "none: no operation adds gradients of several towers"),
+        ("Transfers per step", placement_tables.transfer_table(placement), "none"),
+        ("Bytes per device", placement_tables.device_table(placement), "none"),
+    ):
+        for line in [title, *(f"  {line}" for line in (table.text() if table.rows else [empty])), ""]:
+            say(line)
+    for note in notes:
+        say(note)
 
 
-def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
-    """Returns what is sent, in words; a mean per tower, since not every algorithm loads towers evenly."""
-    parts = {
-        "weights read": total_bytes(sent, "read"),
-        "gradients": total_bytes(sent, "gradient"),
-        "weights averaged": total_bytes(sent, "weight"),
-        "activations": total_bytes(sent, "activation"),
-    }
-    total = total_bytes(sent)
-    known = "unknown" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
-    named = ", ".join(f"{name} {_megabytes(size)}" for name, size in parts.items() if size)
-    return {"Sent per step": known + (f" ({named})" if named else "")}
-
-
-def _links(sent: Mapping[str, int]) -> dict[str, str]:
-    if not sent:
-        return {"Sent per step": "unknown by link: it depends on which tower adds which gradient"}
-    busiest = busiest_server(sent)
-    at_server = f"; {_megabytes(busiest)} in and out of the busiest parameter server" if busiest else ""
-    links = {f"  {link}": _megabytes(size) for link, size in sent.items()}
-    return {"Sent per step": f"{_megabytes(sum(sent.values()))} between processes{at_server}", **links}
-
-
-def _megabytes(size_bytes: float) -> str:
-    return f"{size_bytes / 1e6:.1f} MB"
-
-
-def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    chosen = config_rules.resolve(with_manager(given.words, given.values), lambda: config_rules.ANY_NUMBER_OF_GPUS)
-    if given.values["print_config"]:
-        say(json.dumps(chosen.to_dict(), indent=2))
-        return ExitStatus.OK
-    return run_explain(chosen, known_rates(given.values, chosen.devices, chosen.computing.precision))
-
-
-VERB = Verb(
+EXPLAIN = Verb(
     "explain",
     "where variables live and what is sent; needs no devices",
-    {**RUN_FLAGS, "Rates": RATE_FLAGS},
-    _resolve_and_run,
+    {
+        "What is explained": (Flag("placement", bool, "take a few steps, and show the placement that they had"),),
+        **RUN_FLAGS,
+        "Rates": RATE_FLAGS,
+    },
+    _explain,
     takes="words",
     words="[MANAGER]",
     known_words=(*MANAGERS, *SHORTHANDS),
+    details="With --model=all, with several models, or with neither a manager nor a model: a table of models.",
     examples=(
         "explain replicated --num_gpus=8 --model=vgg16",
         "explain replicated --num_gpus=8 --model=vgg16 --peak_tflops=100 --link_gbytes_per_second=10",
+        "explain --model=alexnet,vgg16,resnet50 --num_gpus=8",
+        "explain replicated --placement --model=vgg16 --device=cpu --num_gpus=2",
+    ),
+)
+MODELS = Verb(
+    "models",
+    "which models are bound by communication? needs no devices",
+    MODELS_FLAGS,
+    lambda given, command: _models(given.words, given.values),
+    takes="words",
+    words="[MODEL ...]",
+    known_words=tuple(specs.names()),
+    details="Parameters and operations by kind of layer and, with measured rates, the times to compute and exchange. "
+    "Counts are kept in the user's cache directory until the code or a version changes.",
+    examples=(
+        "models",
+        "models alexnet vgg16 resnet50 --num_gpus=8 --peak_tflops=100 --link_gbytes_per_second=10",
+        "models resnet50 keras:EfficientNetB0 keras:MobileNetV3Small",
+    ),
+)
+PLACEMENT = Verb(
+    "placement",
+    "where variables are and gradients are summed; what a step sends",
+    PLACEMENT_FLAGS,
+    lambda given, command: _placement(_with_manager((), given.values), command),
+    details="Takes a few steps and keeps no record. --output_format=json prints it as a record would have it.",
+    examples=(
+        "placement --model=vgg16 --device=cpu --num_gpus=2 --variable_update=parameter_server",
+        "placement --model=mlp --device=cpu --local_cluster=ps:2,worker:2",
     ),
 )

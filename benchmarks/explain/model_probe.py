@@ -88,7 +88,6 @@ def _check_variables(model: Model) -> None:
 
 
 def _layers(model: keras.Model) -> Iterator[keras.Layer]:
-    """Yields the layers of a model and of the models in it."""
     for layer in model.layers:
         if hasattr(layer, "layers"):
             yield from _layers(layer)
@@ -114,14 +113,14 @@ def _sources(name: str, modules: set[str]) -> dict[str, str]:
     """Returns the digests of the user's files: that of the function, and what it imports that is not installed."""
     from models import from_keras
 
-    own, standard = from_keras.load(name).__module__, sysconfig.get_path("stdlib")
-    found = {}
-    for module in {own, *modules}:
+    defining, standard = from_keras.load(name).__module__, sysconfig.get_path("stdlib")
+    digests = {}
+    for module in {defining, *modules}:
         path = Path(getattr(sys.modules[module], "__file__", None) or "")
-        is_own = module == own or not ({*_INSTALLED} & {*path.parts} or path.is_relative_to(standard))
+        is_own = module == defining or not ({*_INSTALLED} & {*path.parts} or path.is_relative_to(standard))
         if path.is_file() and is_own:
-            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 def main(name: str, num_classes: str) -> NoReturn:
@@ -139,15 +138,15 @@ def main(name: str, num_classes: str) -> NoReturn:
     try:
         with ThreadPoolExecutor(1) as thread:  # a run does not build in its main thread either
             facts = thread.submit(find_facts, name, int(num_classes)).result()
-        found: dict[str, Any] = {"facts": dataclasses.asdict(facts)}
+        result: dict[str, Any] = {"facts": dataclasses.asdict(facts)}
     except (UnusableModelError, OutsideCodeError) as error:
-        found = {"refused": str(error)}
+        result = {"refused": str(error)}
     except Exception as error:
         traceback.print_exc()
-        found = {"error": " ".join(traceback.format_exception_only(error)[-1].split())}
+        result = {"error": " ".join(traceback.format_exception_only(error)[-1].split())}
     sys.stderr.flush()
     with open(answer, "wb") as file:
-        file.write(AROUND_ANSWER + json.dumps(found).encode() + AROUND_ANSWER)
+        file.write(AROUND_ANSWER + json.dumps(result).encode() + AROUND_ANSWER)
     os._exit(0)
 
 

@@ -15,7 +15,6 @@ from benchmarks.config.config import Config
 from benchmarks.config.workload import Workload
 from benchmarks.devices import options
 from benchmarks.devices.roofline import amount, devices_with_a_peak
-from benchmarks.machine import hardware, provenance
 from benchmarks.microbench import device_peak
 from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
@@ -156,10 +155,10 @@ class Rates:
         self, newest_first: Sequence[Record], workload: Workload, precision: str, flops_per_image: float
     ) -> Rate | None:
         """Returns images/s of a run on one device: the fastest of the model, if possible with the same batch."""
-        runs = [] if self.peak_is_given else [one for one in newest_first if _is_alone(one, workload, precision)]
+        runs = [] if self.peak_is_given else [run for run in newest_first if _is_alone(run, workload, precision)]
         if runs:
             batch = workload.batch_per_device
-            best = max(runs, key=lambda one: (_batch(one) == batch, one.derived.images_per_sec))
+            best = max(runs, key=lambda run: (_batch(run) == batch, run.derived.images_per_sec))
             assert best.derived.images_per_sec
             return Rate(best.derived.images_per_sec, f"run {best.identity.run_id}, batch {_batch(best)}")
         if not self.peak_flops_per_sec:
@@ -196,43 +195,40 @@ def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_clus
         balances: by model.
         in_cluster: there are several processes.
     """
-    found = []
+    sentences = []
     on, count = "" if devices.on_gpu else "--device=cpu ", devices.num_devices
     if unmeasured := [model for model, balance in balances.items() if balance.images_per_sec is None]:
         verb, more = "sweep " if len(unmeasured) > 1 else "", len(unmeasured) - _MOST_NAMED
         named = f"{', '.join(unmeasured[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
-        wanted = "all" if unmeasured == specs.names() else ",".join(unmeasured)
-        found.append(
+        models = "all" if unmeasured == specs.names() else ",".join(unmeasured)
+        sentences.append(
             f"No rate of computing is known of {named}: 'run_bench.py {verb}{on}--num_gpus=1 "
-            f"--model={wanted}' measures it, or pass --peak_tflops and --assumed_mfu."
+            f"--model={models}' measures it, or pass --peak_tflops and --assumed_mfu."
         )
     if any(balance.sent_bytes is None for balance in balances.values()):
-        found.append("How much this setting sends is unknown: it has no formula.")
+        sentences.append("How much this setting sends is unknown: it has no formula.")
     elif any(balance.exchange_seconds is None for balance in balances.values()):
-        found.append(
+        sentences.append(
             "No rate of the network is known: 'run_bench.py doctor' with the same cluster measures it; pass it as "
             "--link_gbytes_per_second."
             if in_cluster
             else f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, count)}' "
             "measures it, or pass --link_gbytes_per_second."
         )
-    return found
+    return sentences
 
 
 def _stored_peak(devices: Devices, precision: str) -> float | None:
     inventory = options.chosen_gpus(devices)
     if devices.on_gpu and not inventory.gpus:
         return None
-    version = provenance.describe_software()["tensorflow_version"]
-    key = device_peak.peak_key(hardware.describe_hardware(inventory), version, precision)
-    found = device_peak.stored_peak(key)
-    return found.flops_per_sec if found else None
+    peak = device_peak.stored_peak(device_peak.peak_key_here(inventory, precision))
+    return peak.flops_per_sec if peak else None
 
 
 def _is_alone(record: Record, workload: Workload, precision: str) -> bool:
-    """Returns whether a record is of training the same model on one device, which exchanges nothing."""
-    wanted = {"model": workload.model, "precision": precision, "forward_only": workload.forward_only}
-    same = all(record.config.get(name) == value for name, value in wanted.items())
+    expected = {"model": workload.model, "precision": precision, "forward_only": workload.forward_only}
+    same = all(record.config.get(name) == value for name, value in expected.items())
     towers = (record.config.get("num_devices"), record.config.get("num_workers", 1))
     return record.kind is Kind.RUN and same and towers == (1, 1) and bool(record.derived.images_per_sec)
 

@@ -11,6 +11,7 @@ from benchmarks.measure.timing import Phase
 from results import step_statistics
 from results.measurement import Measurement
 from results.record import Record
+from results.text import fact_lines
 
 _RULE = "-" * 64
 FIRST_STEP = "first step"
@@ -132,9 +133,8 @@ class TextDisplay(Display):
     def start(self, facts: Mapping[str, str]) -> None:
         """Prints the facts."""
         self._started = True
-        width = max(map(len, facts), default=0) + 1
-        for name, value in facts.items():
-            say(f"{name + ':':{width}} {value}", wait=False)
+        for line in fact_lines(facts):
+            say(line, wait=False)
         say("=" * len(_RULE), wait=False)
 
     def note(self, line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import say, warn
@@ -19,13 +19,17 @@ from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Kind, Record, Status
 from results.store import Store
-from results.text import counted, first_few, table
+from results.text import Table, counted, first_few
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.reductions.all_reduce_spec import describe_size, fastest_spec
 from variable_mgr.transfers import FLOAT32_BYTES
 
-_ROW = "{:>8}  {:>13}  {:>7}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
+_TABLE = Table(
+    ("message", "bytes", "devices", "reduction", "time ms", "algbw", "busbw", "error", ""),
+    numbers=("message", "bytes", "devices", "time ms", "algbw", "busbw", "error"),
+    widths=(8, 13, 7, 16, 9, 8, 8, 8, 0),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +71,9 @@ def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
     names = list(seconds)
     if len(names) < 2:
         return (names[0], f"{names[0]} (the only one)") if names else (None, "none is valid")
-    means = {name: statistics.fmean(each) for name, each in seconds.items()}
+    means = {name: statistics.fmean(times) for name, times in seconds.items()}
     first, second = sorted(names, key=lambda name: means[name])[:2]
-    slower = slower_than_best([[1 / each for each in seconds[name]] for name in names])
+    slower = slower_than_best([[1 / times for times in seconds[name]] for name in names])
     ties = sorted((name for index, name in enumerate(names) if index not in slower), key=lambda name: means[name])
     if len(ties) > 1:
         return None, f"no clear winner: {first_few(ties, ', ')}"
@@ -87,6 +91,17 @@ def _certainty(is_clear: Sequence[bool]) -> str:
     if not any(is_clear):
         return ", by mean times within the noise (no size has a clear winner)"
     return f", by mean times (a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')})"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Comparison:
+    """The reductions of a message: the mean seconds of the valid ones, the clearly fastest, and its lead in words."""
+
+    message: Message
+    num_devices: int
+    seconds: Mapping[str, float]
+    fastest: str | None
+    lead: str
 
 
 class Report:
@@ -112,12 +127,8 @@ class Report:
         self._tolerance = expected.tolerance(modifiers)
         self._facts = {"device": devices.device, "virtual_gpus": devices.virtual_gpus, "precision": precision}
         self._warnings = {count: self._quality_warnings(0 if devices.on_gpu else count) for count in described}
-        # Of messages of one tensor, by number of devices and of elements.
-        self._seconds: dict[int, dict[int, dict[str, float]]] = {}
         self._cannot: Mapping[int, Mapping[str, str]] = {}
-        self._winners: dict[str, dict[int, str]] = {}  # by message and number of devices
-        # By number of devices: whether a reduction is clearly the fastest, for each size that compares several.
-        self._is_clear: dict[int, list[bool]] = {}
+        self._comparisons: list[_Comparison] = []
         self._begun: tuple[Message, int] | None = None
         self._failed = 0
         self._all_saved = True
@@ -125,24 +136,22 @@ class Report:
     def open(self, cannot: Mapping[int, Mapping[str, str]]) -> None:
         """Prints the header, and for each number of devices the reductions that cannot run, with the reason."""
         self._cannot = cannot
+        numbers_by_reason: dict[tuple[str, str], list[str]] = {}
         for num_devices, reasons in cannot.items():
             for spec, reason in reasons.items():
                 none = Measurement(images_per_step=None)
                 self._save([self._record(spec, "", num_devices, none, Status.SKIPPED, reason)])
+                numbers_by_reason.setdefault((spec, reason), []).append(str(num_devices))
         if not self._as_text:
             return
         say(f"All-reduce of float32 on {self._described[max(self._described)]}: every device gets the mean over all.")
         say("algbw is the message's bytes over the mean time, busbw that times 2 (n-1)/n, in GB/s (1e9 bytes); a time")
         say(f"includes TensorFlow's overhead per step. The error is against NumPy; the limit is {self._tolerance:g}.\n")
-        where: dict[tuple[str, str], list[str]] = {}
-        for num_devices, reasons in cannot.items():
-            for spec, reason in reasons.items():
-                where.setdefault((spec, reason), []).append(str(num_devices))
-        for (spec, reason), numbers in where.items():
+        for (spec, reason), numbers in numbers_by_reason.items():
             say(f"{spec} cannot run on {', '.join(numbers)} devices: {reason}")
         if 1 in self._described:
             say("1 device has nothing to exchange: nothing is measured on it.")
-        say(_ROW.format("message", "bytes", "devices", "reduction", "time ms", "algbw", "busbw", "error", ""))
+        say(_TABLE.line())
 
     def begin(self, message: Message, num_devices: int) -> None:
         """Notes that a message is being measured."""
@@ -151,11 +160,10 @@ class Report:
     def give_up(self, specs: Sequence[str], error: BenchError) -> None:
         """Saves and prints that the measurement has ended before the results of the message that was begun."""
         if self._begun:
-            failed, cannot = (
-                Timing(failure=str(error), failed_as=error.record_status),
-                self._cannot.get(self._begun[1], {}),
-            )
-            self.add(*self._begun, {spec: failed for spec in specs if spec not in cannot})
+            message, num_devices = self._begun
+            failed = Timing(failure=str(error), failed_as=error.record_status)
+            able = [spec for spec in specs if spec not in self._cannot.get(num_devices, {})]
+            self.add(message, num_devices, dict.fromkeys(able, failed))
 
     def add(self, message: Message, num_devices: int, timings: Mapping[str, Timing]) -> None:
         """Saves and prints the results of all reductions of a message on so many devices."""
@@ -164,12 +172,8 @@ class Report:
         self._save(list(records.values()))
         valid = {spec: timings[spec].seconds for spec, record in records.items() if record.status is Status.OK}
         means = {spec: sum(seconds) / len(seconds) for spec, seconds in valid.items()}
-        if len(message.shapes) == 1 and means:
-            self._seconds.setdefault(num_devices, {})[message.size_bytes // FLOAT32_BYTES] = means
         fastest, lead = winner(valid)
-        if len(message.shapes) == 1 and len(valid) > 1:
-            self._is_clear.setdefault(num_devices, []).append(fastest is not None)
-        self._winners.setdefault(message.name, {})[num_devices] = lead
+        self._comparisons.append(_Comparison(message, num_devices, means, fastest, lead))
         for spec, record in records.items():
             numbers, verdict = ["", "", ""], f"{record.status.upper()}: {record.reason}"
             if spec in means:
@@ -179,19 +183,14 @@ class Report:
             error = "" if timings[spec].error is None else f"{timings[spec].error:.0e}"
             name = f"{spec} *" if spec == fastest else spec
             if self._as_text:
-                say(_ROW.format(message.name, message.size_bytes, num_devices, name, *numbers, error, verdict))
+                start = (message.name, str(message.size_bytes), str(num_devices), name)
+                say(_TABLE.line([*start, *numbers, error, verdict]))
 
     def close(self) -> ExitStatus:
         """Prints the fastest reduction and warnings; returns whether all reductions were right and saved."""
         if self._as_text:
-            # Packed gradients are reduced in other sizes than their own, so sizes in a spec would be wrong.
-            packed = self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes
-            for line in self._winner_lines():
+            for line in [*self._winner_lines(), *self._fastest_lines()]:
                 say(line)
-            for num_devices, seconds in self._seconds.items():
-                if spec := fastest_spec(seconds, by_size=not packed):
-                    how = _certainty(self._is_clear.get(num_devices, []))
-                    say(f"Fastest over these sizes on {num_devices} devices{how}: --all_reduce_spec={spec}")
             if self._all_saved:
                 say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
         for sentence in self._warnings[max(self._warnings)]:
@@ -202,17 +201,29 @@ class Report:
 
     def _winner_lines(self) -> list[str]:
         """Returns the winner of each message by number of devices, and its lead over the next."""
-        if not self._winners:
+        if not self._comparisons:
             return []
-        header = ["message", *(counted(number, "device") for number in self._described)]
+        leads = {(c.message.name, c.num_devices): c.lead for c in self._comparisons}
         rows = [
-            [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._described)]
-            for message, leads in self._winners.items()
+            [name, *("nothing to exchange" if n == 1 else leads.get((name, n), "") for n in self._described)]
+            for name in dict.fromkeys(name for name, _ in leads)
         ]
         note = (
             "Fastest reduction (*) and how much longer the next takes; no clear winner: all named are within the noise."
         )
-        return ["", note, *table([header, *rows], rule=True), ""]
+        columns = ["message", *(counted(number, "device") for number in self._described)]
+        return ["", note, *Table(columns, rows).text(), ""]
+
+    def _fastest_lines(self) -> Iterator[str]:
+        """Yields for each number of devices the reductions that are the fastest over messages of one tensor."""
+        # Packed gradients are reduced in other sizes than their own, so sizes in a spec would be wrong.
+        packed = self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes
+        for number in self._described:
+            of_sizes = [c for c in self._comparisons if c.num_devices == number and len(c.message.shapes) == 1]
+            seconds = {c.message.size_bytes // FLOAT32_BYTES: c.seconds for c in of_sizes if c.seconds}
+            if spec := fastest_spec(seconds, by_size=not packed):
+                certainty = _certainty([c.fastest is not None for c in of_sizes if len(c.seconds) > 1])
+                yield f"Fastest over these sizes on {number} devices{certainty}: --all_reduce_spec={spec}"
 
     def _quality_warnings(self, cpu_devices: int) -> list[str]:
         conditions = Conditions(

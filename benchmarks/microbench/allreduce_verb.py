@@ -75,16 +75,16 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     chosen = config.resolve({**given, "num_gpus": counts[-1], "all_reduce_spec": None, "model": None}, count_gpus, {})
     if chosen.devices.num_devices < 2:
         raise UsageError("allreduce needs several devices, as one has nothing to exchange: pass --num_gpus=2 or more.")
-    wanted = tuple(dict.fromkeys(named or ALGORITHMS))
+    specs = tuple(dict.fromkeys(named or ALGORITHMS))
     places = {count: chosen.place_of(count) for count in counts if count > 1}
     cannot: dict[int, dict[str, str]] = {}
     for count, place in places.items():
         reasons = {
             spec: why_not("replicated", dataclasses.replace(chosen.variables.modifiers, all_reduce_spec=spec), place)
-            for spec in wanted
+            for spec in specs
         }
         cannot[count] = {spec: reason for spec, reason in reasons.items() if reason}
-    nowhere = [spec for spec in wanted if all(spec in reasons for reasons in cannot.values())]
+    nowhere = [spec for spec in specs if all(spec in reasons for reasons in cannot.values())]
     if named and nowhere:
         raise UsageError(cannot[counts[-1]][nowhere[0]])
     names = (given["model"] or _USUAL_MODELS).split(",")
@@ -93,7 +93,7 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         chosen=chosen,
         counts=counts,
         places=places,
-        specs=tuple(spec for spec in wanted if spec not in nowhere),
+        specs=tuple(spec for spec in specs if spec not in nowhere),
         cannot=cannot,
         sizes_bytes=_sizes(given["min_bytes"], given["max_bytes"]),
         models=models,
@@ -101,7 +101,6 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Returns numbers of devices, ascending."""
     numbers = {whole_number(word) or 0 for word in text.split(",")}
     if 0 in numbers:
         raise UsageError(f"--num_gpus={text}: pass one or more numbers of devices, such as 8 or 1,2,4,8.")
@@ -158,12 +157,13 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     limit, begun = chosen.length.time_limit_seconds or math.inf, time.monotonic()
     with recorded(chosen.processes.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
         deadlines.preparation("Building the models")
-        wanted = list(itertools.product(_messages(plan), plan.places))
-        with progress.counted("reducing messages", len(wanted)):
-            for done, (message, count) in enumerate(wanted):
+        comparisons = list(itertools.product(_messages(plan), plan.places))
+        number = len(comparisons)
+        with progress.counted("reducing messages", number):
+            for done, (message, count) in enumerate(comparisons):
                 left = limit - (time.monotonic() - begun)
                 if left <= 0:
-                    warn(f"--time_limit_seconds={limit:g} is over: {len(wanted) - done} of {len(wanted)} are left out.")
+                    warn(f"--time_limit_seconds={limit:g} is over: {number - done} of {number} are left out.")
                     break
                 report.begin(message, count)
                 timings = allreduce.measure(
@@ -172,7 +172,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
                     plan.places[count],
                     session_config,
                     **how_long,
-                    enough_seconds=min(_ENOUGH_SECONDS, left / (len(wanted) - done)),
+                    enough_seconds=min(_ENOUGH_SECONDS, left / (number - done)),
                     deadlines=deadlines,
                 )
                 report.add(message, count, timings)

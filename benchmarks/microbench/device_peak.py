@@ -1,18 +1,26 @@
-"""Measured peaks of the hardware, kept in a cache, and a run's share of them. Imports TensorFlow late."""
+"""The peak of a device and a run's share of it: operations per second of a large matrix product, and bytes per second.
+
+Both are measured in a graph and a session, as in a run, so that all cores take part, and are kept in a cache.
+TensorFlow is imported late.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline
-from benchmarks.errors import BenchError
+from benchmarks.errors import BenchError, UsageError
 from benchmarks.machine import hardware, provenance
 from benchmarks.machine.cache import CacheFile
+from benchmarks.measure.timing import Clock
 from benchmarks.process import apart, tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
@@ -20,8 +28,28 @@ from models.model_spec import ModelSpec
 from results.measurement import Derived
 from results.record import key_of
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 FILE = CacheFile("peaks.json", "measured peaks")
-_SECONDS = 300.0  # limit of a measurement in a process of its own
+_LIMIT_SECONDS = 300.0  # of a measurement in a process of its own
+_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+# Sides of square matrices. A product of the largest takes an H200 11 ms in bf16, and each matrix takes 0.5 GB.
+_SIDES = tuple(2**power for power in range(9, 15))
+# 256 MiB of float32, far more than caches hold.
+_SUMMANDS = 2**26
+
+# A product of this duration is large enough: starting it takes some 0.1 ms.
+_ENOUGH_SECONDS = 0.02
+# Duration of the products in one run of a session.
+_RUN_SECONDS = 0.1
+_MOST_IN_A_RUN = 1000
+_MEASURED_SECONDS = 1.0
+_FEWEST_RUNS = 3
+
+# From a size and a count to a callable that does work of this size so many times in succession.
+Prepare = Callable[[int, int], AbstractContextManager[Callable[[], object]]]
 
 
 def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision: str) -> str:
@@ -31,6 +59,12 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
     """
     one_device = {name: facts[name] for name in ("cpu_model", "cpu_cores_usable", "memory_gib")}
     return f"{key_of({**one_device, 'gpus': facts['gpus'][:1]})} {tensorflow_version} {precision}"
+
+
+def peak_key_here(inventory: hardware.Inventory, precision: str) -> str:
+    """Returns the key of the peak of this host, with these GPUs."""
+    version = provenance.describe_software()["tensorflow_version"]
+    return peak_key(hardware.describe_hardware(inventory), version, precision)
 
 
 def stored_peak(key: str) -> Peak | None:
@@ -47,15 +81,12 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     Raises:
         UsageError: the device is missing, or does not support the precision.
     """
-    inventory = hardware.gpu_inventory() if device == "gpu" else hardware.Inventory()
-    version = provenance.describe_software()["tensorflow_version"]
-    key = peak_key(hardware.describe_hardware(inventory), version, precision)
+    key = peak_key_here(hardware.gpu_inventory() if device == "gpu" else hardware.Inventory(), precision)
     tensorflow_setup.import_tensorflow()
     from benchmarks.devices import device_plan
-    from benchmarks.microbench import matmul_peak
 
     device_plan.require_gpus(Devices(device=device))
-    measured = matmul_peak.measure(device, precision)
+    measured = measure_peak(device, precision)
 
     def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
         known = FILE.converted(entry, Peak) or measured
@@ -82,10 +113,10 @@ def beside_peak(
     without_gpus = device == "gpu" and not environment["gpus"]  # a client without GPUs: its cached peak is its CPU's
     if derived.images_per_sec is None or not flops_per_image or without_gpus:
         return derived
-    found = stored_peak(peak_key(environment, environment["tensorflow_version"], precision))
-    if found is None:
+    stored = stored_peak(peak_key(environment, environment["tensorflow_version"], precision))
+    if stored is None:
         return derived
-    reachable = count * found.flops_per_sec
+    reachable = count * stored.flops_per_sec
     return replace(
         derived,
         measured_peak_tflops=reachable / 1e12,
@@ -93,14 +124,14 @@ def beside_peak(
     )
 
 
-def measure(
+def measure_roofline(
     spec: ModelSpec, workload: Workload, device: Literal["cpu", "gpu"], precision: str, images_per_sec: float
 ) -> Roofline:
     """Measures the peak of one device and counts the work of a model's step; runs no step. Raises as `peak` does.
 
     The device is all cores of this host, or one GPU; `images_per_sec` is the rate that a run reached on it.
     """
-    found = peak(device, precision)
+    of_device = peak(device, precision)
     from benchmarks.training import flop_count
 
     batch = workload.batch_per_device
@@ -116,12 +147,12 @@ def measure(
     return Roofline(
         flops_per_image=work.flops / batch,
         bytes_per_image=work.moved_bytes / batch,
-        peak=found,
+        peak=of_device,
         images_per_sec=images_per_sec,
     )
 
 
-def measure_apart(
+def roofline_apart(
     workload: Workload, device: Literal["cpu", "gpu"], precision: str, images_per_sec: float
 ) -> tuple[Roofline | None, str]:
     """Measures the roofline of one device in a process of its own, so that this process holds no GPU memory.
@@ -131,12 +162,129 @@ def measure_apart(
     runtime = Runtime(devices=Devices(device=device))  # what is visible has been inherited
     spec = specs.find_model(workload.model)
     try:
-        return apart.call(runtime, _SECONDS, measure, spec, workload, device, precision, images_per_sec), ""
+        return apart.call(
+            runtime, _LIMIT_SECONDS, measure_roofline, spec, workload, device, precision, images_per_sec
+        ), ""
     except BenchError as error:
         return None, str(error)
 
 
-def to_dict(found: Roofline) -> dict[str, Any]:
+def to_dict(roofline: Roofline) -> dict[str, Any]:
     """Returns it as JSON can hold it."""
-    derived = {name: getattr(found, name) for name in ("limit", "most_images_per_sec", "mfu", "share_of_bound")}
-    return {**dataclasses.asdict(found), **derived, "sentences": found.sentences()}
+    derived = {name: getattr(roofline, name) for name in ("limit", "most_images_per_sec", "mfu", "share_of_bound")}
+    return {**dataclasses.asdict(roofline), **derived, "sentences": roofline.sentences()}
+
+
+def measure_peak(device: Literal["cpu", "gpu"], precision: str, clock: Clock = time.perf_counter) -> Peak:
+    """Measures one device for some seconds. Logical CPU devices share the cores, so `cpu` measures the host.
+
+    The precision is that of the factors of the product: `fp32`, `tf32`, `bf16` or `fp16`.
+
+    Raises:
+        UsageError: the device does not support the precision.
+    """
+    if precision not in _TYPES or (precision == "tf32" and device == "cpu"):
+        kinds = [kind for kind in _TYPES if kind != "tf32" or device == "gpu"]
+        raise UsageError(f"There is no peak of a {device.upper()} in '{precision}': pass one of {', '.join(kinds)}.")
+    import tensorflow as tf
+
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+    try:
+        return Peak(
+            flops_per_sec=best_rate(_products(device, _TYPES[precision]), lambda side: 2 * side**3, _SIDES, clock),
+            bytes_per_sec=best_rate(_sums(device), lambda count: 3 * 4 * count, (_SUMMANDS,), clock),
+        )
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def best_rate(prepare: Prepare, amount: Callable[[int], float], sizes: Sequence[int], clock: Clock) -> float:
+    """Returns the highest amount of work per second of any run.
+
+    Of the ascending sizes, the first that takes long enough is repeated for about a second. Smaller sizes count too:
+    their start-up time makes them slower, never faster.
+    """
+    best = 0.0
+    for size in sizes:
+        (seconds,) = _run_seconds(prepare, size, 1, clock, runs=1, in_total=0.0)
+        best = max(best, amount(size) / seconds)
+        if seconds >= _ENOUGH_SECONDS:
+            break
+    times = min(max(1, round(_RUN_SECONDS / seconds)), _MOST_IN_A_RUN)
+    spent = _run_seconds(prepare, size, times, clock, runs=_FEWEST_RUNS, in_total=_MEASURED_SECONDS)
+    return max(best, times * amount(size) / min(spent))
+
+
+def _run_seconds(prepare: Prepare, size: int, times: int, clock: Clock, *, runs: int, in_total: float) -> list[float]:
+    """Returns the seconds of each run, without the first, which pays for graph optimisation and memory."""
+    spent: list[float] = []
+    with prepare(size, times) as run:
+        run()
+        while len(spent) < runs or sum(spent) < in_total:
+            begin = clock()
+            run()
+            spent.append(clock() - begin)
+    return spent
+
+
+def _products(device: Literal["cpu", "gpu"], dtype: str) -> Prepare:
+    """Prepares matrix products, each of a fixed matrix and the product before, by side.
+
+    TensorFlow can leave out no product: variables are no constants, all products differ, and the last one is stored.
+    Random elements with a variance of 1/side keep the size of the products.
+    """
+    import tensorflow as tf
+
+    from models.seeds import seed_at_run_time
+
+    def build(side: int, times: int) -> tuple[list[tf.Variable], tf.Operation]:
+        draws = [tf.random.stateless_normal((side, side), seed_at_run_time((number, 7))) for number in range(2)]
+        factor = tf.Variable(tf.cast(draws[0] / side**0.5, dtype), trainable=False)
+        begin = tf.Variable(tf.cast(draws[1], dtype), trainable=False)
+        end = tf.Variable(tf.zeros((side, side), dtype), trainable=False)
+        left, product = factor.read_value(), begin.read_value()
+        for _ in range(times):
+            product = tf.matmul(left, product)
+        return [factor, begin, end], tf.raw_ops.AssignVariableOp(resource=end.handle, value=product)
+
+    return _in_session(device, build)
+
+
+def _sums(device: Literal["cpu", "gpu"]) -> Prepare:
+    """Returns what prepares sums of two arrays of float32 into the first, which move 3 x 4 bytes per element.
+
+    The sums are in place: new memory is mapped page by page, which takes a CPU longer than to write it.
+    """
+    import tensorflow as tf
+
+    def build(count: int, times: int) -> tuple[list[tf.Variable], tf.Operation]:
+        total, summand = (tf.Variable(tf.fill((count,), value), trainable=False) for value in (0.0, 0.5))
+        added: list[tf.Operation] = []
+        for _ in range(times):
+            with tf.control_dependencies(added):
+                value = summand.read_value()
+                added = [tf.raw_ops.AssignAddVariableOp(resource=total.handle, value=value)]
+        return [total, summand], added[0]
+
+    return _in_session(device, build)
+
+
+def _in_session(
+    device: Literal["cpu", "gpu"], build: Callable[[int, int], tuple[list[tf.Variable], tf.Operation]]
+) -> Prepare:
+    """Returns what prepares an operation in its own graph and session, with the variables initialised."""
+    import tensorflow as tf
+
+    from benchmarks.devices import device_plan
+
+    @contextlib.contextmanager
+    def prepare(size: int, times: int) -> Iterator[Callable[[], object]]:
+        with tf.Graph().as_default(), tf.device(device_plan.HOST if device == "cpu" else "/gpu:0"):
+            variables, operation = build(size, times)
+            config = device_plan.session_config(Devices(device=device, gpu_allow_growth=True))
+            with tf.compat.v1.Session(config=config) as session:
+                session.run([variable.initializer for variable in variables])
+                yield session.make_callable(operation)
+
+    return prepare

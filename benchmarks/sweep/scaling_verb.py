@@ -19,7 +19,7 @@ from benchmarks.sweep.grid import Cell
 from results.record import Record
 from results.report import headline, scalability
 from results.summary import summarize
-from results.text import counted, table
+from results.text import counted
 
 _REPEATS = 3
 _ONE_THREAD = {"num_intra_threads": ["1"], "num_inter_threads": ["1"]}
@@ -46,7 +46,7 @@ def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus
         rows = summarize(finished)
         curves = scalability.curves(rows, [noun], least=1)
         for curve in curves:
-            for line in [curve.title, *table(scalability.table(curve), rule=True), "", *scalability.verdict(curve), ""]:
+            for line in [curve.title, *scalability.table(curve).text(), "", *scalability.verdict(curve), ""]:
                 say(line)
         for line in headline.reasons(rows):
             say(line)

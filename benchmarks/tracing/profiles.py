@@ -14,6 +14,7 @@ from benchmarks.errors import UsageError
 from benchmarks.graph.run_session import RunSession
 from benchmarks.tracing import step_trace
 from benchmarks.tracing.step_events import Work, by_type, events
+from results.text import Table
 
 PRINTED = 10
 _NAME = "operations.csv"
@@ -86,19 +87,11 @@ class ProfiledSteps:
 
 def table(work: Sequence[Work]) -> list[str]:
     """Returns the lines of a table."""
-    rows = [("ms/step", "share", "per step", "kind", "operation", "device")]
-    rows += [
+    numbers = ("ms/step", "share", "per step")
+    rows = [
         (f"{w.ms_per_step:.3f}", f"{100 * w.share:.1f} %", f"{w.per_step:g}", w.kind, w.type, w.device) for w in work
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numbers = 3  # columns that are aligned on the right
-    return [
-        "  ".join(
-            f"{cell:>{width}}" if column < numbers else f"{cell:{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return Table((*numbers, "kind", "operation", "device"), rows, numbers).text(rule=False)
 
 
 def _write(path: Path, work: Sequence[Work]) -> None:

@@ -18,7 +18,7 @@ from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from benchmarks.trackers.tracked_run import TrackedRun
-from results.text import markdown
+from results.text import Table
 
 _PREFIX, _FORMAT = "events.out.tfevents.", "brain.Event:2"
 # The numbers of `hparams.api_pb2.Status`.
@@ -59,8 +59,8 @@ def _events(run: TrackedRun) -> Iterator[Event]:
             start.hparams[name].number_value = value
     yield _of_session(run.began, hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=start))
     for title, table in (("configuration", run.parameters), ("facts", run.tags)):
-        rows = [f"| {markdown(name)} | {markdown(str(value))} |" for name, value in table.items()]
-        yield _of_text(run.began, title, "\n".join([f"| {title} | |", "|---|---|", *rows]))
+        rows = [(name, str(value)) for name, value in table.items()]
+        yield _of_text(run.began, title, "\n".join(Table((title, ""), rows).markdown()))
     if run.notes:
         yield _of_text(run.ended, "notes", run.notes)
     for point in run.points:

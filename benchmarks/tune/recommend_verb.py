@@ -140,14 +140,15 @@ def _table_lines(table: Table) -> Iterator[str]:
         yield f"{title}: there was no time for any of {len(table.rows)} candidates."
         return
     yield f"{title}:"
-    cells = [["", "images/s", "95 % interval", "steps", "settings", ""]]
+    cells = []
     for number, row in enumerate(table.rows, start=1):
         rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
         rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
         interval = row.measured.range() if rate else ""
         steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
         cells.append([rank, rate, interval, steps, " ".join(row.arguments) or "as given", row.reason])
-    yield from text.table(cells)
+    columns = ("", "images/s", "95 % interval", "steps", "settings", "")
+    yield from text.Table(columns, cells, ("images/s",)).text(rule=False)
     if any(row.is_taken for row in table.rows):
         yield "> taken" + ("; ~ within its noise" if any(row.is_close for row in table.rows) else "")
 

@@ -26,13 +26,13 @@ from benchmarks.option import Flag, Groups
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.run import cluster_launch
-from results.text import counted
+from results.text import Table, counted
 from variable_mgr.catalog import REFERENCE_LOOPS
 
 if TYPE_CHECKING:
     from benchmarks.verify.cases import Case, CaseResult
 
-_HEADING = f"{'':4}  {'error':>8}  {'may be':>8}  {'against':<11}  what"
+_TABLE = Table(("", "error", "may be", "against", "what"), numbers=("error", "may be"), widths=(4, 8, 8, 11, 0))
 _AGAINST_REFERENCES = (
     "against NumPy (by the name of the optimizer), one device with the whole batch,\n"
     "and the variables before (no change). The error is the largest relative difference, absolute below 1."
@@ -117,7 +117,7 @@ def _report(results: Iterable[CaseResult], what: str, output_format: str, agains
     as_text, rows = output_format == "text", []
     if as_text:
         say(f"{what}, {against}\n")
-        say(_HEADING)
+        say(_TABLE.line())
     counts = {"ok": 0, "FAIL": 0, "-": 0}
     for result in results:
         progress.advance()
@@ -126,8 +126,8 @@ def _report(results: Iterable[CaseResult], what: str, output_format: str, agains
         rows.append(row)
         if as_text:
             error = "" if result.error is None else f"{result.error:.1e}"
-            line = f"{row['result']:4}  {error:>8}  {row['may_be']:>8.0e}  {row['against']:<11}  {row['what']}"
-            say(f"{line}: {result.reason}" if result.reason else line)
+            what = f"{row['what']}: {result.reason}" if result.reason else row["what"]
+            say(_TABLE.line([row["result"], error, f"{row['may_be']:.0e}", row["against"], what]))
     if as_text:
         say(f"\n{counts['ok']} ok, {counts['FAIL']} failed, {counts['-']} cannot run here.")
     else:

@@ -16,9 +16,8 @@ from results import store
 from results.exchange import step_times
 from results.intervals import Interval
 from results.record import Kind, Record, Status, strict
-from results.report import markdown_page
-from results.report.anomalies import anomalies, title, warnings_of
-from results.report.side_tables import side_tables
+from results.report.anomalies import title
+from results.report.contents import Report
 from results.summary import Row, manager_of, summarize
 from results.text import ODD_VALUE, csv_cell, one_line
 from results.version import SUITE_VERSION
@@ -104,13 +103,7 @@ def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
 
 def render_markdown(records: Sequence[Record]) -> str:
     """Returns the report's Markdown, without its plots."""
-    rows = summarize(records)
-    return markdown_page.text(
-        rows,
-        summary=markdown_page.summary(records, rows),
-        notes=[*anomalies(rows), *warnings_of(records)],
-        tables=side_tables(records, rows),
-    )
+    return Report(records).markdown()
 
 
 def render_bencher(records: Sequence[Record]) -> str:

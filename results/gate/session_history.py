@@ -23,12 +23,13 @@ from results.gate.comparison import hardware_in_words
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Record
-from results.text import table
+from results.text import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SESSION_HEAD = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")
+_COLUMNS = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")
+_NUMBERS = ("rounds", "images/s", "change %")
 _MOST_DATES = 8
 # Each panel shows at least this share below and above the median, so that noise does not look like a change.
 _LEAST_SHOWN = 0.05
@@ -100,8 +101,8 @@ def as_text(histories: Sequence[History]) -> list[str]:
     """Returns a heading and a table for each configuration; where a new level begins, the row shows both levels."""
     lines = []
     for history in histories:
-        rows = [[*SESSION_HEAD, "change %", ""], *_rows(history)]
-        lines += [f"{history.title} on {history.hardware}", *table(rows, rule=True), ""]
+        table = Table((*_COLUMNS, "change %", ""), _rows(history), _NUMBERS)
+        lines += [f"{history.title} on {history.hardware}", *table.text(), ""]
     return lines[:-1]
 
 
@@ -132,8 +133,12 @@ def draw(histories: Sequence[History], path: Path) -> int:
     return len(shown)
 
 
-def session_cells(session: Session) -> list[str]:
-    """Returns a session's cells under SESSION_HEAD."""
+def sessions_table(found: Sequence[Session]) -> Table:
+    """Returns a row per session."""
+    return Table(_COLUMNS, list(map(_cells, found)), _NUMBERS)
+
+
+def _cells(session: Session) -> list[str]:
     rate, count = f"{session.images_per_sec:.2f}", str(len(session.records))
     return [session.date, session.commit, session.tensorflow_version, count, rate]
 
@@ -144,7 +149,7 @@ def _rows(history: History) -> list[list[str]]:
         for before, after in itertools.pairwise(history.levels)
     }
     return [
-        [*session_cells(session), "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")]
+        [*_cells(session), "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")]
         for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
     ]
 

@@ -13,13 +13,11 @@ from xml.etree import ElementTree
 
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import strict
-from results.report.headline import markdown_line
-from results.text import markdown, table
+from results.text import Table, markdown
 
 # Of the JSON, which `data/findings.schema.json` describes.
 FORMAT_VERSION = 1
-_HEAD = ("configuration", "base images/s", "candidate images/s", "change %", "95 % interval", "rounds", "verdict")
-_MARKDOWN_RULES = ("---", "---:", "---:", "---:", "---:", "---:", "---")
+_NUMBERS = ("base images/s", "candidate images/s", "change %", "95 % interval", "rounds")
 _BY_SEVERITY = (
     Verdict.REGRESSED,
     Verdict.FAILED,
@@ -41,7 +39,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 def render_text(findings: Findings) -> str:
     """Returns the table, the reason of every configuration that is not unchanged, the notes and a summary."""
-    lines = [*_sides(findings), "", *table([_HEAD, *map(_cells, findings.findings)], rule=True), ""]
+    lines = [*_sides(findings), "", *_table(findings).text(), ""]
     lines += [f"{finding.title}: {_explanation(finding)}" for finding in _to_explain(findings)]
     lines += [f"Note: {note}" for note in findings.notes]
     return "\n".join([*lines, _summary(findings)]) + "\n"
@@ -51,7 +49,7 @@ def render_markdown(findings: Findings) -> str:
     """Returns a heading with the outcome, the table, the reasons and the notes, for a job's summary."""
     lines = [f"## Performance gate: {findings.outcome}", "", _summary(findings), ""]
     lines += [f"- {markdown(line)}" for line in _sides(findings)]
-    lines += ["", *(markdown_line(line) for line in (_HEAD, _MARKDOWN_RULES, *map(_cells, findings.findings)))]
+    lines += ["", *_table(findings).markdown()]
     reasons = [
         f"- **{markdown(finding.title)}**: {markdown(_explanation(finding))}" for finding in _to_explain(findings)
     ]
@@ -153,8 +151,12 @@ def _sides(findings: Findings) -> list[str]:
     return [*lines, f"hardware: {findings.hardware}"]
 
 
+def _table(findings: Findings) -> Table:
+    return Table(("configuration", *_NUMBERS, "verdict"), list(map(_cells, findings.findings)), _NUMBERS)
+
+
 def _cells(finding: Finding) -> list[str]:
-    """Returns a line of the table; unknown values are empty."""
+    """Returns a row of the table; unknown values are empty."""
     low, high = finding.change_low, finding.change_high
     rates = (finding.base_images_per_sec, finding.candidate_images_per_sec)
     return [

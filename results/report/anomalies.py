@@ -35,13 +35,13 @@ def differences(row: Row) -> list[str]:
 def anomalies(rows: Sequence[Row]) -> list[str]:
     """Returns a sentence for every row that a reader should look at first."""
     siblings = Siblings(rows)
-    found = []
+    sentences = []
     for row in rows:
         if row.images_per_sec is None:
-            found.append(f"{title(row)}: no valid result ({row.status}). {row.reason}".strip())
+            sentences.append(f"{title(row)}: no valid result ({row.status}). {row.reason}".strip())
         else:
-            found += [f"{title(row)}: {sentence}" for sentence in _anomalies(row, siblings)]
-    return found
+            sentences += [f"{title(row)}: {sentence}" for sentence in _anomalies(row, siblings)]
+    return sentences
 
 
 def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:

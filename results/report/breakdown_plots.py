@@ -98,13 +98,11 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
 
 
 def _panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
-    """Returns a figure with one panel, high enough for horizontal bars with these labels."""
     figure, (axis,) = figures.panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
     return figure, axis
 
 
 def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes]:
-    """Returns a panel with one horizontal bar per label, made of parts, with a legend above; empty parts are absent."""
     figure, axis = _panel_of_bars(list(bars))
     frame = pd.DataFrame.from_dict(bars, orient="index")
     colours = dict(zip(frame, figures.COLOURS, strict=False))
@@ -113,7 +111,7 @@ def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes
     return figure, axis
 
 
-def against(table: published.Table) -> figures.Plot:
+def against(table: published.FigureTable) -> figures.Plot:
     """Returns the plot of the user's rates and a table's figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
@@ -125,15 +123,10 @@ def against(table: published.Table) -> figures.Plot:
         for axis, (name, group) in zip(axes, panels.items(), strict=True):
             lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
             for number, (line, theirs) in enumerate(lines, start=1):
-                rates = [f.images_per_sec for f in theirs]
-                bars = figures.error_bars(f.measured for f in theirs)
-                look = {"label": _shortened(line), "alpha": 0.7, "linestyle": "--", **figures.look(number)}
-                axis.errorbar([f.devices for f in theirs], rates, yerr=bars, **look)
-            best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
-            mine = [best[devices] for devices in sorted(best)]
-            look = {"label": "yours", **figures.look(0)}
-            bars = figures.error_bars(row.measured for row in mine)
-            axis.errorbar([r.devices for r in mine], [r.rate for r in mine], yerr=bars, **look)
+                points = [(figure.devices, figure.measured) for figure in theirs]
+                figures.draw_line(axis, number, points, label=_shortened(line), alpha=0.7, linestyle="--")
+            best = {row.devices: row.measured for row in sorted(group, key=lambda row: row.rate)}
+            figures.draw_line(axis, 0, best.items(), label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")
             axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))

@@ -96,15 +96,9 @@ def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
     return figure, axes[:count]
 
 
-def valid_training(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """Returns the training rows with a rate, and with these values in the configuration."""
-    return [
-        row
-        for row in rows
-        if row.images_per_sec is not None
-        and not row.config.get("forward_only")
-        and all(row.config.get(name) == value for name, value in wanted.items())
-    ]
+def valid_training(rows: Sequence[Row]) -> list[Row]:
+    """Returns the training rows with a rate."""
+    return [row for row in rows if row.images_per_sec is not None and not row.config.get("forward_only")]
 
 
 def grouped(
@@ -122,10 +116,17 @@ def grouped(
     }
 
 
-def error_bars(found: Iterable[Interval]) -> list[list[float]]:
+def error_bars(values: Iterable[Interval]) -> list[list[float]]:
     """Returns the lengths of the intervals below and above their values; 0 where they are unknown."""
-    bounded = [one.bounded for one in found]
-    return [[max(0.0, one.value - one.low) for one in bounded], [max(0.0, one.high - one.value) for one in bounded]]
+    bounded = [value.bounded for value in values]
+    return [[max(0.0, b.value - b.low) for b in bounded], [max(0.0, b.high - b.value) for b in bounded]]
+
+
+def draw_line(axis: Axes, number: int, points: Iterable[tuple[float, Interval]], **style: Any) -> None:
+    """Draws points in ascending order, each with its interval, as the line with that number."""
+    places, values = zip(*sorted(points, key=lambda point: point[0]), strict=True)
+    bars = error_bars(values)
+    axis.errorbar(places, [value.value for value in values], yerr=bars, **{**look(number), **style})
 
 
 def model_and_batch(row: Row) -> str:
@@ -138,9 +139,9 @@ def log_scale(axis: Axes, *names: str) -> None:
     """Makes the axes `x`, `y` logarithmic, with numbers that need no formula."""
     for name in names:
         axis.set(**{f"{name}scale": "log"})
-        one = axis.xaxis if name == "x" else axis.yaxis
-        one.set_major_formatter(LogFormatter())
-        one.set_minor_formatter(LogFormatter())
+        ruler = axis.xaxis if name == "x" else axis.yaxis
+        ruler.set_major_formatter(LogFormatter())
+        ruler.set_minor_formatter(LogFormatter())
 
 
 def wrapped(label: str) -> str:

@@ -1,4 +1,4 @@
-"""The headline table, one line per configuration: its columns, and the table as text and as Markdown."""
+"""The headline table, with a row per configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
-from results.text import markdown, table
+from results.text import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,6 @@ def _model(row: Row) -> str:
 
 
 def _median(row: Row, name: str) -> float | None:
-    """Returns the median of a derived number over the valid repeats that have it."""
     values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
     return statistics.median(values) if values else None
 
@@ -58,7 +57,7 @@ def ps_megabytes_per_sec(row: Row) -> str:
 
 
 def speed_up(row: Row) -> str:
-    """Returns the speed-up with its interval, if it has one; empty without a base."""
+    """Returns the speed-up with its interval; empty without a base."""
     return row.speed_up.text() if row.speed_up else ""
 
 
@@ -93,38 +92,22 @@ COLUMNS = (
 )
 
 
-def filled_columns(rows: Sequence[Row]) -> list[Column]:
-    """Returns the columns that have a value in some row."""
-    return [column for column in COLUMNS if any(column.cell(row) for row in rows)]
+def table(rows: Sequence[Row], *, brief: bool = False) -> Table:
+    """Returns the columns that have a value in some row; `brief` leaves out those that the terminal has no room for."""
+    columns = [column for column in COLUMNS if column.brief or not brief]
+    columns = [column for column in columns if any(map(column.cell, rows))]
+    return Table(
+        [column.name for column in columns],
+        [[column.cell(row) for column in columns] for row in rows],
+        [column.name for column in columns if column.is_number],
+    )
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
     """Returns the brief columns as lines of text, and then the reasons of runs that are not valid."""
-    if not rows:
-        return ["There are no runs."]
-    columns = [column for column in filled_columns(rows) if column.brief]
-    cells = [[column.name for column in columns], *([column.cell(row) for column in columns] for row in rows)]
-    return [*table(cells, rule=True), *reasons(rows)]
+    return [*table(rows, brief=True).text(), *reasons(rows)] if rows else ["There are no runs."]
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each row with a run that is not valid."""
     return [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
-
-
-def markdown_rows(rows: Sequence[Row]) -> list[str]:
-    """Returns all columns that have a value in some row, as a Markdown table."""
-    columns = filled_columns(rows)
-    names, are_numbers = [column.name for column in columns], [column.is_number for column in columns]
-    return markdown_table(names, are_numbers, [[column.cell(row) for column in columns] for row in rows])
-
-
-def markdown_table(names: Sequence[str], are_numbers: Sequence[bool], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a Markdown table; columns of numbers are aligned to the right."""
-    rule = ["---:" if is_number else "---" for is_number in are_numbers]
-    return [markdown_line(cells) for cells in (names, rule, *rows)]
-
-
-def markdown_line(cells: Sequence[str]) -> str:
-    """Returns a line of a Markdown table; the cells are escaped."""
-    return "| " + " | ".join(map(markdown, cells)) + " |"

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from results import loading, store
 from results.exchange import public_table
@@ -38,7 +37,7 @@ _MOST_MODELS = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class FigureTable:
     """Figures with the name that the user gave, a sentence on their source, and sentences on what could not be read."""
 
     name: str
@@ -52,7 +51,7 @@ class Table:
         return re.sub(r"\W+", "_", self.name).strip("_")[:60] or "table"
 
 
-def table(name: str) -> Table:
+def table(name: str) -> FigureTable:
     """Reads a table: a key of `SOURCES`, a public table (CSV), or records (a JSONL file, or the directory of one).
 
     Raises:
@@ -61,7 +60,7 @@ def table(name: str) -> Table:
     """
     if name in SOURCES:
         text = importlib.resources.files("results").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
-        return Table(name=name, source=SOURCES[name], figures=public_table.parsed(text, name))
+        return FigureTable(name=name, source=SOURCES[name], figures=public_table.parsed(text, name))
     path = Path(name)
     if path.is_dir() or path.suffix == ".jsonl":
         return _of_records(name, path / store.JSONL_NAME if path.is_dir() else path)
@@ -72,10 +71,12 @@ def table(name: str) -> Table:
         raise TableError(f"{name}: it is not UTF-8: {error}. Save it as CSV in UTF-8.") from error
     if not figures:
         raise TableError(f"{name}: there is no figure below its first line. Add lines, or name another table.")
-    return Table(name=one_line(name), source=f"{counted(len(figures), 'figure')} in {one_line(name)}", figures=figures)
+    return FigureTable(
+        name=one_line(name), source=f"{counted(len(figures), 'figure')} in {one_line(name)}", figures=figures
+    )
 
 
-def _of_records(name: str, path: Path) -> Table:
+def _of_records(name: str, path: Path) -> FigureTable:
     if not path.exists():
         raise TableError(f"{name}: there is no {path.name} in it. Name a directory that runs or `publish` wrote.")
     loaded = loading.load(path)
@@ -84,47 +85,36 @@ def _of_records(name: str, path: Path) -> Table:
         raise TableError(f"{path}: there is no valid run in it. Name a directory with valid runs.")
     machines = first_few(list(dict.fromkeys(figure.machine for figure in figures)))
     sentence = f"{counted(len(figures), 'configuration')} in {one_line(name)}, measured on {machines}"
-    return Table(name=one_line(name), source=sentence, figures=figures, problems=tuple(loaded.problems))
-
-
-def _facts(row: Row) -> dict[str, Any]:
-    """Returns what must be equal where figures are compared; None: unknown."""
-    names = ("batch_per_device", "forward_only", "precision", "data_name")
-    batch, forward_only, precision, data = (row.config.get(name) for name in names)
-    facts = {"model": row.config.get("model"), "batch per device": batch, "devices": row.devices}
-    return {**facts, "inference": forward_only or False, "precision": precision, "data": data}
+    return FigureTable(name=one_line(name), source=sentence, figures=figures, problems=tuple(loaded.problems))
 
 
 def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
-    """Returns in what a row and a figure differ, with both values, and what the figure does not state."""
-    theirs = {
-        "model": figure.model,
-        "batch per device": figure.batch_per_device,
-        "devices": figure.devices,
-        "inference": figure.forward_only,
-        "precision": figure.precision or None,
-        "data": figure.data or None,
+    """Returns in what a row and a figure differ, with both values, and what one of them does not state."""
+    config = row.config
+    compared = {
+        "model": (config.get("model"), figure.model),
+        "batch per device": (config.get("batch_per_device"), figure.batch_per_device),
+        "devices": (row.devices, figure.devices),
+        "inference": (config.get("forward_only") or False, figure.forward_only),
+        "precision": (config.get("precision"), figure.precision or None),
+        "data": (config.get("data_name"), figure.data or None),
     }
     different, unknown = [], []
-    for name, mine in _facts(row).items():
-        other = theirs[name]
-        if other is None and name != "batch per device":
+    for name, (mine, theirs) in compared.items():
+        if theirs is None and name != "batch per device" or mine is None and name in ("precision", "data"):
             unknown.append(name)
-        elif mine is None and name in ("precision", "data"):
-            unknown.append(name)
-        elif not (mine == other or _is_alike(name, str(mine), str(other))):
-            different.append(f"{name} (yours {mine}, theirs {'unknown' if other is None else other})")
+        elif not (mine == theirs or _is_alike(name, str(mine), str(theirs))):
+            different.append(f"{name} (yours {mine}, theirs {'unknown' if theirs is None else theirs})")
     return different, unknown
 
 
 def _is_alike(name: str, mine: str, theirs: str) -> bool:
-    """Returns whether words mean the same: a model by its published name, real data by that of a data set."""
     if name == "model":
         return _MODELS.get(mine) == theirs
     return name == "data" and theirs == "real" and not mine.startswith("synthetic")
 
 
-def beside(row: Row, table: Table) -> list[Figure]:
+def beside(row: Row, table: FigureTable) -> list[Figure]:
     """Returns the figures that are comparable with a row.
 
     Model, batch per device and number of devices are the same; so are training or inference, precision and data, unless
@@ -140,7 +130,7 @@ def unknown(row: Row, figure: Figure) -> list[str]:
     return _differences(row, figure)[1]
 
 
-def why_none(rows: Sequence[Row], table: Table) -> str | None:
+def why_none(rows: Sequence[Row], table: FigureTable) -> str | None:
     """Returns a sentence if no row with a rate is comparable with a figure: what differs, what the table has."""
     if any(beside(row, table) for row in rows):
         return None
@@ -159,7 +149,7 @@ def why_none(rows: Sequence[Row], table: Table) -> str | None:
     )
 
 
-def _nearest(rows: Sequence[Row], table: Table) -> str:
+def _nearest(rows: Sequence[Row], table: FigureTable) -> str:
     """Returns a sentence on the pair of a row and a figure that differs least; empty if no row has a rate."""
     pairs = [
         (_differences(row, figure)[0], row, figure)
@@ -192,11 +182,13 @@ def in_words(row: Row, figure: Figure) -> str:
     return f"{beyond} what processes differ by{why}"
 
 
-def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, str]]:
+def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[str, str]]:
     """Returns for each row with comparable figures its title, and a sentence: its rank, and the figures around it."""
-    found = []
+    sentences = []
     for row in rows:
-        theirs = sorted((f for one in tables for f in beside(row, one)), key=lambda figure: figure.images_per_sec)
+        theirs = sorted(
+            (figure for table in tables for figure in beside(row, table)), key=lambda figure: figure.images_per_sec
+        )
         if not theirs or not math.isfinite(row.rate):
             continue
         slower = [figure for figure in theirs if figure.images_per_sec <= row.rate]
@@ -205,17 +197,17 @@ def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, s
         signs = [ratio(row, figure).side_of(1) for figure in theirs]
         ranks = sorted({signs.count(-1) + 1, len(theirs) + 1 - signs.count(1)})
         rank = f"rank {' to '.join(map(str, ranks))} of {len(theirs) + 1}"
-        found.append((title(row), f"{rank} ({counted(len(theirs), 'comparable figure')} and yours): {words}."))
-    return found
+        sentences.append((title(row), f"{rank} ({counted(len(theirs), 'comparable figure')} and yours): {words}."))
+    return sentences
 
 
 def _compared(row: Row, figure: Figure) -> str:
-    found, not_stated = ratio(row, figure), unknown(row, figure)
+    over, not_stated = ratio(row, figure), unknown(row, figure)
     marks = [in_words(row, figure), *([f"not stated: {', '.join(not_stated)}"] if not_stated else [])]
-    return f"{found.value:.2f} x the figure of {figure.where} ({found.range()}), {'; '.join(marks)}"
+    return f"{over.value:.2f} x the figure of {figure.where} ({over.range()}), {'; '.join(marks)}"
 
 
-def lines_of(table: Table, model: str) -> dict[str, list[Figure]]:
+def lines_of(table: FigureTable, model: str) -> dict[str, list[Figure]]:
     """Returns, for each machine and setting, the figures of one of our models in training by number of devices."""
     lines: dict[str, list[Figure]] = {}
     for figure in table.figures:

@@ -47,37 +47,37 @@ def beats(one: Row, other: Row) -> bool:
     return is_faster(one.among_processes, other.among_processes, blocks if are_pairs else ())
 
 
-def winners(found: Sequence[Row]) -> list[Winner]:
+def winners(rows: Sequence[Row]) -> list[Winner]:
     """Returns the fastest settings of each model, for each number of devices and for any; none without a rival."""
     winning = []
-    for model, group in _grouped(found, _model).items():
+    for model, group in _grouped(rows, _model).items():
         flags = _differing_flags(group)
-        by_devices = _grouped(group, lambda one: one.devices)
+        by_devices = _grouped(group, lambda row: row.devices)
         parts = [*by_devices.items(), *([(None, group)] if len(by_devices) > 1 else [])]
         for devices, rivals in parts:
             if len(rivals) > 1:
-                best = max(rivals, key=lambda one: one.rate)
-                ties = [flags[id(one)] for one in rivals if one is not best and not beats(best, one)]
+                best = max(rivals, key=lambda row: row.rate)
+                ties = [flags[id(row)] for row in rivals if row is not best and not beats(best, row)]
                 winning.append(Winner(model[0], devices, flags[id(best)], best, ties))
     return winning
 
 
-def _model(one: Row) -> tuple[str, ...]:
+def _model(row: Row) -> tuple[str, ...]:
     """Returns what must be equal in rows that are ranked: the model, what is done with which images, and where.
 
     How the images are read and prepared is a setting, as is the precision.
     """
-    config, identity = one.config, one.records[0].identity
+    config, identity = row.config, row.records[0].identity
     model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
     if config.get("data_name") not in (None, "synthetic"):
         model += f", {config['data_name']}"
     return model, str(config.get("data_set")), identity.hardware_key, identity.software_key
 
 
-def _grouped(found: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+def _grouped(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
     groups: dict[Any, list[Row]] = {}
-    for one in found:
-        groups.setdefault(key(one), []).append(one)
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
     return groups
 
 
@@ -85,8 +85,10 @@ def _differing_flags(rows: Sequence[Row]) -> dict[int, str]:
     """Returns for each row, by its id, the flags of its command that not all have; its title if there are none."""
     words = list(map(_flags, rows))
     common = set.intersection(*map(set, words)) if words else set()
-    own = [" ".join(word for word in each if word not in common) for each in words]
-    return {id(row): flags or title(row) for row, flags in zip(rows, own, strict=True)}
+    return {
+        id(row): " ".join(word for word in flags if word not in common) or title(row)
+        for row, flags in zip(rows, words, strict=True)
+    }
 
 
 def _flags(row: Row) -> list[str]:
@@ -103,20 +105,14 @@ def _flags(row: Row) -> list[str]:
     return [*kept, f"--precision={row.config.get('precision')}"]
 
 
-def crossings(found: Sequence[Row]) -> list[tuple[str, str]]:
+def crossings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns for pairs of variable managers on several numbers of workers or devices which one is faster where.
 
     Each is a model and a sentence.
     """
-    siblings = Siblings([row for row in found if not row.config.get("forward_only")])
-    sentences, seen = [], set()
-    for row in found:
-        alike = siblings.all_of(row, SCALED + MANAGER)
-        group = tuple(map(id, alike))
-        if group and group not in seen:
-            seen.add(group)
-            sentences += [(_model(row)[0], sentence) for sentence in _crossings_of(alike)]
-    return sentences
+    training = [row for row in rows if not row.config.get("forward_only")]
+    groups = Siblings(training).groups(SCALED + MANAGER)
+    return [(_model(group[0])[0], sentence) for group in groups for sentence in _crossings_of(group)]
 
 
 def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
@@ -125,7 +121,7 @@ def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
     for fixed, varying, noun in (of_workers, of_devices):
         for number, group in _grouped(alike, _count(fixed)).items():
             lines = {name: _grouped(line, _count(varying)) for name, line in _grouped(group, _manager).items()}
-            each = f", in each of {number} workers" if noun == "device" else f", each with {number} devices"
+            where = f", in each of {number} workers" if noun == "device" else f", each with {number} devices"
             for names in itertools.combinations(lines, 2):
                 first, second = (lines[name] for name in names)
                 points = {n: (first[n][0], second[n][0]) for n in sorted(set(first) & set(second))}
@@ -134,16 +130,16 @@ def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
                 signs = {n: beats(one, other) - beats(other, one) for n, (one, other) in points.items()}
                 if len(lines) <= _FEW_MANAGERS or {-1, 1} <= set(signs.values()):
                     ratios = {n: other.rate / one.rate for n, (one, other) in points.items()}
-                    yield _crossing(names, signs, ratios, noun) + (each if number > 1 else "") + "."
+                    yield _crossing(names, signs, ratios, noun) + (where if number > 1 else "") + "."
 
 
 def _count(name: str) -> Callable[[Row], int]:
-    return lambda one: one.count(name)
+    return lambda row: row.count(name)
 
 
-def _manager(one: Row) -> str:
-    servers = one.config.get("num_ps") or 0
-    return manager_of(one.config) + (f" with {servers} ps" if servers else "")
+def _manager(row: Row) -> str:
+    servers = row.config.get("num_ps") or 0
+    return manager_of(row.config) + (f" with {servers} ps" if servers else "")
 
 
 def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[int, float], noun: str) -> str:
@@ -174,19 +170,15 @@ def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[in
     return sentence + (f"; with {', '.join(ties)} they cannot be told apart" if ties else "") + measured
 
 
-def saturation(found: Sequence[Row]) -> list[tuple[str, str]]:
+def saturation(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns from which number of parameter servers on more of them gain nothing: a model and a sentence each."""
-    served = [one for one in found if one.config.get("num_ps")]
-    siblings = Siblings(served)
-    sentences, seen = [], set()
-    for row in served:
-        alike = siblings.all_of(row, _PROCESSES)
-        group = tuple(map(id, alike))
-        by_count = {one.count("num_ps"): one for one in alike}
-        if group not in seen and len(by_count) > 1:
-            seen.add(group)
-            sentences.append((_model(row)[0], _saturation(dict(sorted(by_count.items())))))
-    return sentences
+    groups = Siblings([row for row in rows if row.config.get("num_ps")]).groups(_PROCESSES)
+    by_counts = [{row.count("num_ps"): row for row in group} for group in groups]
+    return [
+        (_model(group[0])[0], _saturation(dict(sorted(by_count.items()))))
+        for group, by_count in zip(groups, by_counts, strict=True)
+        if len(by_count) > 1
+    ]
 
 
 def _saturation(by_count: Mapping[int, Row]) -> str:
@@ -202,6 +194,6 @@ def _saturation(by_count: Mapping[int, Row]) -> str:
         sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
         slower = [str(n) for n in counts if n > enough and beats(by_count[enough], by_count[n])]
         sentence += f"; with {', '.join(slower)} it is slower" if slower else ""
-    rates = ", ".join(f"{one.rate:.2f}" for one in by_count.values())
-    megabytes = ", ".join(ps_megabytes_per_sec(one) or "unknown" for one in by_count.values())
+    rates = ", ".join(f"{row.rate:.2f}" for row in by_count.values())
+    megabytes = ", ".join(ps_megabytes_per_sec(row) or "unknown" for row in by_count.values())
     return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

@@ -14,9 +14,8 @@ from results.report import scaling_law
 from results.report.anomalies import differences
 from results.report.scaling_law import FARTHEST, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
-from results.text import counted
+from results.text import Table, counted
 
-COLUMNS = ("images/s", "95 % interval", "per {}", "speed-up", "efficiency %", "95 % interval", "each more adds")
 # What varies along a curve, and the fields in which its rows may differ.
 _VARYING: Mapping[str, tuple[str, ...]] = {
     "device": ("num_devices", "visible_gpus", "virtual_gpus"),
@@ -89,28 +88,22 @@ def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWE
 
 
 def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[Curve]:
-    siblings, seen = Siblings(rows), set()
+    siblings = Siblings(rows)
     for noun in nouns:
-        for row in rows:
-            alike = [] if row.images_per_sec is None else siblings.all_of(row, _VARYING[noun])
+        for alike in siblings.groups(_VARYING[noun]):
             # On several hosts each has a parameter server; on one, their number is a setting.
-            if noun == "worker" and all(one.count("num_hosts") == 1 for one in alike):
-                alike = [one for one in alike if one.config.get("num_ps") == row.config.get("num_ps")]
-            group = (noun, *map(id, alike))
-            by_number = {_number(one, noun): one for one in alike}
-            if len(by_number) >= least and group not in seen:
-                seen.add(group)
-                yield _curve(noun, dict(sorted(by_number.items())))
+            on_one_host = noun == "worker" and all(row.count("num_hosts") == 1 for row in alike)
+            lines: dict[str, dict[int, Row]] = {}
+            for row in alike:
+                number = row.count("num_devices" if noun == "device" else "num_workers")
+                lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})[number] = row
+            yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
     """Returns the first curves of at least three numbers that could be fitted; each takes some milliseconds."""
     every = (curve for curve in _curves(rows, NOUNS, _FEWEST_FOR_REPORT) if curve.fit is not None)
     return list(itertools.islice((curve for curve in every if len(curve.fitted) >= _FEWEST_FOR_REPORT), _MOST_CURVES))
-
-
-def _number(row: Row, noun: str) -> int:
-    return row.count("num_devices" if noun == "device" else "num_workers")
 
 
 def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
@@ -165,9 +158,11 @@ def shares(row: Row, noun: str) -> bool:
     return processes > 1 and (0 in threads or cores is not None and processes * max(threads) > cores)
 
 
-def table(curve: Curve) -> list[list[str]]:
-    """Returns the measured and the predicted rows of a curve, with a header."""
-    lines = [[f"{curve.noun}s", *(column.format(curve.noun) for column in COLUMNS)]]
+def table(curve: Curve) -> Table:
+    """Returns the measured and the predicted rows of a curve."""
+    numbers = ("images/s", "95 % interval", f"per {curve.noun}", "speed-up", "efficiency %", "each more adds")
+    columns = (f"{curve.noun}s", *numbers[:-1], "95 % interval", numbers[-1])
+    rows: list[list[str]] = []
     before: tuple[int, float] | None = None
 
     def line(number: int, mark: str, rate: Interval, speed_up: Interval | None) -> list[str]:
@@ -187,16 +182,16 @@ def table(curve: Curve) -> list[list[str]]:
     for number in curve.rows:
         gained, rate = curve.speed_up(number), curve.rate(number)
         mark = " (shared)" if number in curve.shared else ""
-        lines.append(line(number, mark, rate, gained))
+        rows.append(line(number, mark, rate, gained))
         before = number, rate.value
     if curve.fit is None:
-        return lines
+        return Table(columns, rows, numbers)
     before = curve.fit.most, curve.fit.rate(curve.fit.most).value
     for number in curve.predicted:
-        rate, each = curve.fit.rate(number), curve.fit.efficiency(number)
-        lines.append(line(number, " (predicted)", rate, each.scaled(number)))
+        rate, share = curve.fit.rate(number), curve.fit.efficiency(number)
+        rows.append(line(number, " (predicted)", rate, share.scaled(number)))
         before = number, rate.value
-    return lines
+    return Table(columns, rows, numbers)
 
 
 def summary(curve: Curve) -> list[str]:
@@ -206,7 +201,7 @@ def summary(curve: Curve) -> list[str]:
         raise ValueError(f"{curve.title} has too few points.")
     number = curve.predicted[0]
     measured = f"{', '.join(map(str, curve.fitted))} {curve.noun}s"
-    shares = [percent(one) for one in (fit.sigma, fit.kappa)]
+    shares = [percent(share) for share in (fit.sigma, fit.kappa)]
     predicted = [f"{number} {curve.noun}s", percent(fit.efficiency(number))]
     return [curve.title, measured, *shares, *predicted, how_many(fit.half_efficient, fit), how_many(fit.fastest, fit)]
 
@@ -217,7 +212,6 @@ def percent(share: Interval) -> str:
 
 
 def _percent(share: float) -> str:
-    """Returns percent with two digits, as far as they are not below 0.001 or far above 100."""
     if share > _MUCH:
         return f"over {100 * _MUCH:.0f}"
     return f"{100 * share:.0f}" if share >= 0.1 else f"{round(100 * share, 3):.2g}"
@@ -238,7 +232,7 @@ def how_many(number: Interval, fit: Fit) -> str:
 
 def verdict(curve: Curve) -> list[str]:
     """Returns what a curve shows, in sentences: how far it goes, what limits it, and how sure that is."""
-    said = [_shared(curve)] if curve.shared else []
+    sentences = [_shared(curve)] if curve.shared else []
     if curve.fit is None:
         why = "" if curve.shared else f" Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
         if len(curve.fitted) > 1:
@@ -246,8 +240,9 @@ def verdict(curve: Curve) -> list[str]:
                 f" The rate falls faster from one number of {curve.noun}s to the next than contention and coherence "
                 f"explain. Look for a slow {curve.noun} or link: `doctor` with the largest number shows it."
             )
-        return [*said, f"Nothing is fitted and nothing is predicted.{why}"]
-    return [*said, " ".join(_expected(curve, curve.fit)), " ".join(_limit(curve, curve.fit)), " ".join(_doubts(curve))]
+        return [*sentences, f"Nothing is fitted and nothing is predicted.{why}"]
+    parts = (_expected(curve, curve.fit), _limit(curve, curve.fit), _doubts(curve))
+    return [*sentences, *map(" ".join, parts)]
 
 
 def _shared(curve: Curve) -> str:
@@ -268,9 +263,9 @@ def _shared(curve: Curve) -> str:
 def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
     number = curve.predicted[0]
     rate, gain = fit.rate(number), fit.rate(number).value / fit.rate(fit.most).value - 1
-    found = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
+    shares = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
     yield (
-        f"{' and '.join(found)}: with {number} {curve.noun}s, {_images(rate.value)} images/s "
+        f"{' and '.join(shares)}: with {number} {curve.noun}s, {_images(rate.value)} images/s "
         f"({rate.range(_images)}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} "
         f"over {fit.most}."
     )

@@ -172,19 +172,20 @@ def _noise(shape: tuple[int, int], degrees: int | None) -> np.ndarray:
 def _non_negative(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Returns the non-negative least-squares solution for each row of targets: (rows, columns of the design).
 
-    Of three columns, each choice of those that are not 0 is tried.
+    Of three columns, each choice of those that are not 0 is tried, for all rows at once: `scipy.optimize.nnls`, which
+    takes one row, needs four times as long for 2,000.
     """
     columns = range(design.shape[1])
-    found, least = np.zeros((len(targets), design.shape[1])), np.full(len(targets), np.inf)
+    solutions, least = np.zeros((len(targets), design.shape[1])), np.full(len(targets), np.inf)
     for chosen in itertools.chain.from_iterable(itertools.combinations(columns, size + 1) for size in columns):
         part = design[:, chosen]
         solution = targets @ np.linalg.pinv(part).T
         squares = ((targets - solution @ part.T) ** 2).sum(axis=1)
         better = (solution >= 0).all(axis=1) & (squares < least)
-        found[better] = 0.0
-        found[np.ix_(better, chosen)] = solution[better]
+        solutions[better] = 0.0
+        solutions[np.ix_(better, chosen)] = solution[better]
         least[better] = squares[better]
-    return found
+    return solutions
 
 
 def ratio(over: float, spread: float, degrees: int | None) -> Interval:

@@ -24,18 +24,15 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
         by_manager = figures.grouped(group, lambda row: manager_of(row.config), figures.MOST_LINES)
         for number, (manager, line) in enumerate(by_manager.items()):
-            line.sort(key=lambda row: row.devices)
-            devices, rates = [row.devices for row in line], [row.rate for row in line]
-            bars = figures.error_bars(row.measured for row in line)
-            axis.errorbar(devices, rates, yerr=bars, label=manager, **figures.look(number))
-        one = max((row.rate for row in group if row.devices == 1), default=0.0)
+            figures.draw_line(axis, number, [(row.devices, row.measured) for row in line], label=manager)
+        single = max((row.rate for row in group if row.devices == 1), default=0.0)
         most = max(row.devices for row in group)
-        if one:
-            axis.plot([1, most], [one, one * most], linestyle=":", color="#7F7F7F", label="ideal")
+        if single:
+            axis.plot([1, most], [single, single * most], linestyle=":", color="#7F7F7F", label="ideal")
         axis.set(
             title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=sorted({r.devices for r in group})
         )
-        axis.set_ylim(0, 1.15 * max(one * most, *(row.rate for row in group)))
+        axis.set_ylim(0, 1.15 * max(single * most, *(row.rate for row in group)))
         axis.legend()
     return figure
 
@@ -74,17 +71,13 @@ def of_curves(curves: Sequence[Curve]) -> Figure | None:
 
 def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
     """Draws one curve in both panels: bars and band are 95 % intervals, and what is predicted is dashed."""
-    look = figures.look(place)
-    colour = look["color"]
+    colour, linestyle = figures.look(place)["color"], "none" if curve.fit else "-"
     name = f"{curve.label}, sharing hardware" if curve.shared else curve.label
-    measured = {number: curve.rate(number) for number in curve.rows}
-    gained = {number: gain for number in curve.rows if (gain := curve.speed_up(number))}
-    of_one = {number: gain.scaled(100 / number) for number, gain in gained.items()}
-    for axis, found, label in ((rates, measured, name), (shares, of_one, None)):
-        bars = figures.error_bars(found.values())
-        linestyle = "none" if curve.fit else "-"
-        points = {**look, "linestyle": linestyle, "label": label}
-        axis.errorbar(list(found), [one.value for one in found.values()], yerr=bars, **points)
+    measured = [(number, curve.rate(number)) for number in curve.rows]
+    figures.draw_line(rates, place, measured, linestyle=linestyle, label=name)
+    gains = [(number, gain.scaled(100 / number)) for number in curve.rows if (gain := curve.speed_up(number))]
+    if gains:
+        figures.draw_line(shares, place, gains, linestyle=linestyle)
     if curve.fit is None:
         return
     within, beyond = (
@@ -94,8 +87,8 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
     for axis, of, factor in ((rates, curve.fit.rate, 1), (shares, curve.fit.efficiency, 100)):
         for numbers, linestyle in ((within, "-"), (beyond, "--")):
             line = [of(number).scaled(factor) for number in numbers]
-            axis.plot(numbers, [one.value for one in line], linestyle=linestyle, color=colour, linewidth=1.4)
-            low, high = [one.low for one in line], [one.high for one in line]
+            axis.plot(numbers, [rate.value for rate in line], linestyle=linestyle, color=colour, linewidth=1.4)
+            low, high = [rate.low for rate in line], [rate.high for rate in line]
             axis.fill_between(numbers, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
@@ -161,10 +154,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
         return None
     figure, (axis,) = figures.panels_of(1, 3.6)
     for number, (name, line) in enumerate(lines.items()):
-        line.sort(key=lambda row: row.config["batch_per_device"])
-        sizes, rates = [row.config["batch_per_device"] for row in line], [row.rate for row in line]
-        bars = figures.error_bars(row.measured for row in line)
-        axis.errorbar(sizes, rates, yerr=bars, label=name, **figures.look(number))
+        figures.draw_line(axis, number, [(row.config["batch_per_device"], row.measured) for row in line], label=name)
     figures.log_scale(axis, "x")
     axis.set(xlabel="batch per device", ylabel="images/s", ylim=(0, None))
     axis.legend()

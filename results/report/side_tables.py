@@ -13,140 +13,115 @@ from results.intervals import ASSUMED_SPREAD
 from results.record import Kind, Record
 from results.report import published, ranking, scalability
 from results.report.anomalies import title
-from results.report.headline import markdown_table
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import first_few, table
+from results.text import Table, first_few
 
-_MOST_LINES = 500
+_MOST_ROWS = 500
 _SENTENCE = "what was measured"
-_LONG = 30  # lines; a longer table is folded
+_SENTENCES = ("model", _SENTENCE)
+_LONG = 30  # rows; a longer table is folded
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class SideTable:
-    """A table: `name` is the target of links, `note` a sentence below the title, `numbers` the columns of numbers."""
+    """A table with its title; `name` is the target of links, `note` a sentence below the title."""
 
     name: str
     title: str
+    table: Table
     note: str = ""
-    columns: tuple[str, ...]
-    numbers: frozenset[str]
-    lines: Sequence[Sequence[str]]
 
     @property
     def is_long(self) -> bool:
-        """Returns whether the table is folded until a reader opens it."""
-        return len(self.lines) > _LONG
+        """Whether the table is folded until a reader opens it."""
+        return len(self.table.rows) > _LONG
 
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
-        note = [self.note, ""] if self.note else []
-        rows = markdown_table(self.columns, [column in self.numbers for column in self.columns], self.lines)
+        note, lines = [self.note, ""] if self.note else [], self.table.markdown()
         if self.is_long:
-            rows = ["<details>", f"<summary>{len(self.lines)} lines</summary>", "", *rows, "", "</details>"]
-        return [f"## {self.title}", "", *note, *rows, ""]
+            lines = ["<details>", f"<summary>{len(self.table.rows)} lines</summary>", "", *lines, "", "</details>"]
+        return [f"## {self.title}", "", *note, *lines, ""]
 
     def text(self) -> list[str]:
         """Returns the table with its title for a terminal; a table of sentences as sentences."""
-        if self.columns[-1] == _SENTENCE:
-            return ["", f"{self.title}:", *(": ".join(line) for line in self.lines)]
-        return ["", f"{self.title}. {self.note}".strip(), *table([self.columns, *self.lines], rule=True)]
+        if self.table.columns[-1] == _SENTENCE:
+            return ["", f"{self.title}:", *(": ".join(row) for row in self.table.rows)]
+        return ["", f"{self.title}. {self.note}".strip(), *self.table.text()]
 
 
 def side_tables(
-    records: Sequence[Record], rows: Sequence[Row], against: Sequence[published.Table] = ()
+    records: Sequence[Record], rows: Sequence[Row], against: Sequence[published.FigureTable] = ()
 ) -> list[SideTable]:
     """Returns the tables that are not empty; `against` are those of other people's figures."""
-    published_figures = _published(rows, against)
-    measured = [*comparisons(rows), _scaling(rows), _reductions(records), _input_stages(records), *_placements(rows)]
-    tables = [*published_figures, *measured]
+    tables = [*_published(rows, against), *comparisons(rows), _scaling(rows), _reductions(records)]
+    tables += [_input_stages(records), *_placements(rows)]
     return [
-        dataclasses.replace(one, lines=[list(map(str, line)) for line in one.lines[:_MOST_LINES]])
-        for one in tables
-        if one.lines
+        dataclasses.replace(side, table=dataclasses.replace(side.table, rows=side.table.rows[:_MOST_ROWS]))
+        for side in tables
+        if side.table.rows
     ]
 
 
 def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the tables of what rows show together, if they show something."""
     standings = ranking.standings(rows)
-    found = [
+    crossings, saturation = ranking.crossings(standings), ranking.saturation(standings)
+    tables = [
         _winners(standings),
-        _sentences("crossings", "Where one variable manager overtakes another", ranking.crossings(standings)),
-        _sentences("saturation", "Where more parameter servers gain nothing", ranking.saturation(standings)),
+        SideTable("crossings", "Where one variable manager overtakes another", Table(_SENTENCES, crossings)),
+        SideTable("saturation", "Where more parameter servers gain nothing", Table(_SENTENCES, saturation)),
     ]
-    return [one for one in found if one.lines]
+    return [side for side in tables if side.table.rows]
 
 
 def _winners(standings: Sequence[Row]) -> SideTable:
     is_repeated = any(len(row.valid) > 1 for row in standings)
     once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
-    return SideTable(
-        name="fastest",
-        title="Fastest settings",
-        note=f"Settings within the noise cannot be told apart from the fastest.{once}",
-        columns=("model", "devices", "fastest", "images/s", "95 % interval", "within the noise of"),
-        numbers=frozenset({"images/s"}),
-        lines=[
-            [
-                one.model,
-                "any" if one.devices is None else str(one.devices),
-                one.flags,
-                f"{one.best.rate:.2f}",
-                one.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
-                first_few(one.within_noise),
-            ]
-            for one in ranking.winners(standings)
-        ],
-    )
-
-
-def _sentences(name: str, title: str, found: Sequence[tuple[str, str]]) -> SideTable:
-    return SideTable(
-        name=name, title=title, columns=("model", _SENTENCE), numbers=frozenset(), lines=[list(pair) for pair in found]
-    )
+    rows = [
+        [
+            winner.model,
+            "any" if winner.devices is None else str(winner.devices),
+            winner.flags,
+            f"{winner.best.rate:.2f}",
+            winner.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
+            first_few(winner.within_noise),
+        ]
+        for winner in ranking.winners(standings)
+    ]
+    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "within the noise of")
+    note = f"Settings within the noise cannot be told apart from the fastest.{once}"
+    return SideTable("fastest", "Fastest settings", Table(columns, rows, ("images/s",)), note)
 
 
 def _scaling(rows: Sequence[Row]) -> SideTable:
-    """Returns the law that fits each curve of at least three numbers of devices or workers, and what it predicts."""
     columns = ("runs", "measured", "sigma %", "kappa %", "predicted", "efficiency %", "50 % at", "falls beyond")
-    return SideTable(
-        name="scalability",
-        title="How far it scales",
-        note="Universal Scalability Law with 95 % intervals: sigma is contention, kappa coherence.",
-        columns=columns,
-        numbers=frozenset(),
-        lines=[scalability.summary(curve) for curve in scalability.to_report(rows)],
-    )
+    table = Table(columns, list(map(scalability.summary, scalability.to_report(rows))))
+    note = "Universal Scalability Law with 95 % intervals: sigma is contention, kappa coherence."
+    return SideTable("scalability", "How far it scales", table, note)
 
 
-def _published(rows: Sequence[Row], tables: Sequence[published.Table]) -> list[SideTable]:
+def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> list[SideTable]:
     """Returns where rows stand among comparable figures, in words and as a table of all of them."""
-    pairs = [(row, figure) for row in rows for one in tables for figure in published.beside(row, one)]
-    standings = SideTable(
-        name="standing",
-        title="Where yours stand",
-        note="Each row of yours beside the next slower and the next faster figure.",
-        columns=("yours", _SENTENCE),
-        numbers=frozenset(),
-        lines=published.standings(rows, tables),
-    )
-    figures = SideTable(
-        name="published",
-        title="Published figures for the same settings",
-        note="; ".join(one.source for one in tables),
-        columns=(
+    standings = Table(("yours", _SENTENCE), published.standings(rows, tables))
+    figures = Table(
+        (
             *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
             *("yours / published", "from", "to", "difference", "not stated"),
         ),
-        numbers=frozenset({"your images/s", "images/s", "yours / published", "from", "to"}),
-        lines=[_published_line(row, figure) for row, figure in pairs],
+        [_published_row(row, figure) for row in rows for table in tables for figure in published.beside(row, table)],
+        ("your images/s", "images/s", "yours / published", "from", "to"),
     )
-    return [standings, figures]
+    beside = "Each row of yours beside the next slower and the next faster figure."
+    sources = "; ".join(table.source for table in tables)
+    return [
+        SideTable("standing", "Where yours stand", standings, beside),
+        SideTable("published", "Published figures for the same settings", figures, sources),
+    ]
 
 
-def _published_line(row: Row, figure: Figure) -> list[str]:
+def _published_row(row: Row, figure: Figure) -> list[str]:
     ratio = published.ratio(row, figure)
     return [
         title(row),
@@ -167,39 +142,26 @@ def _published_line(row: Row, figure: Figure) -> list[str]:
 def _placements(rows: Sequence[Row]) -> list[SideTable]:
     """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
 
-    def table(
-        name: str, heading: str, columns: tuple[str, ...], rows_of: Callable[[Mapping[str, Any]], list[list[str]]]
-    ) -> SideTable:
-        lines: list[list[str]] = []
+    def of_all(table_of: Callable[[Mapping[str, Any]], Table]) -> Table:
+        table, cells = table_of({}), list[list[str]]()
         for row in rows:
-            if len(lines) >= _MOST_LINES:
+            if len(cells) >= _MOST_ROWS:
                 break
-            lines += [[title(row), *line] for line in rows_of(row.records[0].placement)]
-        numbers = {column for column in columns if column.split()[0] in ("bytes", "copies", "variables", "transfers")}
-        return SideTable(name=name, title=heading, columns=("run", *columns), numbers=frozenset(numbers), lines=lines)
+            cells += [[title(row), *map(str, line)] for line in table_of(row.records[0].placement).rows]
+        return Table(("run", *table.columns), cells, table.numbers)
 
-    transfers = table(
-        "transfers", "Transfers per step", placement_tables.TRANSFER_COLUMNS, placement_tables.transfer_rows
-    )
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
     note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
     return [
-        table("placement", "Placement of variables", placement_tables.GROUP_COLUMNS, placement_tables.group_rows),
-        table(
-            "sums",
-            "Sums of gradients over towers",
-            placement_tables.AGGREGATION_COLUMNS,
-            placement_tables.aggregation_rows,
-        ),
-        dataclasses.replace(transfers, note=note),
-        table("variables", "Variables by name", placement_tables.VARIABLE_COLUMNS, placement_tables.variable_rows),
+        SideTable("placement", "Placement of variables", of_all(placement_tables.group_table)),
+        SideTable("sums", "Sums of gradients over towers", of_all(placement_tables.aggregation_table)),
+        SideTable("transfers", "Transfers per step", of_all(placement_tables.transfer_table), note),
+        SideTable("variables", "Variables by name", of_all(placement_tables.variable_table)),
     ]
 
 
 def _reductions(records: Sequence[Record]) -> SideTable:
-    """Returns the results of `allreduce`."""
-
-    def line(record: Record) -> list[str]:
+    def cells(record: Record) -> list[str]:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
         return [
             str(record.config.get("message", "")),
@@ -211,38 +173,29 @@ def _reductions(records: Sequence[Record]) -> SideTable:
             f"{record.status}{': ' + record.reason if record.reason else ''}",
         ]
 
-    return SideTable(
-        name="reductions",
-        title="Reductions",
-        columns=("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status"),
-        numbers=frozenset({"bytes", "devices", "ms", "busbw GB/s"}),
-        lines=[line(record) for record in records if record.kind is Kind.ALL_REDUCE],
-    )
+    columns = ("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status")
+    rows = [cells(record) for record in records if record.kind is Kind.ALL_REDUCE]
+    return SideTable("reductions", "Reductions", Table(columns, rows, ("bytes", "devices", "ms", "busbw GB/s")))
 
 
 def _input_stages(records: Sequence[Record]) -> SideTable:
     """Returns the stages of the input, as measured by `input` and by runs that waited for their input."""
-
-    def stages(record: Record) -> list[list[str]]:
-        bare = record.measurement.bare_decode_images_per_sec
-        return [
-            [
-                str(record.config.get("data_set") or record.config.get("data_name", "")),
-                str(record.kind),
-                cost.name,
-                f"{cost.images_per_sec.value:.0f}",
-                f"{1e6 * cost.seconds_per_image:.0f}",
-                f"{100 * cost.share:.0f}",
-                f"{cost.images_per_sec.value / bare:.2f}" if bare is not None else "",
-            ]
-            for cost in costs(record.measurement.input_stages)
+    rows = [
+        [
+            str(record.config.get("data_set") or record.config.get("data_name", "")),
+            str(record.kind),
+            cost.name,
+            f"{cost.images_per_sec.value:.0f}",
+            f"{1e6 * cost.seconds_per_image:.0f}",
+            f"{100 * cost.share:.0f}",
+            "" if bare is None else f"{cost.images_per_sec.value / bare:.2f}",
         ]
-
+        for record in records
+        for bare in [record.measurement.bare_decode_images_per_sec]
+        for cost in costs(record.measurement.input_stages)
+    ]
+    numbers = ("images/s", "adds us", "share %", "of bare decode")
+    note = "Images per second of the input alone, up to each stage, and the time that the stage adds per image."
     return SideTable(
-        name="input",
-        title="Stages of the input",
-        note="Images per second of the input alone, up to each stage, and the time that the stage adds per image.",
-        columns=("data", "measured by", "up to", "images/s", "adds us", "share %", "of bare decode"),
-        numbers=frozenset({"images/s", "adds us", "share %", "of bare decode"}),
-        lines=[line for record in records for line in stages(record)],
+        "input", "Stages of the input", Table(("data", "measured by", "up to", *numbers), rows, numbers), note
     )

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+import importlib.resources
+import json
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from results.record import Record
-from results.report import markdown_page, page, published
-from results.report.anomalies import anomalies, warnings_of
+import jinja2
+import markupsafe
+
+from results.intervals import Interval
+from results.masking import without_secrets
+from results.record import Record, Status, recorded_command
+from results.report import headline
+from results.report.anomalies import title as label
 from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
-from results.report.figures import Plot, drawn
+from results.report.contents import TITLE, Report
+from results.report.figures import COLOURS, Plot, drawn
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
-from results.report.side_tables import side_tables
 from results.store import as_csv, replace
-from results.summary import Row, summarize
+from results.summary import Row
+from results.text import Table
+from results.version import SUITE_VERSION
 
 PLOTS = (
     Plot("scaling", "Scaling", "Dotted: one device times the number of devices. Bars: 95 % intervals.", scaling),
@@ -26,49 +38,171 @@ PLOTS = (
     Plot("real_over_synthetic", "Real over synthetic", "1 means that input costs nothing.", real_over_synthetic),
     Plot("steps", "Step times", "The latest runs. Warm-up is shaded; the first step may exceed the plot.", steps),
 )
+# More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
+_STATIC_ROWS = 150
+_MOST_NOTES = 30
+_MOST_ENVIRONMENTS = 6
 
 
 def write(
-    records: Sequence[Record],
+    report: Report,
     sources: Sequence[str],
     output: Path,
-    *,
-    against_tables: Sequence[published.Table] = (),
     one_by_one: Callable[[Sequence[Plot]], Iterable[Plot]] = iter,
-) -> tuple[list[Row], list[str]]:
+) -> None:
     """Writes `report.html`, `report.md`, `results.csv` and a folder of plots.
 
-    `sources` says where the records come from; the directory `output` is created if it is missing;
-    `against_tables` are compared with. `one_by_one` passes the plots on, to show progress.
-
-    Returns:
-        The rows of the report; anomalies and warnings.
+    Args:
+        report: its contents.
+        sources: where the records come from.
+        output: a directory, which is created if it is missing.
+        one_by_one: passes the plots on, to show progress.
 
     Raises:
         OSError: the directory cannot be written.
     """
-    rows = summarize(records)
-    unmatched = [why for table in against_tables if (why := published.why_none(rows, table))]
-    problems = [problem for table in against_tables for problem in table.problems]
-    notes = [*unmatched, *problems, *anomalies(rows), *warnings_of(records)]
     (output / "plots").mkdir(parents=True, exist_ok=True)
-    plots = [*PLOTS, reductions(records), *map(against, against_tables)]
-    drawings = list(drawn(one_by_one(plots), rows, output / "plots"))
-    tables = side_tables(records, rows, against_tables)
-    sentence = markdown_page.summary(records, rows)
-    html = page.html(
-        records,
-        rows,
-        title=markdown_page.TITLE,
-        summary=sentence,
-        notes=notes,
-        drawings=drawings,
-        tables=tables,
-        sources=sources,
-    )
+    plots = [*PLOTS, reductions(report.records), *map(against, report.against)]
+    drawings = list(drawn(one_by_one(plots), report.rows, output / "plots"))
     pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
-    text = markdown_page.text(rows, summary=sentence, notes=notes, pictures=pictures, tables=tables)
-    replace(output / "report.html", html)
-    replace(output / "report.md", text)
-    replace(output / "results.csv", as_csv(records))
-    return rows, notes
+    replace(output / "report.html", html(report, drawings, sources))
+    replace(output / "report.md", report.markdown(pictures))
+    replace(output / "results.csv", as_csv(report.records))
+
+
+def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence[str]) -> str:
+    """Returns the page of a report; `drawings` are plots as SVG, `sources` are of the records."""
+    templates = importlib.resources.files("results.report").joinpath("templates")
+    rows, table = report.rows, headline.table(report.rows)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    script = templates.joinpath("report.js").read_text(encoding="utf-8").replace("{{ colours }}", json.dumps(COLOURS))
+    return environment.from_string(templates.joinpath("report.html").read_text(encoding="utf-8")).render(
+        zip=zip,
+        title=TITLE,
+        summary=report.summary,
+        results=table,
+        rows=[
+            {
+                "cells": cells,
+                "failed": _failed(row),
+                "command": " ".join(command(row)),
+                "label": label(row),
+            }
+            for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
+        ],
+        total=len(rows),
+        statuses=sorted({str(record.status) for record in report.records}),
+        notes=report.notes[:_MOST_NOTES],
+        more_notes=max(0, len(report.notes) - _MOST_NOTES),
+        figures=[(plot, markupsafe.Markup(svg)) for plot, svg in drawings],
+        tables=report.tables,
+        environments=list(_environments(report.records)),
+        glossary=GLOSSARY,
+        version=SUITE_VERSION,
+        sources=", ".join(sources),
+        data=markupsafe.Markup(_as_script_data(table, rows)),
+        vega=markupsafe.Markup(_chart_library()),
+        script=markupsafe.Markup(script),
+    )
+
+
+@functools.cache
+def _chart_library() -> str:
+    """Returns the library that draws the page's chart, as a script that needs no network.
+
+    To make it takes 2 s. It is not kept in a file, which others might change.
+    """
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def command(row: Row) -> list[str]:
+    """Returns the words of the command that repeats a row's first record."""
+    return ["run_bench.py", *map(shlex.quote, recorded_command(row.records[0].identity.command))]
+
+
+def _failed(row: Row) -> bool:
+    return any(record.status not in (Status.OK, Status.SKIPPED) for record in row.records)
+
+
+def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
+    """Returns all rows as JSON for a script element; commands are lists of word numbers, since they are similar."""
+    words: dict[str, int] = {}
+    packed = [
+        [
+            cells,
+            int(_failed(row)),
+            [words.setdefault(word, len(words)) for word in command(row)],
+            sorted({str(record.status) for record in row.records}),
+            _of_chart(row.images_per_sec),
+        ]
+        for row, cells in zip(rows, table.rows, strict=True)
+    ]
+    data = {
+        "names": table.columns,
+        "numbers": [name in table.numbers for name in table.columns],
+        "words": list(words),
+        "rows": packed,
+    }
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _of_chart(rate: Interval | None) -> list[float | None]:
+    """Returns a rate and its bounds with six digits, which is all that the chart shows; the table has two decimals."""
+    known = (None, None, None) if rate is None else (rate.value, *rate.bounds)
+    return [None if value is None else float(f"{value:.6g}") for value in known]
+
+
+def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
+    """Yields the facts of each machine with its software, once."""
+    machines: dict[tuple[str, str], Record] = {}
+    for record in records:
+        machines.setdefault((record.identity.hardware_key, record.identity.software_key), record)
+    for (hardware, software), record in list(machines.items())[:_MOST_ENVIRONMENTS]:
+        suite = f"{record.identity.suite_version}, commit {record.identity.suite_commit}"
+        facts = {name: _fact(value) for name, value in record.environment.items() if value not in (None, {}, [])}
+        yield {"title": f"Hardware {hardware}, software {software}", "facts": [("suite", suite), *facts.items()]}
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(without_secrets([f"{name}={_fact(item)}" for name, item in value.items()]))
+    return ", ".join(map(_fact, value)) if isinstance(value, list) else str(value)
+
+
+GLOSSARY = {
+    "images/s": "all images of the measured steps / sum of their times, over all devices, which is not the mean of the "
+    "steps' rates; of several repeats, the geometric mean.",
+    "95 % interval": "of one run: t interval of its mean step, with as many independent steps as their autocorrelation "
+    "leaves; another process may differ by more. Of several repeats: t interval of the geometric "
+    "mean of their rates; with two repeats it is wide.",
+    "per device": "images/s / number of devices.",
+    "speed-up": "images/s / images/s of the same run on one device; without such a run, of the fastest one-device run "
+    "that differs only in the variable manager. Its 95 % interval includes how equal processes differ: 10 % without "
+    "repeats.",
+    "efficiency": "speed-up / number of devices. Logical CPU devices share the cores, so theirs does not measure "
+    "scaling.",
+    "sigma, kappa": "contention (what devices wait for together) and coherence (what each pair costs), as shares of a "
+    "step: rate of n devices = rate of one x n / (1 + sigma (n - 1) + kappa n (n - 1)).",
+    "TFLOP/s": "model operations (2 per multiply-add, forward x 3 for training) x images/s / 1e12.",
+    "MFU": "model FLOP utilisation: TFLOP/s / (physical GPUs x their data-sheet peak in this precision, without "
+    "sparsity); empty for other devices.",
+    "MFU of measured peak": "operations per image, counted in the step's graph, x images/s / measured rate of a large "
+    "matrix product on the same devices in this precision (of CPU devices: on their hosts); empty if it was not "
+    "measured.",
+    "step p50, p99": "50 % and 99 % of the measured steps were faster.",
+    "sent": "bytes that all devices together send per step, by formula (docs/background/managers.md).",
+    "tower": "the model on one device.",
+    "variable manager": "decides where variables are stored, how they are read and how gradients are combined.",
+    "worker": "a process with one or more towers.",
+    "ps": "parameter server: a process that hosts variables.",
+    "cluster, job, task": "a cluster is all processes; a job is those with the same role; a task is one process.",
+    "computing, exchange, input": "parts of a step's time: the time under `independent`; the time that the variable "
+    "manager adds; the time that real data add.",
+    "algbw, busbw": "bytes of a message / mean time of an all-reduce; algbw x 2(n-1)/n, which compares with a link's "
+    "speed.",
+    "power, images per joule": "mean power of the GPUs during the measured steps, without their host; in runs on "
+    "CPUs, of the CPU packages, including other processes. images/s / watts. Empty if a part cannot be read.",
+    "status": "ok; invalid (numbers must not be used); oom; timeout; crash; skipped (cannot run here); interrupted.",
+}

@@ -16,9 +16,8 @@ from results import loading, store
 from results.gate import baseline_check, comparison, session_history, views
 from results.gate.comparison import UnlikeError
 from results.record import Record, Status
-from results.report import headline, markdown_page, page, published, write
-from results.report.anomalies import anomalies, warnings_of
-from results.report.side_tables import side_tables
+from results.report import published, write
+from results.report.contents import Report
 from results.summary import summarize
 from results.text import csv_cell, markdown
 from tests.support.records import fake_input, fake_reduction, fake_run
@@ -69,23 +68,10 @@ def odd_records(good: Record, values: tuple[Any, ...] = ODD) -> Iterator[Record]
 
 def reported(records: list[Record]) -> str:
     """Returns what a report of these records prints and writes, without its plots."""
-    rows = summarize(records)
-    tables = side_tables(records, rows, [published.table("guide2017"), published.table("modern")])
-    notes = [*anomalies(rows), *warnings_of(records)]
-    texts = [*headline.lines(rows), *notes]
-    page.html(
-        records,
-        rows,
-        title="",
-        summary=markdown_page.summary(records, rows),
-        notes=notes,
-        drawings=[],
-        tables=tables,
-        sources=[],
-    )
-    for lines in (headline.markdown_rows(rows), *(table.markdown() for table in tables)):
-        assert all(line.isprintable() for line in lines)
-    return "\n".join(texts)
+    report = Report(records, [published.table("guide2017"), published.table("modern")])
+    write.html(report, drawings=[], sources=[])
+    assert all(line.isprintable() for line in report.markdown().splitlines())
+    return "\n".join([*report.lines, *report.notes])
 
 
 def judged(records: list[Record], good: Record) -> str:
@@ -190,8 +176,9 @@ def test_a_directory_with_odd_lines_is_appended_to(tmp_path: Path) -> None:
 def test_a_plot_shows_a_dollar_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "PLOTS", [plot for plot in write.PLOTS if plot.name == "batches"])
     runs = [fake_run(model="$\\frac{$", batch_per_device=batch) for batch in (8, 16)]
-    _, notes = write.write(runs, ["x"], tmp_path)
-    assert not [note for note in notes if "missing" in note]
+    report = Report(runs)
+    write.write(report, ["x"], tmp_path)
+    assert not [note for note in report.notes if "missing" in note]
     assert "$\\frac{$" in (tmp_path / "plots" / "batches.svg").read_text()
 
 

@@ -41,7 +41,7 @@ BUILD = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9", 
 def test_a_machine_without_gpus_is_described(run_bench: RunBench) -> None:
     done = run_bench("devices", "--notensorflow")
     assert done.status == 0, done.stderr
-    assert "NVIDIA driver:  no NVIDIA driver" in done.stdout
+    assert "NVIDIA driver: no NVIDIA driver" in done.stdout
     assert "By topology (a rule of thumb, not measured): --device=cpu" in done.stdout
     assert describe_software()["tensorflow_version"] in done.stdout
 
@@ -59,14 +59,14 @@ def test_gpus_and_their_connections_are_two_tables() -> None:
     topology = gpu_topology.read_gpu_links({}, machine, Path("/nowhere"))
     lines = devices_verb.lines(topology, HOST, SOFTWARE, BUILD)
     assert lines[:7] == [
-        "CPU:            Intel(R) Xeon(R) 8481C (6/143/8)",
-        "cores:          16 of 208 threads usable (104 cores, 2 sockets, 2 NUMA nodes); the container has the time of "
+        "CPU:           Intel(R) Xeon(R) 8481C (6/143/8)",
+        "cores:         16 of 208 threads usable (104 cores, 2 sockets, 2 NUMA nodes); the container has the time of "
         "15.5",
-        "instructions:   AVX2, AMX BF16",
-        "memory:         2048.0 GiB; the container has 128.0 GiB",
-        "NVIDIA driver:  570.86, CUDA up to 12.8",
-        "libraries:      CUDA 12.5.82, cuDNN 9.3.0.75",
-        "TensorFlow:     2.21.0, built with CUDA 12.5.1 and cuDNN 9, finds 0 of 2 GPUs; oneDNN on",
+        "instructions:  AVX2, AMX BF16",
+        "memory:        2048.0 GiB; the container has 128.0 GiB",
+        "NVIDIA driver: 570.86, CUDA up to 12.8",
+        "libraries:     CUDA 12.5.82, cuDNN 9.3.0.75",
+        "TensorFlow:    2.21.0, built with CUDA 12.5.1 and cuDNN 9, finds 0 of 2 GPUs; oneDNN on",
     ]
     assert lines[9:17] == [
         "GPU  name         memory     UUID          compute  PCIe   ECC  MIG  NUMA",

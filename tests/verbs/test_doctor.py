@@ -150,7 +150,7 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
         monkeypatch.setattr(breakdown_run, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
-        monkeypatch.setattr(device_peak, "measure_apart", lambda *_: roofline)
+        monkeypatch.setattr(device_peak, "roofline_apart", lambda *_: roofline)
         found, status = breakdown_run.measure_breakdown(plan, ["doctor"], disturbing)
         commands = [list(each.words[2:]) for each in runs.started]
         return BrokenDown(status, found["breakdown"], found["roofline"], capsys.readouterr().out, commands)
@@ -231,9 +231,9 @@ def refuse(*arguments: object, **options: object) -> None:
 def test_without_a_result_of_its_process_there_is_a_reason_and_no_roofline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: Callable[..., None], reason: str
 ) -> None:
-    monkeypatch.setattr(device_peak, "measure", measure)
+    monkeypatch.setattr(device_peak, "measure_roofline", measure)
     workload = planned(tmp_path, "--device=cpu").setting.workload
-    assert device_peak.measure_apart(workload, "cpu", "fp32", 1.0) == (None, reason)
+    assert device_peak.roofline_apart(workload, "cpu", "fp32", 1.0) == (None, reason)
     assert multiprocessing.active_children() == []
 
 

@@ -1,118 +1,233 @@
+"""The verb `explain`: how data flows in one configuration, and a table of several models, as `models` prints it."""
+
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.explain import explain_verb
+from benchmarks.explain import data_flow, model_table
 from benchmarks.process import tensorflow_setup
 from tests.support.commands import Finished
+from tests.support.records import fake_run
 from variable_mgr.catalog import MANAGERS
 
+RunBench = Callable[..., Finished]
+Said = Callable[..., str]
+ALL = ("explain", "--model=all")
 
-def _explained(*arguments: str) -> config.Config:
-    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 10**6)
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Said:
+    """What is said of a configuration, on a machine with any number of GPUs."""
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
+
+    def explain(*flags: str) -> str:
+        data_flow.show_data_flow(config.resolve(flag.parse(flags, run_flags.RUN_FLAGS).values, lambda: 10**6))
+        return capsys.readouterr().out
+
+    return explain
 
 
-def test_it_explains_more_gpus_than_there_are(run_bench: Callable[..., Finished]) -> None:
+def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
     done = run_bench("explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring", "--onednn=on")
     assert done.status == 0, done.stderr
     assert "8 copies, one per tower" in done.stdout
     assert "553.4 MB" in done.stdout  # 138,361,641 weights of 4 bytes
     assert "7748.3 MB, 968.5 MB per tower" in done.stdout  # 2 * 7/8 of it each
     assert "batch of 512" in done.stdout
-    assert "mean" in done.stdout
 
 
-@pytest.mark.parametrize("word", ["replicate", "resnet50"])
-def test_what_is_no_manager_is_refused(run_bench: Callable[..., Finished], word: str) -> None:
-    done = run_bench("explain", word)
-    assert done.status == 2
-    assert f"no variable manager '{word}'" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["explain", "replicate"], "no variable manager 'replicate'. Did you mean 'replicated'?"),
+        (["explain", "replicated", "--variable_update=independent"], "name two managers"),
+        (["explain", "replicated", "--forward_only"], "leave it out"),
+        (["explain", "--local_cluster=ps:1,worker:2"], "--local_cluster is about one configuration: name its --model"),
+        (["explain", "--model=mlp,vgg16", "--optimizer=adam"], "--optimizer is about one configuration"),
+        (["models", "resnet500"], "Did you mean 'resnet50'"),
+        (["models", "--model=mlp,vgg61"], "Did you mean 'vgg16'"),
+        (["models", "--variable_update=keras_fit"], "there is no 'keras_fit'"),
+        (["models", "--device=cpu", "--num_gpus=3", "--all_reduce_spec=rechd"], "use xring instead"),
+    ],
+)
+def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
+    done = run_bench(*words)
+    assert done.status == 2 and problem in done.stderr
 
 
 @pytest.mark.row("S0.7")
 @pytest.mark.parametrize("manager", MANAGERS)
-def test_every_manager_can_be_explained(
-    manager: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
+def test_every_manager_can_be_explained(manager: str, said: Said) -> None:
     cluster = [f"--local_cluster={smallest}"] if (smallest := MANAGERS[manager].smallest_cluster) else []
-    explain_verb.run_explain(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
-    text = capsys.readouterr().out
+    text = said("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster)
     for fact in ("Configuration:", "Weights:", "Gradients:", "Applied at step t:", "Sent per step:", "tower 0"):
         assert fact in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["replicated", "--variable_update=independent"], "name two managers"),
-        (["replicated", "--forward_only"], "leave it out"),
-    ],
-)
-def test_contradictions_are_refused(run_bench: Callable[..., Finished], arguments: list[str], words: str) -> None:
-    done = run_bench("explain", *arguments)
-    assert done.status == 2 and words in done.stderr
-
-
-def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
-    modified = ("--gradient_repacking=4", "--compact_gradient_transfer", "--variable_update=replicated")
-    explain_verb.run_explain(_explained("--model=trivial", "--num_gpus=2", *modified))
-    text = capsys.readouterr().out
-    assert "packed into 4 equal chunks, sent as float16, reduced by" in text
-    assert "rounded to float16" in text
-    explain_verb.run_explain(
-        _explained("--model=trivial", "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=1")
-    )
-    assert "as one device with a batch of 64" in capsys.readouterr().out
-
-
 @pytest.mark.row("G3.6")
-def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
-    explain_verb.run_explain(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
-    assert "computed in step t-1 from weights read in step t-2" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("flags", "sentences"),
+    [
+        (
+            ["--gradient_repacking=4", "--compact_gradient_transfer", "--variable_update=replicated"],
+            ["packed into 4 equal chunks, sent as float16, reduced by", "rounded to float16"],
+        ),
+        (["--variable_update=local_sgd", "--local_sgd_steps=1"], ["as one device with a batch of 64"]),
+        (["--variable_update=staged"], ["computed in step t-1 from weights read in step t-2"]),
+        (["--nocross_replica_sync"], ["not plain SGD", "about N-1 updates ago", "an update per tower"]),
+        (
+            ["--nocross_replica_sync", "--device=cpu", "--num_gpus=1"],
+            ["computed in step t itself", "as one device with a batch of 32"],
+        ),
+        (
+            ["--model=vgg16", "--variable_update=parameter_server", "--fc_model_parallel"],
+            [
+                "of the dense layers each tower holds some columns",
+                "those of the dense layers stay on their tower",
+                "[columns]",
+            ],
+        ),
+    ],
+    ids=lambda value: value[0] if value[0].startswith("--") else "",
+)
+def test_what_is_done_to_gradients_and_when_they_are_applied(
+    said: Said, flags: list[str], sentences: list[str]
+) -> None:
+    text = said("--model=trivial", "--num_gpus=2", *flags)
+    for sentence in sentences:
+        assert sentence in text
 
 
-def _text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
-    explain_verb.run_explain(_explained(*arguments))
-    return capsys.readouterr().out
-
-
-def test_when_dividing_dense_layers_pays(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_dividing_dense_layers_pays(said: Said) -> None:
     vgg = ("--model=vgg16", "--num_gpus=2", "--batch_size=2", "--device=cpu", "--variable_update=replicated")
-    text = _text(capsys, monkeypatch, *vgg)
+    text = said(*vgg)
     # 14,714,688 weights of convolutions are left, sent 4 times; and by 2 towers, forward and back, for 4 images 25088
     # features and twice 4096 columns, and 1001 logits of the other tower's 2 images.
     megabytes = (4 * 4 * 14_714_688 + 2 * 4 * (4 * (25088 + 2 * 4096) + 2 * 1001)) / 1e6
     assert f"--fc_model_parallel sends {megabytes:.1f} MB per step instead of 2213.8 MB" in text
     assert "89% of the weights, 0.8% of the operations" in text
-    assert "Divided" not in _text(capsys, monkeypatch, *vgg[:-1], "--variable_update=independent")
-    small = _text(
-        capsys, monkeypatch, "--model=resnet50", "--num_gpus=8", "--batch_size=512", "--variable_update=replicated"
-    )
+    assert "Divided" not in said(*vgg[:-1], "--variable_update=independent")
+    small = said("--model=resnet50", "--num_gpus=8", "--batch_size=512", "--variable_update=replicated")
     assert "sends more, and would send less only up to a batch of 117" in small
-    assert "columns" in _text(capsys, monkeypatch, *vgg, "--fc_model_parallel").rpartition("update")[2]
+    assert "columns" in said(*vgg, "--fc_model_parallel").rpartition("update")[2]
 
 
-def test_asynchronous_towers_are_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    text = _text(capsys, monkeypatch, "--model=trivial", "--num_gpus=2", "--nocross_replica_sync")
-    assert "not plain SGD" in text and "about N-1 updates ago" in text and "an update per tower" in text
+def test_one_configuration_is_bound_by_computing_or_exchanging(run_bench: RunBench) -> None:
+    """5 GFLOP/s at each of two devices, and each sends and gets 79,510 gradients of 4 bytes."""
+    flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10")
+    rates = ("--peak_tflops=0.02", "--link_gbytes_per_second=0.1")
+    done = run_bench("explain", "replicated", *flags, *rates)
+    assert done.status == 0, done.stderr
+    assert "320 kFLOP per image, 10 per gradient byte: 0.639 ms at 15,645 images/s per device" in done.stdout
+    assert "6.36 ms at 0.1 GB/s (--link_gbytes_per_second)" in done.stdout
+    assert "communication: exchanging takes 9.95 times as long as computing" in done.stdout
+    assert "compute-bound from a batch of 100 per device" in done.stdout
+    unknown = run_bench("explain", "replicated", *flags)
+    assert "320 kFLOP per image, 10 per gradient byte\n" in unknown.stdout
+    assert "Bound by:          unknown. No rate of computing is known of mlp: 'run_bench.py --device" in unknown.stdout
 
 
-def test_one_tower_has_nobody_to_wait_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    text = _text(capsys, monkeypatch, "--model=trivial", "--nocross_replica_sync", "--device=cpu")
-    assert "computed in step t itself" in text and "as one device with a batch of 32" in text
+def test_the_busiest_process_of_a_cluster_counts(run_bench: RunBench) -> None:
+    """Two workers read 318,040 bytes of weights from the parameter server, and send as many of gradients."""
+    words = ("--local_cluster=ps:1,worker:2", "--model=mlp", "--link_gbytes_per_second=1", "--peak_tflops=1")
+    done = run_bench("explain", *words)
+    assert f"Exchange:           {4 * 0.318040:.3g} ms at 1 GB/s" in done.stdout
 
 
-def test_divided_layers_are_not_on_the_host(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def _rows(done: Finished) -> dict[str, Any]:
+    assert done.status == 0, done.stderr
+    return {row["model"]: row for row in json.loads(done.stdout)["models"]}
+
+
+@pytest.mark.row("S0.8")
+def test_large_dense_layers_make_a_model_communication_bound(run_bench: RunBench) -> None:
+    """Sizes are of 1001 classes; on 8 devices each sends 2 x 7/8 of them. GFLOP are three times the published ones.
+
+    The link is so slow that a batch of 64 is communication-bound for all but ResNet-50.
+    """
+    flags = ("--model=alexnet,resnet50,vgg16", "--num_gpus=8", "--batch_size=64", "--peak_tflops=100")
+    done = run_bench("models", *flags, "--link_gbytes_per_second=8", "--output_format=json")
+    found = _rows(done)
+    assert list(found) == ["alexnet", "vgg16", "resnet50"], "the most communication-bound first"
+    alexnet, vgg16, resnet50 = found.values()
+    assert vgg16["gradient_bytes"] == 4 * 138_361_641
+    assert vgg16["sent_bytes_per_device"] == pytest.approx(2 * 7 / 8 * vgg16["gradient_bytes"])
+    assert vgg16["exchange_seconds"] == pytest.approx(vgg16["sent_bytes_per_device"] / 8e9)
+    assert resnet50["flops_per_image"] == pytest.approx(3 * 7.7e9, rel=0.02)
+    assert resnet50["compute_seconds"] == pytest.approx(64 * resnet50["flops_per_image"] / 50e12)
+    for one in (alexnet, vgg16):
+        assert one["dense_share_of_parameters"] > 0.85 and one["convolution_share_of_flops"] > 0.9
+    assert resnet50["convolution_share_of_parameters"] > 0.9
+    assert [row["bound_by"] for row in found.values()] == ["communication", "communication", "compute"]
+    for row in found.values():
+        larger = row["compute_bound_from_batch"]
+        at_64 = row["exchange_seconds"] / row["compute_seconds"]
+        assert (larger - 1) / 64 < at_64 <= larger / 64
+    explained = run_bench("explain", *flags, "--link_gbytes_per_second=8", "--output_format=json")
+    assert explained.stdout == done.stdout
+
+
+def test_without_rates_the_operations_per_byte_are_shown_and_commands_are_named(run_bench: RunBench) -> None:
+    done = run_bench("models", "mlp", "trivial", "--device=cpu")
+    assert done.status == 0 and "compute-bound" not in done.stdout
+    mlp, trivial = (next(line for line in done.stdout.splitlines() if line.startswith(name)) for name in ("mlp", "tri"))
+    assert mlp.split()[1:7] == ["79,510", "0.318", "0.00032", "1", "100", "100"]
+    assert trivial.split()[1] == "4,263,877"
+    assert "sweep --device=cpu --num_gpus=1 --model=mlp,trivial" in done.stderr
+    assert "allreduce --device=cpu --num_gpus=2" in done.stderr
+
+
+def test_without_a_model_and_a_manager_all_models_are_in_the_table(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ("--model=vgg16", "--num_gpus=2", "--variable_update=parameter_server", "--fc_model_parallel")
-    text = _text(capsys, monkeypatch, *given)
-    assert "of the dense layers each tower holds some columns" in text
-    assert "those of the dense layers stay on their tower" in text and "[columns]" in text
+    monkeypatch.setattr(model_table.specs, "names", lambda: ["mlp", "trivial"])
+    table, *others = [run_bench(*words, "--device=cpu").stdout for words in (["models"], ["explain"], ALL)]
+    assert table.startswith("model  ") and others == [table, table]
+
+
+def test_counts_are_kept_for_the_same_question(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same model for another manager, or on other devices may send something else, and is counted again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ("models", "mlp", "--device=cpu", "--output_format=json")
+    first = _rows(run_bench(*words, "--num_gpus=2"))
+    counted: list[str] = []
+    count = model_table._count
+    monkeypatch.setattr(
+        model_table, "_count", lambda workload, *rest: counted.append(workload.model) or count(workload, *rest)
+    )
+    assert _rows(run_bench(*words, "--num_gpus=2")) == first and not counted
+    _rows(run_bench(*words, "--num_gpus=3"))
+    assert counted == ["mlp"]
+    (held,) = (tmp_path / "cache" / "cnn_bench").glob("model_counts.json")
+    held.write_text(held.read_text().replace("sent_bytes", "bytes"))
+    done = run_bench(*words, "--num_gpus=2")
+    assert done.status == 0 and "counts of models" in done.stderr and counted == ["mlp", "mlp"]
+
+
+@pytest.mark.rotates
+def test_the_table_of_models_of_other_code_fits_120_columns(run_bench: RunBench) -> None:
+    done = run_bench("models", "mlp", "trivial", "keras:MobileNetV2", "--device=cpu")
+    assert done.status == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 120
+    assert any(line.startswith("keras:MobileNetV2 ") for line in done.stdout.splitlines())
+
+
+def test_rates_come_from_records(run_bench: RunBench, tmp_path: Any) -> None:
+    """100 images take 0.5 s on one device, so on each of two that share the cores 1 s."""
+    measured = fake_run(model="mlp", device="cpu", batch_per_device=100, step_seconds=0.5)
+    (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
+    flags = ("--device=cpu", f"--results={tmp_path / 'mine.jsonl'}", "--link_gbytes_per_second=0.1")
+    done = run_bench("models", "mlp", *flags)
+    assert done.status == 0, done.stderr
+    row = [line.split() for line in done.stdout.splitlines() if line.startswith("mlp")][1]
+    # Each sends and gets 79,510 gradients of 4 bytes: 6.36 ms at 0.1 GB/s.
+    assert row == ["mlp", "100", "100", "1,000", "0.636", "0.1", "6.36", "0.00636", "compute", "1"]
+    assert f"images/s: run {measured.identity.run_id}, batch 100" in done.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
-from benchmarks.explain import explain_verb
+from benchmarks.explain import data_flow
 from benchmarks.explain.step_balance import Rates
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
@@ -110,7 +110,7 @@ def test_explain_lists_the_stages_and_what_they_send(
 ) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     given = (*TWO_STAGES, "--model=resnet20", "--batch_size=8", "--micro_batches=4")
-    explain_verb.run_explain(_resolve(*given), Rates(peak_flops_per_sec=1e14, link_bytes_per_sec=1e8))
+    data_flow.show_data_flow(_resolve(*given), Rates(peak_flops_per_sec=1e14, link_bytes_per_sec=1e8))
     text = capsys.readouterr().out
     assert "Bound by:" not in text, "what is sent grows with the batch, and devices are idle"
     assert "2 stages, 4 micro-batches of 4: batch 16" in text

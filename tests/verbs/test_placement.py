@@ -25,7 +25,6 @@ MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
     [
         (["--variable_update=independent"], 2, None, {}),
         (["--variable_update=replicated", "--all_reduce_spec=xring"], 2, 2, {"device to device": [16, 2 * MLP_BYTES]}),
-        (["--variable_update=replicated", "--all_reduce_spec=psgpu"], 2, 1, {"device to device": [8, 2 * MLP_BYTES]}),
         (
             ["--variable_update=parameter_server", "--local_parameter_device=gpu"],
             1,
@@ -49,7 +48,7 @@ def test_variables_sums_and_transfers_by_formula_and_measured(
 
 
 def test_the_host_is_the_first_tower_on_cpus(run_bench: RunBench) -> None:
-    done = run_bench("placement", *SMALL, "--variable_update=parameter_server", "--local_parameter_device=cpu")
+    done = run_bench("explain", "parameter_server", "--placement", *SMALL, "--local_parameter_device=cpu")
     assert done.status == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     # Both towers fetch 4 variables by formula; one of them has them on its own device.
@@ -129,9 +128,9 @@ def test_an_interleaved_run_takes_no_traced_steps(
 ) -> None:
     trace = traced_steps.trace
 
-    def as_if_interleaved(*arguments: Any, **named: Any) -> None:
-        arguments[4].steps_per_slice = 1
-        trace(*arguments, **named)
+    def as_if_interleaved(run: Any) -> None:
+        run.log.steps_per_slice = 1
+        trace(run)
 
     monkeypatch.setattr(traced_steps, "trace", as_if_interleaved)
     assert run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3").status == 0

@@ -59,7 +59,7 @@ def prepared(tmp_path: Path, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cases, "cases", lambda: iter([case]))
     monkeypatch.setattr(subprocesses, "supervise", FakeRuns(record_of))
     monkeypatch.setattr(machine_checks, "look", list)
-    monkeypatch.setattr(device_peak, "measure_apart", lambda *_: (None, "there is none"))
+    monkeypatch.setattr(device_peak, "roofline_apart", lambda *_: (None, "there is none"))
 
 
 @pytest.mark.usefixtures("prepared")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,9 +11,9 @@ from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline, amount, devices_with_a_peak
-from benchmarks.machine.hardware import Inventory, describe_hardware
+from benchmarks.machine.hardware import Inventory
 from benchmarks.measure import result_text
-from benchmarks.microbench import device_peak, matmul_peak
+from benchmarks.microbench import device_peak
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.columns import row
@@ -129,13 +128,12 @@ def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytes
 def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_memory = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=PEAK.bytes_per_sec / 2)
     seen = iter([PEAK, TWICE, PEAK, slow_memory, PEAK])
-    monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: next(seen))
+    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: next(seen))
     found = [device_peak.peak("cpu", "fp32") for _ in range(4)]
     best = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=2 * PEAK.bytes_per_sec)
     assert found == [PEAK, TWICE, TWICE, best]
     assert device_peak.peak("cpu", "bf16") == PEAK, "each precision has its own"
-    version = importlib.metadata.version("tensorflow")
-    assert device_peak.stored_peak(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32")) == best
+    assert device_peak.stored_peak(device_peak.peak_key_here(Inventory(), "fp32")) == best
 
 
 def test_a_record_shows_both_utilisations() -> None:
@@ -161,8 +159,7 @@ def test_a_record_shows_both_utilisations() -> None:
 def test_a_run_finds_the_peak_of_its_host(
     run_bench: Callable[..., Finished], records: Callable[[], list[Mapping[str, Any]]], cache: Path
 ) -> None:
-    version = importlib.metadata.version("tensorflow")
-    _store(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32"), PEAK)
+    _store(device_peak.peak_key_here(Inventory(), "fp32"), PEAK)
     done = run_bench(
         "--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10", "--num_batches=5",
         XDG_CACHE_HOME=str(cache.parent.parent),
@@ -198,9 +195,9 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
 
 
 def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: PEAK)
+    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: PEAK)
     workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
-    step = device_peak.measure(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
+    step = device_peak.measure_roofline(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
     assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
     # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
     first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)

@@ -391,4 +391,4 @@ def test_rows_of_the_table() -> None:
     assert rows[4].endswith("left out: it was left out") and rows[5].endswith("failed: it was failed")
     together = measured(exchange=FAILED)
     assert advice.row(together, Part.HOST_COPY).endswith("with exchange")
-    assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == advice.HEADING.index("(95 %)") + len("(95 %)")
+    assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == advice.TABLE.line().index("(95 %)") + len("(95 %)")

@@ -63,8 +63,8 @@ def test_every_row_of_the_guide_stands_beside_a_run_with_its_settings(model: str
             **{name: chosen.to_dict()[name] for name in names}
         )
     records = list(made.values())
-    (table,) = [one for one in side_tables(records, summarize(records), [TABLE]) if one.name == "published"]
-    found = sorted((where, setting, rate) for _, _, _, where, setting, rate, *_ in table.lines)
+    (side,) = [side for side in side_tables(records, summarize(records), [TABLE]) if side.name == "published"]
+    found = sorted((where, setting, rate) for _, _, _, where, setting, rate, *_ in side.table.rows)
     assert found == sorted(
         (
             row["machine"],
@@ -112,8 +112,8 @@ def test_on_a_cpu_the_preset_has_batches_that_fit_there() -> None:
     assert found.keys() == {*MODELS.values()} and max(found.values()) == 32
 
 
-def _table(*figures: Figure) -> published.Table:
-    return published.Table(name="t", source="made up", figures=figures)
+def _table(*figures: Figure) -> published.FigureTable:
+    return published.FigureTable(name="t", source="made up", figures=figures)
 
 
 def _figure(**changes: object) -> Figure:

@@ -17,7 +17,6 @@ Rates = Sequence[float]
 
 
 def _runs(rates: Rates, *, batch: int = 32, **config: object) -> list[Record]:
-    """Repeats of a run with these rates."""
     images = batch * config.get("num_devices", 1)
     return [fake_run(step_seconds=images / rate, batch_per_device=batch, **config) for rate in rates]
 
@@ -57,14 +56,14 @@ def test_the_winner_has_its_flags_and_what_is_within_its_noise() -> None:
     assert winner.flags == "--batch_per_device=32" or winner.flags == "--batch_per_device=64"
     assert len(winner.within_noise) == 1 and winner.within_noise[0] != "--batch_per_device=16"
     assert winner.best.measured.low < 130 < winner.best.measured.high
-    (table,) = comparisons(summarize(records))
-    assert "Nothing was repeated" not in table.note
-    assert table.text()[-1].split()[:3] == ["resnet50", "1", winner.flags]
+    (side,) = comparisons(summarize(records))
+    assert "Nothing was repeated" not in side.note
+    assert side.text()[-1].split()[:3] == ["resnet50", "1", winner.flags]
 
 
 def test_of_many_settings_within_the_noise_three_are_named() -> None:
-    (table,) = comparisons(summarize([run for batch in range(1, 6) for run in _runs(_at(100.0), batch=batch)]))
-    ((*_, ties),) = table.lines
+    (side,) = comparisons(summarize([run for batch in range(1, 6) for run in _runs(_at(100.0), batch=batch)]))
+    ((*_, ties),) = side.table.rows
     assert ties.count("--batch_per_device=") == 3 and ties.endswith("; and 1 more")
 
 
@@ -106,8 +105,8 @@ def test_without_repeats_only_large_differences_count(rate: float, ties: int) ->
     rows = summarize([*_runs([100.0], batch=16), *_runs([rate], batch=32)])
     (winner,) = ranking.winners(ranking.standings(rows))
     assert winner.flags == "--batch_per_device=32" and len(winner.within_noise) == ties
-    (table,) = comparisons(rows)
-    assert "Nothing was repeated, so equal runs are assumed to differ by 10%." in table.note
+    (side,) = comparisons(rows)
+    assert "Nothing was repeated, so equal runs are assumed to differ by 10%." in side.note
 
 
 def test_repeats_are_compared_in_pairs() -> None:

@@ -18,6 +18,7 @@ from docs import generate
 from results.columns import COLUMNS
 from results.record import Record, Status
 from results.report import published, write
+from results.report.contents import Report
 from results.report.figures import model_and_batch
 from results.summary import summarize
 from tests.support.records import fake_run
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("report")  # one report and one browser for
 def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of everything."""
     output = tmp_path_factory.mktemp("report")
-    write.write(everything, ["fake.jsonl"], output, against_tables=[GUIDE])
+    write.write(Report(everything, [GUIDE]), ["fake.jsonl"], output)
     return output
 
 
@@ -47,23 +48,12 @@ def page_without_scripts(output: Path) -> str:
 
 def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
     names = {path.stem for path in (written / "plots").iterdir()}
-    wanted = {
-        "scaling",
-        "efficiency",
-        "predicted",
-        "managers",
-        "batches",
-        "time",
-        "sent",
-        "real_over_synthetic",
-        "steps",
-    }
-    assert names == wanted | {"reductions_plot", "against_guide2017"}
+    assert names == {*(plot.name for plot in write.PLOTS), "reductions_plot", "against_guide2017"}
     assert page_without_scripts(written).count("<svg") == len(names)
 
 
 def test_a_plot_is_saved_as_svg_and_as_png(tmp_path: Path) -> None:
-    write.write([fake_run()], ["fake.jsonl"], tmp_path)
+    write.write(Report([fake_run()]), ["fake.jsonl"], tmp_path)
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"steps.svg", "steps.png"}
     assert "resnet50, replicated psgpu, 1 x 32" in (tmp_path / "plots" / "steps.svg").read_text()
     with Image.open(tmp_path / "plots" / "steps.png") as picture:
@@ -85,7 +75,7 @@ def test_side_tables_are_on_the_page_and_in_markdown(written: Path) -> None:
 
 @pytest.mark.usefixtures("no_plots")
 def test_a_table_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
-    write.write([fake_run()], ["fake.jsonl"], tmp_path)
+    write.write(Report([fake_run()]), ["fake.jsonl"], tmp_path)
     assert '<section id="input">' not in (tmp_path / "report.html").read_text()
     assert "## Reductions" not in (tmp_path / "report.md").read_text()
 
@@ -98,7 +88,7 @@ def test_unlike_runs_are_not_on_one_line() -> None:
 @pytest.mark.usefixtures("no_plots")
 def test_text_stays_text_in_markdown(tmp_path: Path) -> None:
     reason = "It said: a | b\n<img src=x> & more"
-    write.write([fake_run(status=Status.CRASH, reason=reason)], ["x"], tmp_path)
+    write.write(Report([fake_run(status=Status.CRASH, reason=reason)]), ["x"], tmp_path)
     markdown = (tmp_path / "report.md").read_text()
     assert "a \\| b &lt;img src=x> &amp; more |" in markdown
 
@@ -126,7 +116,7 @@ def test_the_page_needs_nothing_else(written: Path) -> None:
 
 
 def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Record]) -> None:
-    write.write([r for r in everything if r.kind == "allreduce"], ["x"], tmp_path)
+    write.write(Report([r for r in everything if r.kind == "allreduce"]), ["x"], tmp_path)
     page = page_without_scripts(tmp_path)
     assert '<section id="reductions">' in page and page.count("<svg") == 1, "the plot of reductions"
 
@@ -134,24 +124,15 @@ def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Rec
 def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, tmp_path: Path) -> None:
     run = fake_run(num_devices=3)
     assert published.why_none(summarize([fake_run(), run]), GUIDE) is None, "the first has one"
-    _, (first, *_) = write.write([run], ["x"], tmp_path, against_tables=[GUIDE])
+    report = Report([run], [GUIDE])
+    write.write(report, ["x"], tmp_path)
+    first = report.notes[0]
     assert first.startswith("No row has a figure in guide2017: ") and "inception3 (32, 64)," in first
     assert "on 1, 2, 4, 8, 16, 32, 64 devices" in first
     for name in ("report.html", "report.md"):
         assert "No row has a figure in guide2017" in (tmp_path / name).read_text()
     failed = summarize([fake_run(status=Status.CRASH, reason="It broke.", step_seconds=[])])
     assert published.why_none(failed, published.table("modern")), "it has no rate"
-
-
-def test_published_figures_stand_beside_the_same_model_and_devices() -> None:
-    (row,) = summarize([fake_run(num_devices=8, batch_per_device=64)])
-    beside = published.beside(row, GUIDE)
-    assert {(f.model, f.devices, f.batch_per_device) for f in beside} == {("ResNet-50", 8, 64)}
-    assert {f.machine.split()[0] for f in beside} == {"DGX-1", "EC2", "GCE"}
-    (inference,) = summarize([fake_run(num_devices=8, batch_per_device=64, forward_only=True)])
-    assert published.beside(inference, GUIDE) == []
-    assert {figure.model for figure in published.table("modern").figures} == {"ResNet-50"}
-    assert all(figure.images_per_sec > 0 for table in published.SOURCES for figure in published.table(table).figures)
 
 
 GOLDEN_HEADER = (
@@ -200,6 +181,24 @@ def browser() -> Iterator[Any]:
         )
         yield started
         started.close()
+
+
+@pytest.fixture
+def open_report(browser: Any) -> Iterator[Any]:
+    """Opens the report of a folder in a window of its own."""
+    contexts = []
+
+    def open_in(folder: Path, **options: Any) -> Any:
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(BROWSER_MILLISECONDS)
+        page.goto(f"file://{folder / 'report.html'}")
+        page.locator("#chart canvas").wait_for()
+        return page
+
+    yield open_in
+    for context in contexts:
+        context.close()
 
 
 @pytest.fixture(scope="module", params=[1280, 390])
@@ -390,16 +389,12 @@ def test_the_chart_is_used_with_the_mouse(page: Any, chart: Any) -> None:
     assert shown(page) == pytest.approx(whole)
 
 
-def test_a_finger_near_a_point_chooses_its_row(browser: Any, written: Path) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 900}, has_touch=True, is_mobile=True)
-    page = context.new_page()
-    page.goto(f"file://{written / 'report.html'}")
-    page.locator("#chart canvas").wait_for()
+def test_a_finger_near_a_point_chooses_its_row(open_report: Any, written: Path) -> None:
+    page = open_report(written, viewport={"width": 390, "height": 900}, has_touch=True, is_mobile=True)
     x, y = place(page, 0)
     page.touchscreen.tap(x + 8, y)
     page.locator("#chosen").wait_for()
     assert page.locator("#comparison thead th").count() == 2
-    context.close()
 
 
 def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any) -> None:
@@ -417,30 +412,24 @@ def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any
     assert page.evaluate(order) == before
 
 
-def test_the_chart_is_as_wide_as_the_window_allows(browser: Any, written: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(f"file://{written / 'report.html'}")
-    page.locator("#chart canvas").wait_for()
+def test_the_chart_is_as_wide_as_the_window_allows(open_report: Any, written: Path) -> None:
+    page = open_report(written, viewport={"width": 1280, "height": 900})
     for width in (600, 1000):
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_timeout(600)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert 0.85 * width < page.locator("#chart canvas").bounding_box()["width"] <= width
-    page.close()
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(browser: Any, tmp_path: Path) -> None:
+def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(open_report: Any, tmp_path: Path) -> None:
     """Two repeats that differ widely have an interval from almost 0."""
-    write.write([fake_run(step_seconds=seconds) for seconds in (1.0, 60.0)], ["x"], tmp_path)
-    page = browser.new_page()
-    page.goto(f"file://{tmp_path / 'report.html'}")
-    page.locator("#chart canvas").wait_for()
+    write.write(Report([fake_run(step_seconds=seconds) for seconds in (1.0, 60.0)]), ["x"], tmp_path)
+    page = open_report(tmp_path)
     page.check("#logy")
     page.wait_for_timeout(300)
     *_, low, high = shown(page)
     assert 0 < low < high < float("inf")
-    page.close()
 
 
 def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
@@ -466,19 +455,16 @@ def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_plots")
-def test_a_large_page_is_small_and_shows_more_on_demand(browser: Any, tmp_path: Path) -> None:
+def test_a_large_page_is_small_and_shows_more_on_demand(open_report: Any, tmp_path: Path) -> None:
     records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch) for batch in range(1, 1201)]
-    write.write(records, ["many.jsonl"], tmp_path)
+    write.write(Report(records), ["many.jsonl"], tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2.5e6
-    page = browser.new_page()
-    page.set_default_timeout(BROWSER_MILLISECONDS)
-    page.goto(f"file://{tmp_path / 'report.html'}")
+    page = open_report(tmp_path)
     assert page.locator("#table tbody tr").count() == 150
     page.click("#more")
     assert page.locator("#table tbody tr").count() == 300
     page.fill("#filter", "1200")
     assert page.locator("#table tbody tr").count() == 1
-    page.close()
 
 
 def test_a_record_fits_its_schema(everything: list[Record]) -> None:

@@ -39,8 +39,8 @@ def curve_of(records: Sequence[Record], least: int = 3) -> scalability.Curve:
 
 
 def table_of(records: Sequence[Record]) -> list[Sequence[str]]:
-    found = [one for one in side_tables(records, summarize(records)) if one.name == "scalability"]
-    return [line for one in found for line in one.lines]
+    found = [side for side in side_tables(records, summarize(records)) if side.name == "scalability"]
+    return [row for side in found for row in side.table.rows]
 
 
 def test_a_report_has_a_line_for_each_curve_of_three_points_or_more() -> None:
@@ -160,8 +160,9 @@ def test_doubts_are_sentences() -> None:
 
 
 def test_predictions_continue_the_table_with_what_each_more_adds() -> None:
-    header, *lines = scalability.table(curve_of(repeated(1, 2, 4)))
-    assert header[0] == "devices" and header[3] == "per device"
+    table = scalability.table(curve_of(repeated(1, 2, 4)))
+    lines = table.rows
+    assert table.columns[0] == "devices" and table.columns[3] == "per device"
     assert [line[0] for line in lines] == ["1", "2", "4", "8 (predicted)", "16 (predicted)"]
     one = 20 * 3 * 32 / (20 * 0.1 * 3)
     rates = {number: one * number / (1 + 0.1 * (number - 1)) for number in (1, 2, 4, 8, 16)}
@@ -218,7 +219,7 @@ def test_a_curve_whose_rate_collapses_is_shown_and_not_taken_for_noise() -> None
 @pytest.mark.parametrize("rates", [{2: 100.0, 4: 40.0}, {2: 100.0, 4: 40.0, 8: 10.0}])
 def test_without_a_law_nothing_is_predicted_and_the_reason_is_given(rates: dict[int, float]) -> None:
     curve = curve_of(falling(rates), least=2)
-    assert curve.fit is None and len(scalability.table(curve)) == 1 + len(rates)
+    assert curve.fit is None and len(scalability.table(curve).rows) == len(rates)
     (said,) = scalability.verdict(curve)
     assert "Nothing is fitted" in said and "falls faster" in said
     assert scalability.to_report(summarize(falling(rates))) == []

@@ -1,4 +1,4 @@
-"""The verb `models`: what of each model is computed and exchanged, and which takes longer. Needs no devices."""
+"""What of each model is computed and exchanged in a step, and which takes longer, as a table. It needs no devices."""
 
 from __future__ import annotations
 
@@ -7,51 +7,36 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config import config as config_rules
+import msgspec
+
+from benchmarks.config import outside_models
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Parsed
-from benchmarks.config.run_flags import RUN_FLAGS
-from benchmarks.config.verb import Verb
+from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
-from benchmarks.console import say, warn
-from benchmarks.devices import options
-from benchmarks.errors import ExitStatus
-from benchmarks.explain import model_counts
-from benchmarks.explain.step_balance import RATE_FLAGS, Balance, Rates, how_to_measure, known_rates
-from benchmarks.machine import hardware
-from benchmarks.option import Flag, Groups, only
+from benchmarks.console import progress, say, warn
+from benchmarks.devices.start_tensorflow import start
+from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
+from benchmarks.machine.cache import CacheFile
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training.model_facts import ModelFacts
 from models import specs
-from results.text import counted, table
-from variable_mgr.catalog import MANAGERS, SHORTHANDS
+from results.record import key_of
+from results.text import Table, counted
 
-_DEFAULT_MANAGER = "replicated"
-
-
-def models_options(words: Sequence[str], values: Mapping[str, Any]) -> list[Config]:
-    """Returns the configuration of each model that words or --model name; without any, of all.
-
-    Raises:
-        UsageError: there is no such model, or the flags cannot go together.
-    """
-    given = options.default_to_all(values, hardware.count_gpus())
-    given["variable_update"] = given["variable_update"] or _DEFAULT_MANAGER
-    named = [*words, *(given["model"].split(",") if given["model"] else ())] or specs.names()
-    configs = [
-        config_rules.resolve({**given, "model": name}, lambda: config_rules.ANY_NUMBER_OF_GPUS, environ={})
-        for name in named
-    ]
-    return list({config.workload.model: config for config in configs}.values())
+_FILE = CacheFile("model_counts.json", "counts of models")
+_Row = Mapping[str, Any]
+_Columns = Mapping[str, Callable[[_Row], str]]
 
 
-def run_models(configs: Sequence[Config], rates: Rates) -> ExitStatus:
+def show_models(configs: Sequence[Config], rates: Rates) -> None:
     """Prints a row for each model, the most communication-bound first, and what the rates mean for it.
 
     Raises:
         UsageError: operations of a model cannot be counted.
     """
     rows, balances = [], {}
-    for config, (facts, sent) in zip(configs, model_counts.of(configs), strict=True):
+    for config, counts in zip(configs, _counts_of(configs), strict=True):
+        facts, sent = counts.facts, counts.sent_bytes
         balance = rates.balance(
             config,
             flops_per_image=facts.flops_per_image,
@@ -74,7 +59,6 @@ def run_models(configs: Sequence[Config], rates: Rates) -> ExitStatus:
             _say_balances(rows)
     for sentence in how_to_measure(devices, balances, in_cluster=False):
         warn(sentence)
-    return ExitStatus.OK
 
 
 def _of_model(workload: Workload, facts: ModelFacts) -> dict[str, Any]:
@@ -108,8 +92,8 @@ def _of_balance(balance: Balance) -> dict[str, Any]:
     }
 
 
-def _say_models(rows: Sequence[Mapping[str, Any]]) -> None:
-    columns: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+def _say_models(rows: Sequence[_Row]) -> None:
+    columns: _Columns = {
         "model": lambda row: row["model"],
         "parameters": lambda row: f"{row['parameters']:,}",
         "grad. MB": lambda row: _number(row["gradient_bytes"], 1e-6),
@@ -121,8 +105,7 @@ def _say_models(rows: Sequence[Mapping[str, Any]]) -> None:
         "conv par.": lambda row: f"{row['convolution_share_of_parameters']:.1%}",
         "dense par.": lambda row: f"{row['dense_share_of_parameters']:.1%}",
     }
-    for line in table([list(columns), *([shown(row) for shown in columns.values()] for row in rows)]):
-        say(line)
+    _say_table(rows, columns)
     say(
         "\nFLOP: of convolutions and dense layers, forward and backward, 2 per multiply-add; par.: parameters. "
         "FLOP/B: per byte of\none device's gradients (float32), for 1 image and for the batch: the fewer, the sooner a "
@@ -130,8 +113,8 @@ def _say_models(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _say_balances(rows: Sequence[Mapping[str, Any]]) -> None:
-    columns: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+def _say_balances(rows: Sequence[_Row]) -> None:
+    columns: _Columns = {
         "model": lambda row: row["model"],
         "batch": lambda row: str(row["batch_per_device"]),
         "images/s": lambda row: _number(row["images_per_sec"]),
@@ -143,8 +126,7 @@ def _say_balances(rows: Sequence[Mapping[str, Any]]) -> None:
         "bound by": lambda row: row["bound_by"],
         "compute-bound from batch": lambda row: _number(row["compute_bound_from_batch"]),
     }
-    for line in table([list(columns), *([shown(row) for shown in columns.values()] for row in rows)]):
-        say(line)
+    _say_table(rows, columns)
     say("")
     for rate, name in (("images/s", "source_of_images_per_sec"), ("GB/s", "source_of_link_bytes_per_sec")):
         for source in dict.fromkeys(row[name] for row in rows if row[name]):
@@ -154,61 +136,69 @@ def _say_balances(rows: Sequence[Mapping[str, Any]]) -> None:
     say("A step takes at least the longer of both times, and at most their sum.")
 
 
+def _say_table(rows: Sequence[_Row], columns: _Columns) -> None:
+    numbers = [name for name in columns if name not in ("model", "bound by")]
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    for line in Table(list(columns), cells, numbers).text(rule=False):
+        say(line)
+
+
 def _number(value: float | None, factor: float = 1.0) -> str:
-    """Returns a number with three digits, or all before the point; `?` if it is unknown."""
     if value is None:
         return "?"
     scaled = factor * value
     return f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.3g}"
 
 
-_MANAGER = dataclasses.replace(
-    only(RUN_FLAGS["Variables and gradients"], "variable_update")[0],
-    help="variable manager whose traffic is assumed",
-    choices=(*(name for name, entry in MANAGERS.items() if entry.smallest_cluster is None), *SHORTHANDS),
-    default=_DEFAULT_MANAGER,
-)
-_ASSUMED = ("local_parameter_device", "all_reduce_spec", "compact_gradient_transfer", "compact_gradient_dtype")
-MODELS_FLAGS: Groups = {
-    "What is trained": (
-        Flag(
-            "model",
-            str,
-            "models, such as alexnet,vgg16; also as words, and those of other code, see run",
-            default="all",
-        ),
-        Flag("batch_size", int, "images per device and step", default="the model's, smaller on a CPU", at_least=1),
-        *only(RUN_FLAGS["What is trained"], "precision"),
-    ),
-    "Devices and managers": (
-        *only(RUN_FLAGS["Devices"], "device"),
-        Flag("num_gpus", int, "devices, which need not exist", default="all GPUs, or two", at_least=1),
-        _MANAGER,
-        *only(RUN_FLAGS["Variables and gradients"], *_ASSUMED),
-    ),
-    "Rates": RATE_FLAGS,
-    "Output": only(RUN_FLAGS["Output"], "output_format"),
-}
+class _Counts(msgspec.Struct):
+    """Facts of a model, and the bytes that a manager sends in a step, if they are known."""
+
+    facts: ModelFacts
+    sent_bytes: int | float | None
 
 
-def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    configs = models_options(given.words, given.values)
-    return run_models(configs, known_rates(given.values, configs[0].devices, configs[0].computing.precision))
+def _counts_of(configs: Sequence[Config]) -> list[_Counts]:
+    """Returns the counts of each configuration, which are kept in the user's cache directory.
+
+    TensorFlow is imported only if something must be counted.
+
+    Raises:
+        UsageError: operations of a model cannot be counted.
+    """
+    code = outside_models.code()
+    parts = [(config.workload, config.devices, config.variables) for config in configs]
+    keys = [_key(*part, code) for part in parts]
+    of_configs = [_FILE.saved(key, _Counts) for key in keys]
+    missing = [index for index, counts in enumerate(of_configs) if counts is None]
+    if missing:
+        start(Runtime())
+        with progress.counted("counting operations", len(missing)):
+            for index in missing:
+                of_configs[index] = counts = _count(*parts[index])
+                _FILE.put(keys[index], {"model": configs[index].workload.model, **msgspec.to_builtins(counts)})
+                progress.advance()
+    return [counts for counts in of_configs if counts]
 
 
-VERB = Verb(
-    "models",
-    "which models are bound by communication? needs no devices",
-    MODELS_FLAGS,
-    _resolve_and_run,
-    takes="words",
-    words="[MODEL ...]",
-    known_words=tuple(specs.names()),
-    details="Parameters and operations by kind of layer and, with measured rates, the times to compute and exchange. "
-    "Counts are kept in the user's cache directory until the code or a version changes.",
-    examples=(
-        "models",
-        "models alexnet vgg16 resnet50 --num_gpus=8 --peak_tflops=100 --link_gbytes_per_second=10",
-        "models resnet50 keras:EfficientNetB0 keras:MobileNetV3Small",
-    ),
-)
+def _key(workload: Workload, devices: Devices, variables: Variables, code: Mapping[str, Any]) -> str:
+    return key_of(
+        {
+            **{name: getattr(workload, name) for name in ("model", "model_digest", "num_classes")},
+            **{name: getattr(devices, name) for name in ("device", "num_devices")},
+            **{name: getattr(variables, name) for name in ("variable_update", "shared_on")},
+            "modifiers": dataclasses.asdict(variables.modifiers),
+            "code": code,
+        }
+    )
+
+
+def _count(workload: Workload, devices: Devices, variables: Variables) -> _Counts:
+    from benchmarks.graph.sent_bytes import sent_in_one_process
+    from benchmarks.training import model_facts
+    from models import building
+    from variable_mgr.transfers import total_bytes
+
+    spec = specs.find_model(workload.model)
+    model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
+    sent = sent_in_one_process(devices, variables, model, workload.batch_per_device)
+    return _Counts(model_facts.of(model, spec), total_bytes(sent))

@@ -1,0 +1,229 @@
+"""How data flows in a configuration, in words and bytes: where variables live, what is sent, and what limits a step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from benchmarks.config.config import Config
+from benchmarks.config.variable_update import Pipelining, Variables
+from benchmarks.console import say
+from benchmarks.devices.roofline import amount
+from benchmarks.devices.start_tensorflow import start
+from benchmarks.errors import UsageError
+from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure
+from benchmarks.process.tensorflow_setup import Devices, Runtime
+from models import specs
+from models.model_spec import ModelSpec
+from results.text import counted, fact_lines
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
+from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
+
+if TYPE_CHECKING:
+    from benchmarks.training.model_facts import ModelFacts
+    from models.building import Model
+    from variable_mgr.manager import VariableManager
+
+
+def show_data_flow(config: Config, rates: Rates = UNKNOWN) -> None:
+    """Prints where variables live, what is sent and how long that takes, how old the applied gradient is, a diagram.
+
+    Raises:
+        UsageError: the model's layers cannot be divided.
+    """
+    workload, devices, variables, cluster = config.workload, config.devices, config.variables, config.processes.cluster
+    batch = workload.batch_per_device
+    start(Runtime())
+    from benchmarks.training import model_facts
+    from models import building
+
+    spec = specs.find_model(workload.model)
+    model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
+    parts, num_ps = f"{counted(devices.num_devices, 'tower')} of {batch}", config.processes.num_ps
+    if variables.pipeline:
+        flow = _through_stages(variables.pipeline, config.place.towers, config.batch_global, model)
+        stages, number = variables.pipeline.stages, variables.pipeline.micro_batches
+        parts = f"{counted(stages, 'stage')}, {number} micro-batches of {config.batch_global // number}"
+    elif cluster:
+        flow = _between_processes(variables, config.place, model)
+        parts = f"{counted(cluster.num_workers, 'worker')} with {parts} each"
+    else:
+        flow = _between_devices(variables, devices, batch, model, spec)
+    explained, elements = flow.manager.explain(config.training.optimizer), weight_elements(model.variables)
+    as_one = _arithmetic(variables.modifiers, config.towers_in_total, config.batch_global)
+    whole = f"{parts}: batch {config.batch_global}" + (f"; {counted(num_ps, 'parameter server')}" if num_ps else "")
+    described = {
+        "Configuration": f"{variables.variable_update}, {workload.model}, {whole}",
+        "Weights": f"{len(elements)}, {_megabytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
+        "Gradients": explained.gradients,
+        "Applied at step t": f"the gradient {explained.applied}",
+        "Arithmetic": explained.deviation or as_one,
+        **flow.sent,
+    }
+    if not variables.pipeline:
+        of_model = model_facts.of(model, spec)
+        balance = rates.balance(
+            config,
+            flops_per_image=of_model.flops_per_image,
+            gradient_bytes=of_model.gradient_bytes,
+            sent_bytes=flow.bytes_at_busiest,
+        )
+        described |= _balance(balance, of_model, divides=variables.modifiers.fc_model_parallel)
+        if balance.ratio is None:
+            missing = how_to_measure(devices, {workload.model: balance}, in_cluster=cluster is not None)
+            described["Bound by"] = " ".join(["unknown.", *missing])
+    for line in [*fact_lines(described), "", explained.diagram]:
+        say(line)
+
+
+def _balance(balance: Balance, model: ModelFacts, *, divides: bool) -> dict[str, str]:
+    """Returns whether computing or exchanging takes longer, as far as rates are known.
+
+    `divides`: dense layers are divided over towers.
+    """
+    per_byte = balance.batch_per_device * model.flops_per_image / model.gradient_bytes
+    facts = {
+        "Computed per step": f"{amount(model.flops_per_image, 'FLOP')} per image, {per_byte:,.0f} per gradient byte"
+    }
+    if balance.compute_seconds is not None and balance.images_per_sec:
+        facts["Computed per step"] += (
+            f": {1e3 * balance.compute_seconds:.3g} ms at {balance.images_per_sec.value:,.0f} images/s per device "
+            f"({balance.images_per_sec.source})"
+        )
+    if balance.exchange_seconds is not None and balance.link_bytes_per_sec:
+        link = balance.link_bytes_per_sec
+        facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
+    if balance.ratio is not None:
+        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} times as long as computing"
+        if balance.ratio and not divides:  # else more images are more to exchange
+            facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
+    return facts
+
+
+def _arithmetic(modifiers: Modifiers, towers: int, batch_global: int) -> str:
+    words = [f"as one device with a batch of {batch_global}, without batch-norm statistics"]
+    if modifiers.fc_model_parallel and towers > 1:
+        words.append("but dropout draws other units")
+    if modifiers.compact_gradient_transfer and towers > 1:
+        words.append(f"but gradients are rounded to {modifiers.wire_dtype}")
+    return ", ".join(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flow:
+    """How data flows in a configuration.
+
+    Attributes:
+        manager: which explains itself.
+        sent: what a step sends, as lines of the output.
+        bytes_at_busiest: of the link or device that sends most; None if unknown, or if other times matter.
+    """
+
+    manager: VariableManager
+    sent: Mapping[str, str]
+    bytes_at_busiest: float | None
+
+
+def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int, model: Model) -> _Flow:
+    from benchmarks.training import pipeline
+
+    parts = pipeline.plan(model, **vars(pipelining))
+    sent = _megabytes(total_bytes(parts.transfers(images)) or 0)
+    return _Flow(
+        parts.manager(devices),
+        {
+            **pipeline.stage_facts(parts.facts(devices, images)),
+            "Sent per step": f"{sent}, half of it activations forward, half their gradients back",
+        },
+        None,
+    )
+
+
+def _between_processes(variables: Variables, place: Place, model: Model) -> _Flow:
+    from variable_mgr import factory
+
+    name, modifiers = variables.variable_update, variables.modifiers
+    manager = factory.make(name, place, shared_devices=(place.host,), modifiers=modifiers)
+    links = by_link(manager.transfers(model.variables))
+    return _Flow(manager, _links(links), busiest_server(links) or max(links.values(), default=None))
+
+
+def _between_devices(
+    variables: Variables, devices: Devices, batch_per_device: int, model: Model, spec: ModelSpec
+) -> _Flow:
+    """Returns the flow in one process, with whether --fc_model_parallel pays.
+
+    Raises:
+        UsageError: the model's layers cannot be divided, and should be.
+    """
+    from benchmarks.graph.sent_bytes import manager_on_real_devices, sent_by_divided_layers, sent_in_one_process
+    from models import parts
+
+    towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
+
+    def sent_if(divided: bool) -> int | None:
+        modifiers = dataclasses.replace(variables.modifiers, fc_model_parallel=divided)
+        chosen = dataclasses.replace(variables, modifiers=modifiers)
+        return total_bytes(sent_in_one_process(devices, chosen, model, batch_per_device))
+
+    split = parts.split(model)
+    problem = parts.why_not(split, towers)
+    if problem and is_divided:
+        raise UsageError(problem)
+    sent = sent_in_one_process(devices, variables, model, batch_per_device)
+    facts = _bytes(sent, towers)
+    elements = {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}
+    dense = [layer for layer in split.tail if layer.weights]
+    kernels = sum(elements[layer.weights[0]] for layer in dense)
+    share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
+    of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
+    facts[f"Last {len(dense)} dense"] = f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
+    if not problem and towers > 1:
+        with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
+            activations = total_bytes(sent_by_divided_layers(split, towers, batch_per_device)) or 0
+            facts |= _division(sent_if(False), sent_if(True), activations, batch_per_device)
+    total = total_bytes(sent)
+    return _Flow(manager_on_real_devices(devices, variables), facts, None if total is None else total / towers)
+
+
+def _division(without: int | None, divided: int | None, activations: float, batch_per_device: int) -> dict[str, str]:
+    """Returns whether dividing layers sends less; `activations` are the bytes of them that it sends in a step."""
+    if without is None or divided is None:
+        return {}
+    largest_batch = int((without - divided) / (activations / batch_per_device) + batch_per_device)
+    verdict = "sends less up to" if divided < without else "sends more, and would send less only up to"
+    return {
+        "Divided": f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
+        f"it {verdict} a batch of {largest_batch} per device"
+    }
+
+
+def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
+    """Returns what is sent, in words; a mean per tower, since not every algorithm loads towers evenly."""
+    parts = {
+        "weights read": total_bytes(sent, "read"),
+        "gradients": total_bytes(sent, "gradient"),
+        "weights averaged": total_bytes(sent, "weight"),
+        "activations": total_bytes(sent, "activation"),
+    }
+    total = total_bytes(sent)
+    known = "unknown" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
+    named = ", ".join(f"{name} {_megabytes(size)}" for name, size in parts.items() if size)
+    return {"Sent per step": known + (f" ({named})" if named else "")}
+
+
+def _links(sent: Mapping[str, int]) -> dict[str, str]:
+    if not sent:
+        return {"Sent per step": "unknown by link: it depends on which tower adds which gradient"}
+    busiest = busiest_server(sent)
+    at_server = f"; {_megabytes(busiest)} in and out of the busiest parameter server" if busiest else ""
+    links = {f"  {link}": _megabytes(size) for link, size in sent.items()}
+    return {"Sent per step": f"{_megabytes(sum(sent.values()))} between processes{at_server}", **links}
+
+
+def _megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"
