@@ -412,6 +412,10 @@ def starts_a_process():
     return net()
 
 
+def recurses():
+    return recurses()
+
+
 def breaks_memory():
     import ctypes
 
