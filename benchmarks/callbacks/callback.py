@@ -14,13 +14,13 @@ class Callback(Protocol):
     """Is called between two steps, such as to save a checkpoint.
 
     Attributes:
-        name: as a noun phrase, such as `a checkpoint`.
+        name: as a noun phrase, such as `a checkpoint`, which no other callback has: workers meet under it.
     """
 
     name: str
 
     def is_due(self, steps: int, *, last: bool) -> bool:
-        """Returns whether it is called after that many steps; `last`: no more follow."""
+        """Returns whether it is called after that many steps; `last`: no more follow. All workers must answer alike."""
 
     def after_step(self, steps: int) -> bool:
         """Is called in the leader's process. Returns whether training has reached its aim."""
@@ -30,7 +30,7 @@ class UnmeasuredSteps(Protocol):
     """Takes some steps itself, such as with a profiler: they train, but are not measured."""
 
     def wants(self, step: int) -> bool:
-        """Returns whether it takes this step, counted from 1. All workers must give the same answer."""
+        """Returns whether it takes this step, counted from 1. All workers must answer alike."""
 
     def take(self, step: int) -> None:
         """Takes a step of all towers."""

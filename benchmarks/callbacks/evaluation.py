@@ -20,11 +20,12 @@ from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
 from benchmarks.devices.device_plan import HOST, DevicePlan
 from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph.epochs import is_one_of_every
 from benchmarks.graph.run_session import RunSession
 from benchmarks.measure.display import FIRST_STEP, Display
 from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.telemetry import prepared_telemetry
-from benchmarks.measure.timing import Phase
+from benchmarks.measure.timing import Phase, Taken
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training.objectives import in_top
 from benchmarks.training.placement_table import placement_table
@@ -152,12 +153,11 @@ def due_steps(wanted: options.Evaluation, epochs_after: Callable[[int], float]) 
 
     def completed(steps: int) -> tuple[int, int]:
         epochs = epochs_after(steps) + _ROUNDING
-        return sum(at <= epochs for at in wanted.eval_at_epochs), math.floor(
-            epochs / every_epochs
-        ) if every_epochs else 0
+        of_every = math.floor(epochs / every_epochs) if every_epochs else 0
+        return sum(at <= epochs for at in wanted.eval_at_epochs), of_every
 
     def is_due(steps: int) -> bool:
-        by_steps = steps in wanted.eval_at_steps or (every_steps > 0 and steps % every_steps == 0)
+        by_steps = steps in wanted.eval_at_steps or is_one_of_every(every_steps, steps)
         return by_steps or completed(steps) != completed(steps - 1)
 
     return is_due
@@ -268,9 +268,7 @@ def _measured(
             yield batch, seconds
 
     def note(phase: Phase, batch: Totals, seconds: float) -> None:
-        phase.step_seconds.append(seconds)
-        phase.losses.append(batch.loss / batch.images)
-        phase.ended_at.append(time.perf_counter())
+        phase.add(Taken(seconds, batch.loss / batch.images, ended_at=time.perf_counter()))
         display.after_step(phase)
 
     display.phase(FIRST_STEP, 1)

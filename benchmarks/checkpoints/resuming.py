@@ -35,8 +35,8 @@ class Earlier:
     Attributes:
         steps: that were trained.
         images: that were trained with, by all towers.
-        ends_at_step: the step at which the attempt was to end that this one repeats; None: it repeats none, or that
-            saved no checkpoint.
+        ends_at_step: the last step that the failed attempt had planned. None: this is no restart, or the attempt saved
+            no checkpoint.
         values: of the checkpoint's entries, by name; without what is in flight if this run's graph is another one.
         epochs: passes over the data set that the images were.
         initial_weights: to begin with, from another training's checkpoint, by name.

@@ -59,7 +59,7 @@ def plan(
     """Returns the steps of a run: whole rounds of so many, after a warm-up that leaves a step to measure.
 
     A number of epochs is that of the whole training if it is saved in a directory: of earlier runs, and of the warm-up.
-    A run that an attempt before it has begun ends where that was to end, `ends_at_step`, or after two steps.
+    After a restart, the run ends at the step that was planned first, `ends_at_step`. It takes at least two steps.
 
     Raises:
         UsageError: earlier runs have trained as much.

@@ -46,7 +46,7 @@ class RunSession:
 
     @property
     def last_step(self) -> int:
-        """The step of the training at which it ends, not counting those that are not measured."""
+        """The step of the training at which it ends, not counting steps with a profile or a summary."""
         return self.epochs.steps_before + sum(self.plan)
 
     @property

@@ -43,7 +43,7 @@ def stepping(
     session: tf.compat.v1.Session,
     step: training_step.Step,
     options: tf.compat.v1.RunOptions,
-    rate_after: RateAfter,
+    rates: RateAfter,
     steps_before: int = 0,
 ) -> Iterator[Stepper]:
     """Yields the stepper of a step in a session.
@@ -52,10 +52,10 @@ def stepping(
         session: in which the graph was initialised.
         step: of the graph.
         options: of each step.
-        rate_after: returns the learning rate after a number of steps of all towers.
+        rates: returns the learning rate after a number of steps of all towers.
         steps_before: were taken by an earlier run.
     """
-    loops = [_LoopSteps(session, loop, options, rate_after, steps_before) for loop in step.loops]
+    loops = [_LoopSteps(session, loop, options, rates, steps_before) for loop in step.loops]
     takes = [injected_delay.slowed(loop.take) for loop in loops]
     if step.loops[0].staleness is None:
         (take,), (synchronous,) = takes, loops
@@ -99,13 +99,13 @@ class _LoopSteps:
         session: tf.compat.v1.Session,
         loop: training_step.Loop,
         options: tf.compat.v1.RunOptions,
-        rate_after: RateAfter,
+        rates: RateAfter,
         steps_before: int,
     ) -> None:
         self._session, self._loop, self._options = session, loop, options
         self._fed = [] if loop.learning_rate is None else [loop.learning_rate]
         self._call = session.make_callable(fetches(loop), feed_list=self._fed, accept_options=True)
-        self._rate_after, self._taken = rate_after, itertools.count(steps_before)
+        self._rate_of, self._taken = rates, itertools.count(steps_before)
 
     def take(self) -> tuple[float, int, Numbers]:
         """Returns the loss, the staleness, which is 0 if the loop has none, and more numbers."""
@@ -130,7 +130,7 @@ class _LoopSteps:
         return timed(take)(), more_values
 
     def _rates(self) -> list[float]:
-        return [self._rate_after(next(self._taken))] if self._fed else []
+        return [self._rate_of(next(self._taken))] if self._fed else []
 
     def _numbers(self, fetched: Sequence[Any]) -> tuple[float, int, Numbers]:
         loss, *values = fetched

@@ -26,7 +26,7 @@ _left_out_seconds: list[float] = []
 
 @dataclasses.dataclass
 class RunLog:
-    """Filled by `benchmarks.run.train`, read by `benchmarks.run.runner`. Units are those of `Measurement`.
+    """Filled during a run; `benchmarks.run.run_record` makes the record of it. Units are those of `Measurement`.
 
     Attributes:
         images_per_step: images of a step of this process.

@@ -252,9 +252,9 @@ def _summary(values: Sequence[float | None]) -> dict[str, float] | None:
 
 
 def prepared_telemetry(devices: Devices, place: Place) -> contextlib.AbstractContextManager[Telemetry | None]:
-    """Returns the telemetry of the physical GPUs of this process."""
+    """Returns the telemetry of this process: of its physical GPUs, or of the CPU packages."""
     if place.hosts:
         return prepared(0, energy_of="")  # this process does not see the other workers' devices
     if not devices.on_gpu:
         return prepared(0, energy_of=CPU_PACKAGE)
-    return prepared(-(-devices.num_devices // devices.virtual_gpus), energy_of=GPU_ONLY)
+    return prepared(devices.physical_gpus, energy_of=GPU_ONLY)

@@ -1,4 +1,4 @@
-"""The loop around a step. Only the step is timed. Imports no TensorFlow."""
+"""Times a step, and repeats it. Only the step is timed. Imports no TensorFlow."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def _interleaved(
         if slices is None:
             yield []
             return
-        team.expect_nothing()  # from here on this run also waits for the other, with deadlines of its own
-        # The shortest step, since the other run was starting up meanwhile.
+        team.expect_nothing()  # from here on the time slices set the deadlines
+        # The shortest step: the others were slowed down by the start of the other run.
         shortest = min(log.warmup.step_seconds or log.first.step_seconds)
         slices.begin(steps, shortest, startup_seconds=process_age_seconds())
         log.steps_per_slice = slices.steps_per_slice

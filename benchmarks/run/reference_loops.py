@@ -56,7 +56,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     """Runs the reference loop of `config` and fills `log`; the eager runtime must not have started yet.
 
     Raises:
-        BenchError: as `benchmarks.run.train.execute`.
+        BenchError: as `benchmarks.run.train.carry_out`.
     """
     workload, training, variables = config.workload, config.training, config.variables
     limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds

@@ -52,7 +52,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
     if has_rate and (drives_all or len(log.reports) == processes.num_workers):
         # XLA compiles within the first step, unless staging has computed before.
         compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars
-        on_cpu = devices.device == "cpu"
+        on_cpu = not devices.on_gpu
         derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
     derived = device_peak.beside_peak(
         derived,

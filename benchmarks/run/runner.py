@@ -2,8 +2,8 @@
 
 Who saves the record: this process, after the run has ended, failed or been stopped. If its main thread hangs, the
 thread of its watchdog does, and then ends the process. If the process is killed, the sentinel beside it does
-(`run_record.save_of_killed`), unless a parent records the end, or it is a task of a cluster, whose leader saves.
-Whoever saves first dismisses the sentinel.
+(`run_record.save_of_killed`), unless a parent records the end. Of a cluster the leader alone saves; if it is killed,
+the process that started it does, and nobody if it was started by hand. Whoever saves first dismisses the sentinel.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from variable_mgr.catalog import REFERENCE_LOOPS
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """Runs `config`, saves a record of it, and prints its result.
 
-    In a cluster this is one of its tasks, and the leader saves the record of all. What saves it also sends it to
-    trackers, at the very end: a record that another process saves, because this one was killed or hangs, is not sent.
+    In a cluster this is one of its tasks, and the leader saves the record of all. The main
+    thread sends it to trackers at the very end: a record that the watchdog or the sentinel has saved is not sent.
 
     Args:
         config: what to run.
@@ -73,11 +73,10 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
             loss_type=config.output.loss_type_to_report,
         )
     current = _Run(config, log, display, provenance)
-    # The other tasks of a cluster notice by themselves that one is lost.
-    sentry = sentinel.unless_dismissed(
+    beside = sentinel.unless_dismissed(
         functools.partial(run_record.save_of_killed, config, provenance), wanted=config.processes.cluster is None
     )
-    with signals.raised_once(), sentry as current.dismiss:
+    with signals.raised_once(), beside as current.dismiss:
         with watched(current.save, current.show) as watchdog:
             Deadlines(watchdog).opening(f"Opening --output_dir={config.output.output_dir}")
             current.store = open_store(config.output.output_dir)
@@ -110,7 +109,7 @@ class _Run:
     provenance: Provenance
     store: Store | None = None
     record: Record | None = None
-    is_saved: bool = True
+    could_not_save: bool = False
     dismiss: Callable[[], None] = lambda: None
 
     def attempt(self, watchdog: Watchdog) -> BenchError | None:
@@ -173,7 +172,7 @@ class _Run:
         """Saves the record if this process is the only one or the leader."""
         cluster = self.config.processes.cluster
         if self.store is None or (cluster and cluster.own != cluster.leader):
-            self.dismiss()  # it would wait for the same directory
+            self.dismiss()  # the sentinel would hang on the directory that this process could not open
             return
         record = run_record.record_of(self.config, self.provenance, self.log, error)
         try:
@@ -181,7 +180,8 @@ class _Run:
             record = replace(record, derived=replace(record.derived, synthetic_ratio=ratio))
         except Exception:  # whatever other runs have left in the file, this one is saved
             warn_of_exception()
-        (self.record,), self.is_saved = save(self.store, record)
+        (self.record,), is_saved = save(self.store, record)
+        self.could_not_save = not is_saved
         self.dismiss()
 
     def show(self, error: BenchError | None) -> ExitStatus:
@@ -194,16 +194,16 @@ class _Run:
             warn(str(error))
         elif self.record is None and self.log.reports and (cluster := self.config.processes.cluster):
             self.display.part(self.log.own(), str(cluster.own), str(cluster.leader))
-        if self.record is not None and self.store is not None and self.is_saved:
+        if self.record is not None and self.store is not None and not self.could_not_save:
             run_id = self.record.identity.run_id
             self.display.stored(f"{self.store.jsonl_path} ({run_id}) and {self.store.csv_path}")
         if error is not None:
             return error.exit_status
-        return ExitStatus.OK if self.is_saved else ExitStatus.RUN_FAILED
+        return ExitStatus.RUN_FAILED if self.could_not_save else ExitStatus.OK
 
     def send(self, limit_seconds: float) -> None:
         """Sends the saved record to trackers, which can no longer change a result or a status."""
-        if self.record is not None and self.store is not None and self.is_saved:
+        if self.record is not None and self.store is not None and not self.could_not_save:
             stored_in = [self.store.jsonl_path]
             handover.send_of_run(self.record, self.config.output.trackers, stored_in, self.display.sent, limit_seconds)
 

@@ -56,7 +56,7 @@ def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None
     else:
         train(config, log, display, team)
     if config.computing.check_precision:
-        _train_in_fp32(config, log, display)
+        _train_in_fp32(config, log, display, team)
     log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
     _require_valid(log)
     if log.unsaved is not None:
@@ -98,7 +98,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             session_config = run_graph.session_config(config.devices, config.runtime)
             team.configure(session_config)
             options = tf.compat.v1.RunOptions()
-            # All processes whose collectives meet have this key, and no other run may have it.
+            # Workers whose collectives meet pass the same key; 0: there are no collectives across processes.
             options.experimental.collective_graph_key = team.collective_key
             with tf.compat.v1.Session(team.target, config=session_config) as session:
                 _initialize(session, options, built, restored, config, display, team)
@@ -112,7 +112,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 team.meet("measured", patient=True)
                 callbacks.after_run()
 
-                # Look at what they have left.
+                # Check the variables, and trace steps.
                 team.expect("Checking the variables after the run", patience_seconds)
                 _check_variables(run)
                 traced_steps.trace(run)
@@ -153,7 +153,7 @@ def _callbacks(run: RunSession, state: TrainingState | None, evaluator: evaluati
 
 
 def _wait_for_storage(config: Config, display: Display, team: Team) -> None:
-    """Asks the storages of other hosts that a run needs for an answer.
+    """Checks that each storage of other hosts that the run needs answers.
 
     Raises:
         UsageError: TensorFlow has no file system for one.
@@ -234,11 +234,13 @@ def _measure_input(built: RunGraph, config: Config, log: RunLog, display: Displa
     log.observe(input_stages=input_stages.measure_after_run(measured))
 
 
-def _train_in_fp32(config: Config, log: RunLog, display: Display) -> None:
+def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """Trains again in fp32, and notes the losses for a comparison."""
     log.observe(peak_host_memory_bytes=largest_resident_bytes())
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
+    limit_seconds = (2 * PREPARATION_FACTOR + before + measured) * config.processes.step_timeout_seconds
+    team.expect("Training again in fp32", limit_seconds)
     in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
     plain = dataclasses.replace(config, computing=in_fp32)
     try:
@@ -246,10 +248,11 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display) -> None:
             losses = _losses(plain, before + measured)
         else:  # oneDNN reads its math mode once in a process
             strict = dataclasses.replace(plain.runtime, fpmath="STRICT")
-            losses = apart.call(strict, None, _losses, plain, before + measured)
+            losses = apart.call(strict, limit_seconds, _losses, plain, before + measured)
         log.observe(fp32_losses=losses[before:])
     except BenchError as error:  # the measurement is still valid
         warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
+    team.expect_nothing()
 
 
 def _losses(config: Config, count: int) -> list[float]:
@@ -278,8 +281,7 @@ def _require_valid(log: RunLog) -> None:
     measurement = log.measurement()
     if not measurement.step_seconds:
         raise InvalidRunError(
-            "While all workers measured, they completed fewer steps than there are workers, so there is no common "
-            "rate: pass more --num_batches."
+            "The workers took too few steps at the same time, so there is no rate of all: pass more --num_batches."
         )
     if measurement.skipped_updates and all(measurement.skipped_updates):
         raise InvalidRunError(

@@ -14,9 +14,10 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.cluster.member import Team
+if TYPE_CHECKING:
+    from benchmarks.cluster.member import Team
 
 # The lanes of a device: those of a kind begin at this number, for operations that run at the same time.
 _LANES = {"compute": 0, "exchange": 1000, "input": 2000}
