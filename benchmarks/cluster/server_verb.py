@@ -47,7 +47,7 @@ def run_server(values: Mapping[str, Any]) -> ExitStatus:
     """Serves until Ctrl-C or SIGTERM.
 
     Raises:
-        UsageError: see `resolve`.
+        UsageError: see `server_options`.
         ClusterError: the port is taken.
     """
     found, own, runtime = server_options(values, count_gpus)

@@ -84,7 +84,7 @@ class _Saved(msgspec.Struct):
 
 
 def find_outside_model(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
-    """Returns the spec of any model; that of one that other code builds is then known to `models.specs.find`, too.
+    """Returns the spec of any model; that of one that other code builds is then known to `models.specs.find_model`, too.
 
     Args:
         name: a value of --model.

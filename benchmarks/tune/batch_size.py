@@ -22,7 +22,7 @@ from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, new_session
-from benchmarks.trackers import tracker_list as trackers
+from benchmarks.trackers import tracker_list
 from results.record import Record, Status
 
 AUTO = "auto"
@@ -45,7 +45,7 @@ _NOT_PASSED_ON = (
         for title in ("Checkpoints", "Evaluation", "Summaries and profiles")
         for flag in run_flags.RUN_FLAGS[title]
     ),
-    *trackers.FLAGS,
+    *tracker_list.FLAGS,
 )
 
 
