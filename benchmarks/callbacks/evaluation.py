@@ -229,7 +229,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
         log.started("graph")
         log.placement = placement_table(manager, devices, training=False, variables=model.variables)
         log.data_set = evaluator.source.identify()
-        display.start(run_facts.facts(config, evaluator.source.describe(), log.placement))
+        display.start(run_facts.shown_facts(config, evaluator.source.describe(), log.placement))
         weights = [part for parts in manager.checkpoint_variables().values() for part in parts]
         values = TrainingState(model.variables, manager, None, []).feeds(earlier.values, weights_only=True)
         with tf.compat.v1.Session(config=run_graph.session_config(config.devices, config.runtime)) as session:

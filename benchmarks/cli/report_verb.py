@@ -24,8 +24,7 @@ from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.run import run_verb
-from benchmarks.trackers import handover
-from benchmarks.trackers import tracker_list
+from benchmarks.trackers import handover, tracker_list
 from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.exchange.public_table import TableError
 from results.masking import MASK
@@ -65,7 +64,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if not records:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
-    targets = trackers.targets_of(values)
+    targets = tracker_list.targets_of(values)
     tracker_list.require(targets)
     if values["format"] is not None:
         _export(records, values)

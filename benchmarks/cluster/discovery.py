@@ -354,7 +354,9 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
     known = (*_CHIEFS, *JOBS)
     for name in jobs:
         if name not in (*known, "evaluator"):
-            raise UsageError(f"TF_CONFIG: there is no job '{name}'.{did_you_mean(name, known)} Jobs: {', '.join(known)}.")
+            raise UsageError(
+                f"TF_CONFIG: there is no job '{name}'.{did_you_mean(name, known)} Jobs: {', '.join(known)}."
+            )
     chiefs = [address for name in _CHIEFS for address in jobs.get(name, [])]
     if len(chiefs) > 1:
         raise UsageError(f"TF_CONFIG has {len(chiefs)} chiefs ({', '.join(chiefs)}): at most one is allowed.")

@@ -79,7 +79,8 @@ def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: in
     """
     directory = Path(values["output_dir"] or output_dir)
     words = (word for cell in cells for word in cell.arguments)
-    if sends := next((word for word in words if word.startswith(tuple(f"--{name}=" for name in tracker_list.FLAGS))), None):
+    to_trackers = tuple(f"--{name}=" for name in tracker_list.FLAGS)
+    if sends := next((word for word in words if word.startswith(to_trackers)), None):
         raise UsageError(
             f"{sends}: runs that are compared in pairs are not sent to trackers. Omit it, and send their records "
             f"afterwards: report {directory / CANDIDATE} {sends}"

@@ -52,7 +52,7 @@ class Looks:
     def look(self) -> None:
         """Looks at the process. To be called often.
 
-        One that gives its memory back is dying, which may take long: no look counts that may follow its kill so long.
+        A process that frees its memory is dying. That takes long, so looks during it do not count.
         """
         kills = count_kills()
         if held := _held_bytes(self._process):

@@ -69,7 +69,7 @@ def run_cells(
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     for targets in {cell.config.output.trackers for cell in cells if cell.config}:
         tracker_list.require(targets)
-    on_gpus = any(cell.config and cell.config.devices.device == "gpu" for cell in cells)
+    on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in cells)
     runner = CellRunner(
         output_dir=output_dir,
         provenance=new_session(command, on_gpus=on_gpus),

@@ -28,7 +28,7 @@ from benchmarks.training import objectives, training_step
 from benchmarks.verify import cases
 from benchmarks.verify.cases import Case, CaseResult
 from benchmarks.verify.comparisons import maker
-from benchmarks.verify.oracle import Training, optimizer_of
+from benchmarks.verify.oracle import OracleSession, optimizer_of
 from models import building, specs
 from models.building import Model, ModelVariable, ordered
 from variable_mgr.catalog import MANAGERS
@@ -188,7 +188,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
                 yield CaseResult(case, None, reason)
                 continue
             try:
-                error, where = _deviation(case, Training(devices, options, *limits), build, images, compute, rate)
+                error, where = _deviation(case, OracleSession(devices, options, *limits), build, images, compute, rate)
                 result = CaseResult(case, error)
                 yield result if result.passed else CaseResult(case, error, f"differs most in {where}")
             except tf.errors.OpError as failure:
@@ -197,7 +197,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
 
 def _deviation(
     case: Case,
-    training: Training,
+    training: OracleSession,
     build_model: Callable[[], Model],
     spec: InputSpec,
     compute: Compute,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.cluster import discovery, launch_plan
 from benchmarks.cluster.cluster_spec import Cluster
-from benchmarks.config.config import resolve
-from benchmarks.config.config import Config
+from benchmarks.config.config import Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
