@@ -18,7 +18,7 @@ from benchmarks.config.config import Config
 from benchmarks.data.options import of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
-from benchmarks.devices.device_plan import HOST, DevicePlan
+from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.graph import run_facts, run_graph
 from benchmarks.graph.run_session import RunSession
 from benchmarks.measure.display import FIRST_STEP, Display
@@ -31,6 +31,7 @@ from benchmarks.training.placement_table import placement_table
 from models import specs
 from models.building import Model
 from variable_mgr.manager import VariableManager
+from variable_mgr.place import HOST
 
 _ROUNDING = 1e-9  # of a number of epochs
 

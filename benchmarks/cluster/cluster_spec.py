@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.errors import UsageError
 from results.text import Table
 from variable_mgr.catalog import IN_GRAPH
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 
 # The jobs of a run, in the order in which tasks are listed. Other jobs have servers only.
 JOBS = ("ps", "worker", "controller")
@@ -151,9 +151,6 @@ class Cluster:
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0].lower()
-
-
-HOST = "/cpu:0"
 
 
 def place(

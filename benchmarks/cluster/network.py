@@ -18,12 +18,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.cluster.cluster_spec import HOST, Cluster, Task
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
 from benchmarks.console import progress, say
 from benchmarks.process.watchdog import watched
 from models import specs
 from results.text import Table
+from variable_mgr.place import HOST
 from variable_mgr.transfers import FLOAT32_BYTES
 
 # With this manager only the leader runs steps; the other tasks serve.

@@ -20,7 +20,6 @@ from benchmarks.cluster.member import Alone
 from benchmarks.config.config import Config
 from benchmarks.data.pipeline.tower_input import InputSpec, synthetic
 from benchmarks.devices import device_plan
-from benchmarks.devices.device_plan import HOST
 from benchmarks.errors import headline
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.process.watchdog import Watchdog
@@ -33,6 +32,7 @@ from models import building, specs
 from models.building import Model, ModelVariable, ordered
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.expected import relative_error
+from variable_mgr.place import HOST
 
 STEPS = 3  # momentum acts from the second on; staging computes with changed weights in the third
 IMAGES_PER_TOWER = 2

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks.cluster.member import Team
 from benchmarks.data.pipeline.tower_input import TowerInput
-from benchmarks.devices.device_plan import HOST, DevicePlan
+from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives, optimizers, pipeline, training_step
 from benchmarks.training.options import Clipping
@@ -24,6 +24,7 @@ from models import building, parts
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
+from variable_mgr.place import HOST
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 _UNTRAINED = 3.0
