@@ -49,7 +49,7 @@ def names() -> list[str]:
 
 
 def register(spec: ModelSpec) -> None:
-    """Lets `find` know a model that is not part of this suite, until the process ends."""
+    """Lets `find_model` know a model that is not part of this suite, until the process ends."""
     _REGISTERED[spec.name] = spec
 
 

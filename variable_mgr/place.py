@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
+HOST = "/cpu:0"  # the CPU of a process; where there are several, their job and task precede it
 
 
 @dataclasses.dataclass(frozen=True)

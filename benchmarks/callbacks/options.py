@@ -77,7 +77,7 @@ EVALUATION_FLAGS = (
 WHEN_TO_EVALUATE = tuple(flag.name for flag in EVALUATION_FLAGS if flag.name.startswith(_WHEN))
 
 
-def evaluation(given: Mapping[str, Any]) -> Evaluation:
+def decide(given: Mapping[str, Any]) -> Evaluation:
     """Returns when a training is evaluated.
 
     Args:

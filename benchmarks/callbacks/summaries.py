@@ -8,11 +8,11 @@ from pathlib import Path
 import tensorflow as tf
 
 from benchmarks.callbacks.callback import Callback, UnmeasuredSteps
-from benchmarks.devices.device_plan import HOST
 from benchmarks.graph.epochs import is_one_of_every
 from benchmarks.graph.run_session import RunSession
 from benchmarks.graph.stepper import rate_after
 from variable_mgr.manager import TowerUpdate
+from variable_mgr.place import HOST
 from variable_mgr.reductions.kernels import mean
 
 NUMBERS, GRADIENTS, WEIGHTS = 1, 2, 3  # values of `--summary_verbosity`; each includes those before it

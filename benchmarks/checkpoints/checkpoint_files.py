@@ -23,7 +23,7 @@ from benchmarks.checkpoints.bundle_index import stated_bytes
 from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
 from benchmarks.data.sources.safe_files import read_file
-from benchmarks.data.sources.storage import Address, StorageError, place
+from benchmarks.data.sources.storage import Address, StorageError, path_of
 from benchmarks.errors import DataError, UnsavedError, headline
 from results.loading import open_file
 
@@ -91,7 +91,7 @@ def write(
     Raises:
         UnsavedError: it cannot be written; the checkpoints that were there stay.
     """
-    directory = place(directory).absolute()
+    directory = path_of(directory).absolute()
     prefix = directory / f"{_NAME}-{steps}"
     entries = {**values, _FACTS: np.array(json.dumps({**facts, "steps": steps}).encode(), dtype=object)}
     try:
@@ -141,7 +141,7 @@ def latest(directory: str | Path) -> Saved | None:
     Raises:
         DataError: there are some, of which none can be used, or a storage does not answer.
     """
-    directory = place(directory)
+    directory = path_of(directory)
     named, problems = _named(directory), []
     newest_first = [prefix for prefix in reversed(_complete(directory)) if prefix != named]
     for prefix in [named, *newest_first] if named else newest_first:
@@ -166,13 +166,13 @@ def read_checkpoint(path: str | Path) -> Saved:
     Raises:
         DataError: it is missing, damaged, or was not saved by this suite.
     """
-    path = place(path)
+    path = path_of(path)
     if path.is_dir():
         found = latest(path)
         if found is None:
             raise DataError(f"{path} has no checkpoint: pass a directory that training with --train_dir has filled.")
         return found
-    prefix = place(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
+    prefix = path_of(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
     if not _has_index(prefix):
         raise DataError(f"There is no checkpoint {prefix}: pass a directory that has one, or a prefix.")
     try:
@@ -261,13 +261,13 @@ def _named(directory: Path) -> Path | None:
     """Returns the checkpoint that the state of a directory names; None if it is damaged, or names none that exists."""
     with contextlib.suppress(Exception):  # TensorFlow raises many types for a damaged state
         read_file(directory / _STATE, _MOST_STATE_BYTES)  # TensorFlow would wait for the writer of a FIFO
-        named = place(tf.train.get_checkpoint_state(str(directory)).model_checkpoint_path)
+        named = path_of(tf.train.get_checkpoint_state(str(directory)).model_checkpoint_path)
         return named if _has_index(named) else None
     return None
 
 
 def _part(prefix: Path, suffix: str) -> Path:
-    return place(f"{prefix}{suffix}")
+    return path_of(f"{prefix}{suffix}")
 
 
 def _has_index(prefix: Path) -> bool:

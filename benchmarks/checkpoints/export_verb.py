@@ -76,7 +76,7 @@ def run_export(source: str, keras_file: Path | None, saved_model: Path | None, m
 
     saved = checkpoint_files.read_checkpoint(source)
     facts = saved.facts
-    spec = outside_models.find_outside_model(
+    spec = outside_models.find_any_model(
         _confirmed(facts["model"], model_name, saved.prefix), facts["data_name"], facts["num_classes"]
     )
     if spec.digest != facts["model_digest"]:

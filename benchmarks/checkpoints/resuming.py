@@ -55,7 +55,7 @@ class Earlier:
         return self.images + is_staged * images_per_step
 
 
-def facts(config: Config) -> dict[str, Any]:
+def checkpoint_facts(config: Config) -> dict[str, Any]:
     """Returns what a checkpoint of a run is of, as JSON has it; `graph` must be equal for values in flight to fit."""
     workload, variables = config.workload, config.variables
     return {
@@ -104,7 +104,7 @@ def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
             Or the initial weights cannot be read.
         UsageError: it is of another model or optimizer, or workers see different checkpoints.
     """
-    directory, saved, of_run = config.checkpoints.train_dir, None, facts(config)
+    directory, saved, of_run = config.checkpoints.train_dir, None, checkpoint_facts(config)
     weights_only = config.workload.forward_only
     if directory is not None:
         saved, found = _newest(directory, team, weights_only=weights_only), f"{directory} has none, so training begins"

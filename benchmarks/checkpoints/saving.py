@@ -38,7 +38,7 @@ class CheckpointCallback:
         """Saves a checkpoint."""
         config, epochs = self._run.config, self._run.epochs
         facts = {
-            **resuming.facts(config),
+            **resuming.checkpoint_facts(config),
             "images": epochs.images_after(steps),
             "images_per_epoch": epochs.images_per_epoch,
             "ends_at_step": self._run.last_step,

@@ -24,8 +24,7 @@ from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.run import run_verb
-from benchmarks.trackers import handover
-from benchmarks.trackers import tracker_list as trackers
+from benchmarks.trackers import handover, tracker_list
 from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.exchange.public_table import TableError
 from results.masking import MASK
@@ -65,8 +64,8 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if not records:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
-    targets = trackers.targets_of(values)
-    trackers.require(targets)
+    targets = tracker_list.targets_of(values)
+    tracker_list.require(targets)
     if values["format"] is not None:
         _export(records, values)
         return _sent(records, targets, paths, announce=warn)  # stdout may have the export
@@ -111,7 +110,7 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
 
 def _sent(
     records: Sequence[Record],
-    targets: trackers.Targets,
+    targets: tracker_list.Targets,
     paths: Sequence[Path],
     announce: Callable[[str], None] = say,
 ) -> ExitStatus:
@@ -305,7 +304,7 @@ REPORT = Verb(
             ),
             WHERE,
         ),
-        "Experiment trackers": only(run_verb.VERB.flags["Output"], *trackers.FLAGS),
+        "Experiment trackers": only(run_verb.VERB.flags["Output"], *tracker_list.FLAGS),
     },
     lambda given, command: report(given.words, given.values),
     takes="words",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.errors import UsageError
 from results.text import Table
 from variable_mgr.catalog import IN_GRAPH
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 
 # The jobs of a run, in the order in which tasks are listed. Other jobs have servers only.
 JOBS = ("ps", "worker", "controller")
@@ -45,13 +45,22 @@ def tasks_of(hosts: Mapping[str, Sequence[str]]) -> dict[Task, str]:
     return {Task(job, index): address for job in hosts for index, address in enumerate(hosts[job])}
 
 
-def available_tasks(hosts: Hosts, own: Task | None) -> list[str]:
-    """Returns the tasks with TensorFlow's names as aligned lines under a header; a star marks this process."""
+def task_table(tasks: Mapping[Task, str], own: Task | None, devices: Mapping[Task, str] | None = None) -> list[str]:
+    """Returns the tasks as aligned lines of text under a header; a star marks this process.
+
+    Args:
+        tasks: the address of each.
+        own: the task that this process is, if any.
+        devices: each task's devices in words; a dash stands for a missing task. None: the last column has the names
+            of the tasks in TensorFlow instead.
+    """
+    title = "name in TensorFlow" if devices is None else "devices"
     rows = [
-        ("*" if task == own else " ", task.job, str(task.index), address, task.device)
-        for task, address in tasks_of(hosts).items()
+        ("*" if task == own else " ", task.job, str(task.index), address)
+        + (task.device if devices is None else devices.get(task, "-"),)
+        for task, address in tasks.items()
     ]
-    return Table((" ", "job", "task", "address", "name in TensorFlow"), rows).text(rule=False)
+    return Table((" ", "job", "task", "address", title), rows).text(rule=False)
 
 
 def in_words(hosts: Mapping[str, Sequence[str]]) -> str:
@@ -139,24 +148,9 @@ class Cluster:
         controllers = [] if self.controller is None else [self.controller]
         return dict(zip(JOBS, (list(self.ps), list(self.workers), controllers), strict=True))
 
-    def table(self, devices: Mapping[Task, str] | None = None) -> list[str]:
-        """Returns the tasks as aligned lines of text under a header; a star marks this process.
-
-        Args:
-            devices: each task's devices in words; a dash stands for a missing task.
-        """
-        rows = [
-            ("*" if task == self.own else " ", task.job, str(task.index), address, (devices or {}).get(task, "-"))
-            for task, address in self.tasks.items()
-        ]
-        return Table((" ", "job", "task", "address", "devices"), rows).text(rule=False)
-
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0].lower()
-
-
-HOST = "/cpu:0"
 
 
 def place(

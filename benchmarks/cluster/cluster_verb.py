@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.cluster import discovery
-from benchmarks.cluster.cluster_spec import available_tasks, tasks_of
+from benchmarks.cluster.cluster_spec import task_table, tasks_of
 from benchmarks.config.run_flags import CLUSTER_FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -51,7 +51,7 @@ def run_cluster(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         return ExitStatus.OK
     spec = ",".join(f"{job}|{';'.join(addresses)}" for job, addresses in hosts.items())
     say(f"--cluster_spec='{spec}'")
-    for line in available_tasks(hosts, found.own):
+    for line in task_table(tasks_of(hosts), found.own):
         say(line)
     return ExitStatus.OK
 

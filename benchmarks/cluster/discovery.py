@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.cluster import launch_plan, ranks
@@ -82,7 +82,7 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
 def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool = False) -> Found | None:
     """Finds the tasks and which of them this process is, if anything names that; None if nothing names tasks.
 
-    `of_run`: the jobs must be those of a run. For other arguments and errors, see `resolve`.
+    `of_run`: the jobs must be those of a run. For other arguments and errors, see `resolve_cluster`.
     """
     _check_numbers(given)
     if given["hosts"]:
@@ -99,7 +99,7 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
         return Found(hosts=hosts, is_explicit=True, is_launcher=True, notices=(ignored,) if given["cluster"] else ())
     if hosts:
         _check_hosts(hosts, where, of_run=of_run)
-        flags = _names(dict.fromkeys(where[job] for job in hosts))
+        flags = ", ".join(dict.fromkeys(where[job] for job in hosts))
         own = _own_of_flags(given, hosts, where)
         if own is None and given["cluster"] == "mpi":
             own = ranks.task_of(environ, hosts)
@@ -215,7 +215,7 @@ def _check_hosts(hosts: Hosts, where: Mapping[str, str], *, of_run: bool) -> Non
     others = [job for job in hosts if job not in JOBS]
     if others and of_run:
         raise UsageError(
-            f"{where[others[0]]} has the job '{others[0]}', and a run knows only {_names(JOBS)}."
+            f"{where[others[0]]} has the job '{others[0]}', and a run knows only {', '.join(JOBS)}."
             f"{did_you_mean(others[0], JOBS)} Rename it, or start servers for sessions of your own with `server`."
         )
     taken: dict[tuple[str, int], Task] = {}
@@ -225,7 +225,7 @@ def _check_hosts(hosts: Hosts, where: Mapping[str, str], *, of_run: bool) -> Non
             first = taken.setdefault(host_and_port(address, f"{where[job]}, {task}"), task)
             if first != task:
                 raise UsageError(
-                    f"{_names(dict.fromkeys((where[first.job], where[job])))}: {first} and {task} have the same "
+                    f"{', '.join(dict.fromkeys((where[first.job], where[job])))}: {first} and {task} have the same "
                     f"address {address}. Give each task a port of its own."
                 )
     if of_run and not hosts.get("worker"):
@@ -244,7 +244,7 @@ def _own_of_flags(given: Mapping[str, Any], hosts: Hosts, where: Mapping[str, st
         flag = where.get(job, next(iter(where.values())))
         raise UsageError(
             f"--job_name={job}, and the cluster has no {job}: add its address with {flag}, or name one of its jobs "
-            f"({_names(hosts)})."
+            f"({', '.join(hosts)})."
         )
     return Task(job, _index(given["task_index"], job, len(hosts[job]), (f"--job_name={job}", "--task_index")))
 
@@ -354,10 +354,12 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
     known = (*_CHIEFS, *JOBS)
     for name in jobs:
         if name not in (*known, "evaluator"):
-            raise UsageError(f"TF_CONFIG: there is no job '{name}'.{did_you_mean(name, known)} Jobs: {_names(known)}.")
+            raise UsageError(
+                f"TF_CONFIG: there is no job '{name}'.{did_you_mean(name, known)} Jobs: {', '.join(known)}."
+            )
     chiefs = [address for name in _CHIEFS for address in jobs.get(name, [])]
     if len(chiefs) > 1:
-        raise UsageError(f"TF_CONFIG has {len(chiefs)} chiefs ({_names(chiefs)}): at most one is allowed.")
+        raise UsageError(f"TF_CONFIG has {len(chiefs)} chiefs ({', '.join(chiefs)}): at most one is allowed.")
     merged = {**jobs, "worker": [*chiefs, *jobs.get("worker", [])]}
     listed = {name: jobs[name] for name in known if jobs.get(name)}
     own = _own_of_tf_config(task, listed)
@@ -368,7 +370,7 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
     return Found(
         hosts={name: tuple(merged[name]) for name in JOBS if merged.get(name)},
         own=own,
-        own_is_missing=f"TF_CONFIG has type '' for this process's task: set it to one of {_names(listed)}.",
+        own_is_missing=f"TF_CONFIG has type '' for this process's task: set it to one of {', '.join(listed)}.",
     )
 
 
@@ -379,13 +381,9 @@ def _own_of_tf_config(task: Mapping[str, Any], jobs: Mapping[str, list[str]]) ->
     if not job:
         return None
     if job not in jobs:
-        raise UsageError(f"TF_CONFIG has type '{job}' for this process's task: set it to one of {_names(jobs)}.")
+        raise UsageError(f"TF_CONFIG has type '{job}' for this process's task: set it to one of {', '.join(jobs)}.")
     index = int(task["index"]) if "index" in task else None
     return Task(job, _index(index, job, len(jobs[job]), (f"TF_CONFIG, type {job}", "index")))
-
-
-def _names(words: Iterable[str]) -> str:
-    return ", ".join(words)
 
 
 def manager_for(cluster: Cluster) -> str:

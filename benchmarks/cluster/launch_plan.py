@@ -49,11 +49,6 @@ def is_asked_for(given: Mapping[str, Any]) -> bool:
     return bool(given["local_cluster"] or starts_on_hosts) and not given["job_name"]
 
 
-def is_asked_for_in(arguments: Sequence[str]) -> bool:
-    """Returns whether the words of a command ask for that."""
-    return any(word.startswith(("--local_cluster=", "--hosts=")) for word in arguments)
-
-
 def planned(given: Mapping[str, Any], default_port: int) -> Cluster:
     """Returns the cluster that is to be started.
 

@@ -24,6 +24,7 @@ from benchmarks.process.watchdog import Watchdog
 from results.record import Status
 from variable_mgr.catalog import IN_GRAPH
 
+_AGREEING_SECONDS = 60.0
 _EXCHANGE_SECONDS = 600.0
 _PARTING_SECONDS = 30.0
 _REMIND_SECONDS = 30.0
@@ -131,13 +132,13 @@ class ClusterTeam:
         self.expect_nothing()
         return messages
 
-    def agree(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+    def agree(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Exchanges what all tasks must have in common, and compares it.
 
         Raises:
             UsageError: tasks differ.
         """
-        self.expect("Agreeing with the other tasks on what to run", seconds)
+        self.expect("Agreeing with the other tasks on what to run", _AGREEING_SECONDS)
         messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
         self.expect_nothing()
         problem = disagreement(messages, str(self.cluster.leader))

@@ -18,17 +18,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.cluster.cluster_spec import HOST, Cluster, Task
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
 from benchmarks.console import progress, say
 from benchmarks.process.watchdog import watched
 from models import specs
 from results.text import Table
+from variable_mgr.place import HOST
 from variable_mgr.transfers import FLOAT32_BYTES
 
 # With this manager only the leader runs steps; the other tasks serve.
 _MANAGER = "distributed_all_reduce"
-_AGREEING_SECONDS = 60.0
 _PAIR_SECONDS = 300.0
 # Of what each task tells about itself, all that is shown; a member is that, its task and its address, by name.
 _TOLD = ("host", "pid", "TensorFlow", "devices")
@@ -59,7 +59,7 @@ def take_part(
         joined(cluster, _MANAGER, watchdog, server_config, start_timeout_seconds) as team,
     ):
         # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
-        messages = team.agree(hello({}, devices), _AGREEING_SECONDS)
+        messages = team.agree(hello({}, devices))
         members = [
             {"task": str(task), "address": address, **{name.lower(): told[name] for name in _TOLD}}
             for (task, address), told in zip(cluster.tasks.items(), messages.values(), strict=True)
@@ -301,5 +301,5 @@ def to_dict(members: Sequence[Mapping[str, Any]], links: Sequence[Link]) -> dict
         "tasks": list(members),
         "links": [dataclasses.asdict(link) for link in links],
         "slowest": _slowest(links) if links else None,
-        "doubts": quality_warnings(links, {member["task"]: member["host"] for member in members}),
+        "warnings": quality_warnings(links, {member["task"]: member["host"] for member in members}),
     }

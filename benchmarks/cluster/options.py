@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.cluster.cluster_spec import JOBS, LAST_PORT, Cluster
 from benchmarks.cluster.discovery import DEFAULT_SERVER_PORT
 from benchmarks.option import Flag, decided, filled, flags_of, option
+from benchmarks.process.deadlines import PREPARATION_FACTOR
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,11 @@ class Processes:
         "how long to wait for all processes to start", default=300.0, in_key=False, above=0
     )
     step_timeout_seconds: float = option("how long a step may take", default=600.0, in_key=False, above=0)
+
+    @property
+    def preparation_seconds(self) -> float:
+        """How long building a graph may take, and the first step."""
+        return PREPARATION_FACTOR * self.step_timeout_seconds
 
 
 CLUSTER_FLAGS = (

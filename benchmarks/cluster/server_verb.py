@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.cluster import discovery
-from benchmarks.cluster.cluster_spec import Task, available_tasks, tasks_of
+from benchmarks.cluster.cluster_spec import Task, task_table, tasks_of
 from benchmarks.cluster.discovery import Found
 from benchmarks.config import config
 from benchmarks.config.run_flags import RUN_FLAGS, unset
@@ -47,7 +47,7 @@ def run_server(values: Mapping[str, Any]) -> ExitStatus:
     """Serves until Ctrl-C or SIGTERM.
 
     Raises:
-        UsageError: see `resolve`.
+        UsageError: see `server_options`.
         ClusterError: the port is taken.
     """
     found, own, runtime = server_options(values, count_gpus)
@@ -58,7 +58,7 @@ def run_server(values: Mapping[str, Any]) -> ExitStatus:
 
     raise_on_termination()
     server = member.start_server(found.hosts, own, options)
-    for line in available_tasks(found.hosts, own):
+    for line in task_table(tasks_of(found.hosts), own):
         say(line)
     say(f"A client may open a session on {server.target.replace('localhost', '127.0.0.1')}; Ctrl-C ends the server.")
     warn("Any client that reaches this port can execute code here: docs/howto/several-hosts.md#security.")

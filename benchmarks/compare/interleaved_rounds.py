@@ -21,7 +21,7 @@ from benchmarks.measure import interleaved_steps
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
-from benchmarks.trackers import tracker_list as trackers
+from benchmarks.trackers import tracker_list
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import differences, hardware, listed
 from results.gate.findings import Finding, Verdict
@@ -79,7 +79,8 @@ def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: in
     """
     directory = Path(values["output_dir"] or output_dir)
     words = (word for cell in cells for word in cell.arguments)
-    if sends := next((word for word in words if word.startswith(tuple(f"--{name}=" for name in trackers.FLAGS))), None):
+    to_trackers = tuple(f"--{name}=" for name in tracker_list.FLAGS)
+    if sends := next((word for word in words if word.startswith(to_trackers)), None):
         raise UsageError(
             f"{sends}: runs that are compared in pairs are not sent to trackers. Omit it, and send their records "
             f"afterwards: report {directory / CANDIDATE} {sends}"

@@ -1,7 +1,7 @@
 """The configuration of a run: every decision, made once, from the flags. Imports without TensorFlow.
 
-A part of it stands beside the code that it is for, with its flags and what decides on it; `rule_table` has the rules
-that involve several flags.
+A part of it stands beside the code that it is for, with its flags and what decides on it. `Devices` alone stands with
+the set-up of TensorFlow, and its flags in `devices.options`. `rule_table` has the rules that involve several flags.
 """
 
 from __future__ import annotations
@@ -136,14 +136,17 @@ class Config:
 
         A GPU's memory belongs to one process; input pipelines, and asynchronous towers and workers, continue meanwhile.
         """
-        is_alone = self.processes.cluster is None and self.processes.num_workers == 1 and self.processes.num_ps == 0
+        is_alone = self.processes.cluster is None
         goes_on = self.data.input is not None or self.variables.modifiers.asynchronous
-        return self.devices.device == "cpu" and is_alone and not goes_on and self.length.time_limit_seconds is None
+        return not self.devices.on_gpu and is_alone and not goes_on and self.length.time_limit_seconds is None
 
     @property
     def steps_per_round(self) -> int:
-        """Returns after how many steps training repeats what it does: more than 1 where some do more than others."""
-        return steps_per_round(self.workload.forward_only, self.variables)
+        """Steps in a round.
+
+        With --local_sgd_steps=N, every Nth step also averages the weights, so a round has N steps.
+        """
+        return _steps_in_round(self.workload.forward_only, self.variables)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields of all parts by their names, which differ, as JSON can hold them."""
@@ -214,9 +217,7 @@ def _known(
     given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]
 ) -> tuple[Mapping[str, Any], Known]:
     """Returns the flag values of this process, and what rules may ask for."""
-    spec = outside_models.find_outside_model(
-        given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"]
-    )
+    spec = outside_models.find_any_model(given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"])
     given = {**given, "model": given["model"] and spec.name}
     cluster, of_cluster = discovery.resolve_cluster(given, environ)
     given, of_rank = options.of_rank(given, cluster, count_gpus, environ)
@@ -271,10 +272,10 @@ def _decide(
     )
     processes = process_options.decide(given, cluster)
     checkpoints = filled(Checkpoints, given)
-    evaluation, summaries = callback_options.evaluation(given), filled(Summaries, given)
+    evaluation, summaries = callback_options.decide(given), filled(Summaries, given)
     pauses = _pauses(checkpoints, evaluation, summaries)
     towers = devices.num_devices * processes.num_workers
-    rounds = steps_per_round(forward_only, of_variables)
+    rounds = _steps_in_round(forward_only, of_variables)
     how_long, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
     return Config(
@@ -297,8 +298,7 @@ def _decide(
     )
 
 
-def steps_per_round(forward_only: bool, variables: Variables) -> int:
-    """Returns after how many steps training repeats what it does: more than 1 where some do more than others."""
+def _steps_in_round(forward_only: bool, variables: Variables) -> int:
     return 1 if forward_only else max(1, variables.modifiers.local_sgd_steps)
 
 

@@ -83,8 +83,8 @@ class _Saved(msgspec.Struct):
     facts: Facts
 
 
-def find_outside_model(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
-    """Returns the spec of any model; that of one that other code builds is then known to `models.specs.find`, too.
+def find_any_model(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
+    """Returns the spec of any model. `models.specs.find_model` then knows it, also if other code builds it.
 
     Args:
         name: a value of --model.

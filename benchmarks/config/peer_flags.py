@@ -1,6 +1,6 @@
 """What becomes of each flag of tf_cnn_benchmarks, and of flags that scripts carry from its older versions.
 
-Each is a flag of a run of the same name, or in one of three classes: `RENAMED`, `ACCEPTED` or `REPLACED`. These
+Each is a flag of a run of the same name, or in one of three groups: `RENAMED`, `ACCEPTED` or `REPLACED`. These
 are parsed wherever a run's flags are, and are not in the help. Imports without TensorFlow.
 """
 

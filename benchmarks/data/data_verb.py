@@ -64,8 +64,6 @@ DATA_FLAGS: Groups = {
     ),
 }
 _SHOWN = 100
-# To list a directory or an archive, or to write small images. The work on many files has a limit for each.
-_WHOLE_SECONDS = 3600.0
 _DEFAULTS = {
     flag.name: flag.default
     for group in DATA_FLAGS.values()
@@ -102,16 +100,6 @@ def _import_tensorflow(watchdog: Watchdog) -> None:
     deadlines.importing()
     start(Runtime())
     deadlines.none()
-
-
-def _expect_whole(watchdog: Watchdog, what: str) -> None:
-    watchdog.expect(what, _WHOLE_SECONDS)
-    progress.begin(what)
-
-
-def _expect_nothing(watchdog: Watchdog) -> None:
-    watchdog.expect_nothing()
-    progress.end()
 
 
 def _directory(command: str, arguments: Sequence[str]) -> Path:
@@ -180,14 +168,15 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     directory = _directory(command, arguments)
     counts = {} if is_digits else _counts(command, given, _SMALL_IMAGES)
     _require_empty(directory, given)
+    deadlines = Deadlines(watchdog)
     if is_digits:
-        _expect_whole(watchdog, f"Writing digits to {directory}")
+        deadlines.data_set(f"Writing digits to {directory}")
         digits = small_image_files.load_digits()
         counts = {split: len(labels) for split, (_, labels) in digits.items()}
     with _writing(command, directory, "images"):
         for split, images in counts.items():
             if not is_digits:
-                _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
+                deadlines.data_set(f"Writing {images} {split} images to {directory}")
             part = digits[split] if is_digits else small_image_files.draw(name, images, given["seed"], split)
             if name == "cifar10":
                 files = small_image_files.write_cifar10(directory, *part, split=split, python=bool(given["python"]))
@@ -227,11 +216,11 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     from benchmarks.data.writing import convert, originals
     from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 
-    split = given["data_split"]
-    _expect_whole(watchdog, f"Listing the photos of {path}")
+    split, deadlines = given["data_split"], Deadlines(watchdog)
+    deadlines.data_set(f"Listing the photos of {path}")
     source = originals.find_originals(path, split)
     part = convert.divided(source, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
-    _expect_nothing(watchdog)
+    deadlines.none()
     if not part.images:
         raise DataError(f"{path} holds no photos.")
     if not isinstance(source, PhotoRecords):
@@ -275,10 +264,11 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     from benchmarks.data.sources.small_images import Pixels
     from models.model_spec import BACKGROUND_CLASSES
 
-    _expect_whole(watchdog, f"Finding the data set in {arguments[0]}")
+    deadlines = Deadlines(watchdog)
+    deadlines.data_set(f"Finding the data set in {arguments[0]}")
     source = input_pipeline.find_source(given["data_name"], arguments[0], given["data_split"])
     description = source.describe()
-    _expect_nothing(watchdog)
+    deadlines.none()
     say(description)
     if not isinstance(source, PhotoRecords):
         _refuse_num_classes(given)

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from benchmarks.cluster import cluster_spec
-from benchmarks.cluster.cluster_spec import HOST, Cluster
+from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.errors import UsageError
 from benchmarks.machine import gpu_support
 from benchmarks.machine.hardware import Gpu, gpu_inventory, usable_cores
 from benchmarks.process import subprocesses
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
 from results.text import counted
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 
 _LOOK_SECONDS = 120.0
 # TensorFlow reports why it cannot use a GPU when it looks for GPUs, below the level that a run shows.

@@ -1,4 +1,4 @@
-"""The start of every verb that uses TensorFlow: environment, import, devices. Imports TensorFlow late."""
+"""The start of most verbs that use TensorFlow: environment, import, devices. Imports TensorFlow late."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.cluster import launch_plan
-from benchmarks.config import config as config_rules
-from benchmarks.config.config import Config
+from benchmarks.config.config import ANY_NUMBER_OF_GPUS, Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
@@ -73,7 +72,7 @@ PLACEMENT_FLAGS: Groups = {
 
 def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     """Shows what flags ask for: a placement, or of several models a table, or of one configuration its data flow."""
-    values = _with_manager(given.words, given.values)
+    values = _with_manager("explain", given.words, given.values)
     if values["placement"]:
         return _placement(values, command)
     names = (values["model"] or "").split(",")
@@ -88,7 +87,7 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if entry and entry.smallest_cluster and not any(values[name] for name in _CLUSTERS):
         values["local_cluster"] = entry.smallest_cluster
     values["onednn"] = None  # about kernels of CPUs, and the devices need not exist here
-    config = config_rules.resolve(values, lambda: config_rules.ANY_NUMBER_OF_GPUS)
+    config = resolve(values, lambda: ANY_NUMBER_OF_GPUS)
     if values["print_config"]:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
@@ -96,7 +95,7 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_manager(verb: str, words: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flag values with the manager that was named as a word.
 
     Raises:
@@ -106,15 +105,15 @@ def _with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, 
     for word in words:
         if word not in managers or len(words) > 1:
             raise UsageError(
-                f"explain: there is no variable manager '{' '.join(words)}'.{did_you_mean(word, managers)} "
+                f"{verb}: there is no variable manager '{' '.join(words)}'.{did_you_mean(word, managers)} "
                 f"Managers: {', '.join(managers)}."
             )
     if words and values["variable_update"] not in (None, words[0]):
-        raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
+        raise UsageError(f"{verb}: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
     manager = words[0] if words else values["variable_update"]
     if manager in REFERENCE_LOOPS:
         raise UsageError(
-            f"explain knows variable managers, and {manager} is a reference training loop: name one of "
+            f"{verb} knows variable managers, and {manager} is a reference training loop: name one of "
             f"{', '.join(MANAGERS)}."
         )
     return {**values, "variable_update": manager}
@@ -130,7 +129,7 @@ def _models(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     given["variable_update"] = given["variable_update"] or _DEFAULT_MANAGER
     named = [*words, *(given["model"].split(",") if given["model"] else ())]
     configs = [
-        config_rules.resolve({**given, "model": name}, lambda: config_rules.ANY_NUMBER_OF_GPUS, environ={})
+        resolve({**given, "model": name}, lambda: ANY_NUMBER_OF_GPUS, environ={})
         for name in (specs.names() if named in ([], ["all"]) else named)
     ]
     configs = list({config.workload.model: config for config in configs}.values())
@@ -141,7 +140,7 @@ def _models(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
 def _placement(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Shows where variables are: of a cluster that this command starts, or of this process."""
-    config = config_rules.resolve(values, hardware.count_gpus)
+    config = resolve(values, hardware.count_gpus)
     if values["print_config"]:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
@@ -201,7 +200,7 @@ def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:
 
 EXPLAIN = Verb(
     "explain",
-    "where variables live and what is sent; needs no devices",
+    "where variables live and what is sent; needs no devices, except with --placement",
     {
         "What is explained": (Flag("placement", bool, "take a few steps, and show the placement that they had"),),
         **RUN_FLAGS,
@@ -239,7 +238,7 @@ PLACEMENT = Verb(
     "placement",
     "where variables are and gradients are summed; what a step sends",
     PLACEMENT_FLAGS,
-    lambda given, command: _placement(_with_manager((), given.values), command),
+    lambda given, command: _placement(_with_manager("placement", (), given.values), command),
     details="Takes a few steps and keeps no record. --output_format=json prints it as a record would have it.",
     examples=(
         "placement --model=vgg16 --device=cpu --num_gpus=2 --variable_update=parameter_server",

@@ -12,7 +12,7 @@ from benchmarks.training import pipeline
 from models import specs
 
 
-def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
+def shown_facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
     """Returns what the text output shows of a run before it starts; `data` describes the input."""
     workload, variables, training = config.workload, config.variables, config.training
     spec = specs.find_model(workload.model)

@@ -30,7 +30,7 @@ from models import building, parts, specs
 from models.convolutions import Products
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,14 +144,14 @@ def _flops(
 
 
 def _finite(manager: VariableManager) -> tf.Tensor:
-    with tf.device(device_planning.HOST):
+    with tf.device(HOST):
         return all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
 
 
 def _penalty(objective: objectives.Objective, model: building.Model, manager: VariableManager) -> tf.Tensor | None:
     kept = manager.checkpoint_variables()
     decayed = [part for spec in model.variables if spec.decayed for part in kept[spec.name]]
-    with tf.device(device_planning.HOST):
+    with tf.device(HOST):
         return objective.penalty(decayed) if objective.weight_decay and decayed else None
 
 
@@ -297,7 +297,7 @@ def _training_step(
 ) -> training_step.Step:
     rate = None
     if training.schedule:
-        with tf.device(device_planning.HOST):
+        with tf.device(HOST):
             rate = tf.compat.v1.placeholder_with_default(training.learning_rate, [], name="learning_rate")
     step = training_step.build_training_step(
         model,

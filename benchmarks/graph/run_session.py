@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
-from benchmarks.data.sources.storage import place
+from benchmarks.data.sources.storage import path_of
 from benchmarks.graph.epochs import Epochs, Plan
 from benchmarks.graph.run_graph import RunGraph
 from benchmarks.graph.stepper import Stepper
@@ -57,7 +57,7 @@ class RunSession:
     @property
     def directory(self) -> Path:
         """The directory of what this process writes during the run, which is no other process' directory."""
-        directory = place(self.config.checkpoints.train_dir or self.config.output.output_dir)
+        directory = path_of(self.config.checkpoints.train_dir or self.config.output.output_dir)
         cluster = self.config.processes.cluster
         return (
             directory / f"{cluster.own.job}_{cluster.own.index}" if cluster and not self.team.is_leader else directory

@@ -10,14 +10,13 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from benchmarks.console import warn
 from results import store
-from results.record import Identity, key_of, strict
-from results.version import SUITE_VERSION
+from results.record import strict
 
 # After this time the user learns why nothing happens.
 _NOTICE_SECONDS = 5.0
@@ -107,23 +106,3 @@ class CacheFile:
         except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
             self._ignore(error)
             return {}
-
-
-FILE = CacheFile("recommendations.json", "recommendations")
-
-
-def key(identity: Identity, question: Mapping[str, Any]) -> str:
-    """Returns the key of an answer: hardware, software and the question."""
-    return f"{identity.hardware_key} {identity.software_key} {key_of({**question, 'suite': SUITE_VERSION})}"
-
-
-class Answered(msgspec.Struct, Generic[T]):
-    """An answer, and when it was found (UTC)."""
-
-    time_utc: str
-    answer: T
-
-
-def put(wanted: str, answer: Mapping[str, Any]) -> None:
-    """Saves an answer under a key."""
-    FILE.put(wanted, {"answer": answer})

@@ -112,13 +112,14 @@ def memory_limits(root: Path = Path("/")) -> list[int]:
 
 def _memory_groups(root: Path) -> Iterator[tuple[int, Path, str]]:
     """Yields each limit of memory, its control group (version 2 or 1), and the file with what the group uses."""
-    for group, limit_name, used_name in (
-        *((group, "memory.max", "memory.current") for group in control_groups(root)),
-        (root / _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        limit = number(group / limit_name)
+    for group in control_groups(root):
+        limit = number(group / "memory.max")
         if limit is not None:  # else it is "max"
-            yield limit, group, used_name
+            yield limit, group, "memory.current"
+    group = memory_group_v1(root)
+    limit = table(group / "memory.stat").get("hierarchical_memory_limit")
+    if limit is not None:
+        yield limit, group, "memory.usage_in_bytes"
 
 
 def cpu_limits(root: Path = Path("/")) -> list[tuple[float, Path]]:
@@ -129,6 +130,16 @@ def cpu_limits(root: Path = Path("/")) -> list[tuple[float, Path]]:
         if quota.isdecimal() and period:
             limits.append((int(quota) / int(period[0]), group))
     return limits
+
+
+def memory_group_v1(root: Path = Path("/")) -> Path:
+    """Returns the directory of this process' control group (version 1) for memory, which need not exist."""
+    top = root / _GROUPS / "memory"
+    for line in (text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, name = line.split(":", 2)
+        if "memory" in controllers.split(",") and (top / name.lstrip("/")).is_dir():
+            return top / name.lstrip("/")
+    return top  # a container may show the group's name on the host, and the group itself at the top
 
 
 def control_groups(root: Path = Path("/")) -> list[Path]:

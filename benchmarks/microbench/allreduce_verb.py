@@ -88,7 +88,7 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     if named and nowhere:
         raise UsageError(cannot[counts[-1]][nowhere[0]])
     names = (given["model"] or _USUAL_MODELS).split(",")
-    models = () if given["model"] == "none" else tuple(outside_models.find_outside_model(name).name for name in names)
+    models = () if given["model"] == "none" else tuple(outside_models.find_any_model(name).name for name in names)
     return AllReducePlan(
         chosen=chosen,
         counts=counts,

@@ -27,6 +27,7 @@ from models import specs
 from models.model_spec import ModelSpec
 from results.measurement import Derived
 from results.record import key_of
+from variable_mgr.place import HOST
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -280,7 +281,7 @@ def _in_session(
 
     @contextlib.contextmanager
     def prepare(size: int, times: int) -> Iterator[Callable[[], object]]:
-        with tf.Graph().as_default(), tf.device(device_plan.HOST if device == "cpu" else "/gpu:0"):
+        with tf.Graph().as_default(), tf.device(HOST if device == "cpu" else "/gpu:0"):
             variables, operation = build(size, times)
             config = device_plan.session_config(Devices(device=device, gpu_allow_growth=True))
             with tf.compat.v1.Session(config=config) as session:

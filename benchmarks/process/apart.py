@@ -8,18 +8,21 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from benchmarks.errors import BenchError
 from benchmarks.process import subprocesses, tensorflow_setup
 from benchmarks.process.tensorflow_setup import Runtime
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 def call(
-    runtime: Runtime, limit_seconds: float | None, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    runtime: Runtime,
+    limit_seconds: float | None,
+    function: Callable[[*Arguments], T],
+    *arguments: *Arguments,
 ) -> T:
     """Returns what a function returns. It, its arguments, its result and its errors must be picklable.
 
@@ -27,15 +30,14 @@ def call(
         runtime: what the process asks of TensorFlow; variables that this process has set are inherited.
         limit_seconds: after this time the process is killed; None: never.
         function: may import TensorFlow.
-        args: of the function.
-        kwargs: of the function.
+        arguments: of the function.
 
     Raises:
         BenchError: it took too long, or the process ended without a result; other errors are those of the function.
     """
     with tempfile.TemporaryFile() as job, tempfile.TemporaryFile() as outcome:
         pickle.dump(runtime, job)
-        pickle.dump((function, args, kwargs), job)
+        pickle.dump((function, arguments), job)
         job.seek(0)
         command = subprocesses.Command(
             words=[sys.executable, "-P", "-m", __name__],
@@ -63,9 +65,9 @@ def main() -> None:
     with os.fdopen(os.dup(1), "wb") as outcome:
         os.dup2(2, 1)  # where libraries print
         tensorflow_setup.prepare(pickle.load(sys.stdin.buffer))
-        function, args, kwargs = pickle.load(sys.stdin.buffer)  # which may import TensorFlow
+        function, arguments = pickle.load(sys.stdin.buffer)  # which may import TensorFlow
         try:
-            result = function(*args, **kwargs)
+            result = function(*arguments)
         except Exception as raised:
             error = raised
         pickle.dump((result, error), outcome)

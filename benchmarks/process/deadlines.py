@@ -19,10 +19,12 @@ PREPARATION_FACTOR = 3
 # from a slow file system.
 OPENING_SECONDS = 120.0
 IMPORT_SECONDS = 1800.0
+# To list a directory or an archive, or to write small images. The work on many files has a limit for each.
+DATA_SET_SECONDS = 3600.0
 
 
 class Expects(Protocol):
-    """Holds one deadline: a watchdog, or a team, which asks its own."""
+    """Holds one deadline: a watchdog, or a team, which passes the call to its watchdog."""
 
     def expect(self, what: str, within_seconds: float) -> None:
         """Sets the deadline of what comes next."""
@@ -58,6 +60,12 @@ class Deadlines:
         progress.begin(what)
         if self.watchdog:
             self.watchdog.expect(what, OPENING_SECONDS)
+
+    def data_set(self, what: str) -> None:
+        """Expects work on a data set as a whole."""
+        progress.begin(what)
+        if self.watchdog:
+            self.watchdog.expect(what, DATA_SET_SECONDS)
 
     def importing(self) -> None:
         """Expects the import of TensorFlow."""

@@ -25,16 +25,15 @@ def count_kills(root: Path = Path("/")) -> int:
     Args:
         root: of the file system.
     """
-    files = [group / name for group, name in ((_group_v1(root), "memory.oom_control"), *_groups_v2(root, "events"))]
+    groups = linux.control_groups(root)
+    files = [linux.memory_group_v1(root) / "memory.oom_control", *(group / "memory.events" for group in groups)]
     counts = (linux.table(file).get("oom_kill") for file in [*files, root / "proc/vmstat"])
     return next((count for count in counts if count is not None), 0)
 
 
 def limit_bytes(root: Path = Path("/")) -> int:
     """Returns the memory that this process may take: its control groups' limit, or all of the host's."""
-    limits = [linux.number(group / name) for group, name in _groups_v2(root, "max")]
-    limits.append(linux.table(_group_v1(root) / "memory.stat").get("hierarchical_memory_limit"))
-    return min([psutil.virtual_memory().total, *(limit for limit in limits if limit is not None)])
+    return min([psutil.virtual_memory().total, *linux.memory_limits(root)])
 
 
 class Looks:
@@ -52,7 +51,7 @@ class Looks:
     def look(self) -> None:
         """Looks at the process. To be called often.
 
-        One that gives its memory back is dying, which may take long: no look counts that may follow its kill so long.
+        A process that frees its memory is dying. That takes long, so looks during it do not count.
         """
         kills = count_kills()
         if held := _held_bytes(self._process):
@@ -91,17 +90,3 @@ def _held_bytes(process: int) -> int | None:
     sizes = [1024 * int(size[1]), *(_held_bytes(int(child)) for child in children)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
-
-
-def _group_v1(root: Path) -> Path:
-    """Returns the directory of the process' control group of version 1."""
-    top = root / "sys/fs/cgroup/memory"
-    for line in (linux.text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, name = line.split(":", 2)
-        if "memory" in controllers.split(",") and (top / name.lstrip("/")).is_dir():
-            return top / name.lstrip("/")
-    return top  # a container may show the group's name on the host, and the group itself at the top
-
-
-def _groups_v2(root: Path, kind: str) -> list[tuple[Path, str]]:
-    return [(group, f"memory.{kind}") for group in linux.control_groups(root)]

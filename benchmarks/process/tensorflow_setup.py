@@ -181,8 +181,8 @@ def _keep_freed_memory() -> None:
     set_by_user = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of the GNU C library
     if mallopt and not set_by_user:
-        for option, value in _MALLOC_OPTIONS.items():
-            mallopt(option, value)
+        for parameter, value in _MALLOC_OPTIONS.items():
+            mallopt(parameter, value)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster import cluster_spec
-from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.cluster.cluster_spec import Cluster, task_table
 from benchmarks.cluster.member import ClusterTeam, hello, joined
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
@@ -67,9 +67,10 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         if cluster.own.job != "ps":
             fields = {**config.key_fields(), "num_batches": config.length.num_batches}
             agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries, config.traces)
-        messages = team.agree(hello(agreed, description), 60.0)
+        messages = team.agree(hello(agreed, description))
         if config.output.output_format == "text":
-            for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
+            devices = {task: messages[str(task)]["devices"] for task in cluster.tasks}
+            for line in task_table(cluster.tasks, cluster.own, devices):
                 say(line)
         if work:
             work(team)
@@ -91,10 +92,10 @@ def _share_of_cores(cluster: Cluster) -> int:
 
 
 def _must_agree(
-    fields: Mapping[str, object], *callbacks: Checkpoints | Evaluation | Summaries | Traces
+    fields: Mapping[str, object], *parts: Checkpoints | Evaluation | Summaries | Traces
 ) -> dict[str, object]:
-    """Returns the settings that all tasks that compute must share, which see GPUs of their own."""
+    """Returns the settings that must be equal in all workers. The choice of GPUs may differ."""
     shared = {name: value for name, value in fields.items() if name not in _OF_A_HOST}
-    for part in callbacks:
+    for part in parts:
         shared |= dataclasses.asdict(part)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in shared.items()}

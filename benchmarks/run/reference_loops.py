@@ -93,7 +93,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     if in_fit:
         size = f"{input_spec.image_size}x{input_spec.image_size} pixels"
         images = f"synthetic, {size}, made once on the host, where tf.data repeats it"
-    display.start(run_facts.facts(config, images, log.placement))
+    display.start(run_facts.shown_facts(config, images, log.placement))
     epochs = Epochs(images_per_epoch(workload.model, tower_input.source), config.batch_global)
     planned = plan(config.length, epochs, config.steps_per_round)
     try:

@@ -20,7 +20,7 @@ from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.machine.hardware import count_gpus
 from benchmarks.process.requirements import require
 from benchmarks.run import cluster_launch, runner
-from benchmarks.trackers import tracker_list as trackers
+from benchmarks.trackers import tracker_list
 from benchmarks.tune import batch_size
 
 
@@ -41,7 +41,7 @@ def run_benchmark(given: Parsed, command: Sequence[str]) -> ExitStatus:
     starts_tasks = launch_plan.is_asked_for(values)
     leads = resolved.processes.cluster is None or resolved.processes.cluster.own == resolved.processes.cluster.leader
     if starts_tasks or leads:  # who leads sends the record
-        trackers.require(resolved.output.trackers)
+        tracker_list.require(resolved.output.trackers)
     if starts_tasks:
         return cluster_launch.launch_cluster(resolved, values, command, count_gpus, saves_record=True)
     return runner.run(resolved, cluster_launch.command_of_user(command, values))

@@ -18,7 +18,7 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.data.pipeline import input_stages
-from benchmarks.data.sources.storage import is_address, place
+from benchmarks.data.sources.storage import is_address, path_of
 from benchmarks.devices import device_plan
 from benchmarks.errors import BenchError, InvalidRunError, headline
 from benchmarks.graph import run_facts, run_graph
@@ -80,7 +80,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
         log.observe(steps_before=earlier.steps, restarts=restarts.count())
         log.placement = built.placement
         log.data_set = built.input.source.identify() if built.input.source else None
-        display.start(run_facts.facts(config, built.input.description, log.placement))
+        display.start(run_facts.shown_facts(config, built.input.description, log.placement))
         if config.traces.graph_file and team.is_leader:
             graph_files.write_graph(graph.as_graph_def(), Path(config.traces.graph_file))
         with _explained(built, config, team):
@@ -170,7 +170,7 @@ def _wait_for_storage(config: Config, display: Display, team: Team) -> None:
             display.phase(f"waiting for the storage of --{flag}", None)
             limit_seconds = config.processes.step_timeout_seconds
             team.expect(f"An answer from the storage of --{flag}={path}", limit_seconds)
-            place(path).exists()
+            path_of(path).exists()
             team.expect_nothing()
 
 

@@ -17,14 +17,14 @@ from benchmarks.console import progress
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Groups
 from benchmarks.outside_text import parse_toml, shortened
-from benchmarks.trackers import tracker_list as trackers
+from benchmarks.trackers import tracker_list
 from models import specs
 
 # The values of these flags contain commas; several values of the second group are separated by semicolons.
 _NO_LISTS = (
     *("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec", *peer_flags.SINGLE),
     *("eval_during_training_at_specified_steps", "eval_during_training_at_specified_epochs"),
-    *trackers.FLAGS,
+    *tracker_list.FLAGS,
 )
 _SEMICOLONS = ("local_cluster",)
 _ALL_MODELS = "all"
@@ -137,12 +137,12 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
             progress.advance()
             arguments = tuple(f"--{name}={value}" for name, value in zip(each, values, strict=True))
             try:
-                parsed = flag.parse(arguments, peer_flags.groups_to_parse(run_flags.RUN_FLAGS))
+                values_of_run = _values(arguments)
             except flag.ContradictionError as error:
                 combinations.append(Cell(arguments, None, str(error)))
                 continue
             try:
-                chosen = config.resolve(parsed.values, count_gpus)
+                chosen = config.resolve(values_of_run, count_gpus)
             except UsageError as error:
                 combinations.append(Cell(arguments, None, str(error)))
                 continue
@@ -150,6 +150,10 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
             combinations.append(Cell(arguments, chosen, same_as_before=identity in seen))
             seen.add(identity)
     return combinations
+
+
+def _values(arguments: Sequence[str]) -> Mapping[str, Any]:
+    return flag.parse(arguments, peer_flags.groups_to_parse(run_flags.RUN_FLAGS)).values
 
 
 def refuse_too_many(runs: int) -> None:
@@ -183,7 +187,7 @@ def runnable(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[
     """
     combinations = cells(grids, count_gpus)
     for cell in combinations:
-        if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for_in(cell.arguments):
+        if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for(_values(cell.arguments)):
             raise UsageError(
                 "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start a "
                 "cluster for each with --local_cluster or --hosts, or unset TF_CONFIG."

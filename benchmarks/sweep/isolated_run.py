@@ -19,7 +19,7 @@ from typing import IO, Any
 from msgspec.structs import replace
 
 from benchmarks.console import warn
-from benchmarks.errors import BenchError, says_no_memory
+from benchmarks.errors import BenchError, ExitStatus, says_no_memory
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance, of_this_run
 from benchmarks.measure import interleaved_steps
@@ -37,7 +37,7 @@ from results.text import counted
 
 PROGRAM: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 DEFAULT_TIMEOUT_SECONDS = 3600.0
-_USAGE, _TAIL_LINES, _TAIL_BYTES = 2, 5, 2**16
+_TAIL_LINES, _TAIL_BYTES = 5, 2**16
 # What is left of a log that filled the disk.
 _LEFT_BYTES = 2**20
 # What the C++ library prints when it ends a process that no memory is left for.
@@ -174,7 +174,7 @@ class CellRunner:
     def _without_run(self, cell: Cell, status: Status, reason: str) -> Record:
         """Returns the record of a run that left none, or that there cannot be."""
         provenance = dataclasses.replace(self.provenance, command=list(cell.arguments))
-        if cell.config is None or cell.config.devices.device == "cpu":  # such a run does not look at GPUs
+        if cell.config is None or not cell.config.devices.on_gpu:  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         if cell.config:
             return replace(record_without_run(cell.config, provenance, status, reason), warnings=[])
@@ -308,7 +308,7 @@ def _what_happened(cell: Cell, ended: subprocesses.ExitInfo, output: str, killed
             Status.CRASH,
             f"Killed because it wrote more than {subprocesses.MOST_OUTPUT_BYTES:,} bytes of output.{last_output}",
         )
-    if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
+    if ended.returncode == ExitStatus.USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
     fatal = (line for line in output.splitlines() if _CHECK_FAILED in line)
     if ended.out_of_memory or _NO_MEMORY in output or any(map(says_no_memory, fatal)):

@@ -39,7 +39,7 @@ def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus
     noun = "worker" if values["local_cluster"] or values["hosts"] else "device"
     cells = grid.runnable([_grid(values)], hardware.count_gpus)
     _refuse_one_number(cells, noun)
-    if noun == "device" and any(cell.config and cell.config.devices.device == "cpu" for cell in cells):
+    if noun == "device" and any(cell.config and not cell.config.devices.on_gpu for cell in cells):
         warn(f"Nothing will be predicted. {_SHARED} {_INSTEAD}")
 
     def show(finished: Sequence[Record]) -> None:

@@ -19,7 +19,7 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given, new_session
 from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_lines, what_is_run
-from benchmarks.trackers import tracker_list as trackers
+from benchmarks.trackers import tracker_list
 from results.gate.comparison import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
@@ -68,8 +68,8 @@ def run_cells(
     grid.refuse_too_many(len(cells) * repeats)
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     for targets in {cell.config.output.trackers for cell in cells if cell.config}:
-        trackers.require(targets)
-    on_gpus = any(cell.config and cell.config.devices.device == "gpu" for cell in cells)
+        tracker_list.require(targets)
+    on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in cells)
     runner = CellRunner(
         output_dir=output_dir,
         provenance=new_session(command, on_gpus=on_gpus),

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from benchmarks.config.config import Config
-from benchmarks.data.sources.storage import Address, place
+from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.errors import UsageError
 
 
@@ -27,7 +27,7 @@ def require_files(config: Config, *, saves: bool, leads: bool) -> None:
             _require_writable(Path(path), f"--{flag}={path}")
     if (saves and leads) or config.summaries.summary_verbosity or config.traces.profile_steps:
         flag, directory = ("train_dir", train_dir) if train_dir else ("output_dir", output_dir)
-        _require_writable(place(directory) / "events", f"--{flag}={directory}")
+        _require_writable(path_of(directory) / "events", f"--{flag}={directory}")
 
 
 def _require_writable(path: Path, flag: str) -> None:

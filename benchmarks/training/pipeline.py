@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.data.pipeline.tower_input import TowerInput
-from benchmarks.devices.device_plan import HOST
 from benchmarks.errors import UsageError
 from benchmarks.training import flop_count
 from benchmarks.training.objectives import Objective, Score
@@ -29,6 +28,7 @@ from results.measurement import Observed
 from results.text import counted
 from variable_mgr.manager import TowerUpdate
 from variable_mgr.managers.pipelined import Pipelined
+from variable_mgr.place import HOST
 from variable_mgr.reductions.kernels import mean
 from variable_mgr.transfers import DEVICE, Transfer
 

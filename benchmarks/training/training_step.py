@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.data.pipeline.tower_input import TowerInput
-from benchmarks.devices.device_plan import HOST, DevicePlan
+from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.errors import UsageError
 from benchmarks.measure import injected_delay
 from benchmarks.training import model_parallel, pipeline
@@ -24,6 +24,7 @@ from models.parts import SplitModel
 from results.measurement import Observed
 from variable_mgr.graph_copies import GraphCopies
 from variable_mgr.manager import TowerUpdate, UpdateOp, VariableManager
+from variable_mgr.place import HOST
 from variable_mgr.reductions.kernels import mean
 
 

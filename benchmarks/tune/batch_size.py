@@ -16,13 +16,14 @@ from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
-from benchmarks.machine import cache, linux
+from benchmarks.machine import linux
 from benchmarks.measure import run_log
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, new_session
-from benchmarks.trackers import tracker_list as trackers
+from benchmarks.trackers import tracker_list
+from benchmarks.tune import remembered
 from results.record import Record, Status
 
 AUTO = "auto"
@@ -45,7 +46,7 @@ _NOT_PASSED_ON = (
         for title in ("Checkpoints", "Evaluation", "Summaries and profiles")
         for flag in run_flags.RUN_FLAGS[title]
     ),
-    *trackers.FLAGS,
+    *tracker_list.FLAGS,
 )
 
 
@@ -144,7 +145,7 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
     provenance = new_session(command, on_gpus=on_gpu)
     question = {"what": "batch_size", "check_precision": is_checked, **usual.key_fields()}
-    key = cache.key(provenance.identity({}), question)
+    key = remembered.key(provenance.identity({}), question)
     answer = _cached(key, on_gpu=on_gpu)
     if answer is None:
         if values["print_config"]:
@@ -159,7 +160,7 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
         if not answer.largest:
             raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {answer.limit}")
         run_log.leave_out(time.monotonic() - begun)
-        cache.put(key, dataclasses.asdict(answer))
+        remembered.put(key, dataclasses.asdict(answer))
     resolved = config.resolve({**values, "batch_size": answer.largest}, count_gpus)
     notice = f"--batch_size=auto: {answer.largest} images per device. {answer.limit} Another batch trains differently."
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))
@@ -167,7 +168,7 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
 
 def _cached(key: str, *, on_gpu: bool) -> Found | None:
     """Returns the cached answer; None if there is none, or if it takes more memory than is free now."""
-    held = cache.FILE.saved(key, cache.Answered[Found])
+    held = remembered.FILE.saved(key, remembered.Answered[Found])
     if held is None:
         return None
     time_utc, images, peak, free = held.time_utc, held.answer.largest, held.answer.peak_bytes, linux.available_bytes()
@@ -177,7 +178,7 @@ def _cached(key: str, *, on_gpu: bool) -> Found | None:
             f"but only {free / 2**30:.1f} GiB are free now: searching again."
         )
         return None
-    return Found(images, f"Found on {time_utc[:10]} ({cache.FILE.path()}; remove the file to search again).", peak)
+    return Found(images, f"Found on {time_utc[:10]} ({remembered.FILE.path()}; remove the file to search again).", peak)
 
 
 def _trials(

@@ -14,13 +14,13 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, say, warn
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.machine import cache, gpu_topology
+from benchmarks.machine import gpu_topology
 from benchmarks.machine.hardware import count_gpus
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.sweep.isolated_run import CellRunner, new_session
-from benchmarks.tune import search_stages
+from benchmarks.tune import remembered, search_stages
 from benchmarks.tune.halving import NOT_RUN
 from benchmarks.tune.search import (
     DEFAULT_OUTPUT_DIR,
@@ -94,8 +94,8 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
         "usual": plan.usual.to_dict(),
         "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
-    key = cache.key(provenance.identity({}), question)
-    if not plan.fresh and (held := cache.FILE.saved(key, cache.Answered[Answer])):
+    key = remembered.key(provenance.identity({}), question)
+    if not plan.fresh and (held := remembered.FILE.saved(key, remembered.Answered[Answer])):
         _print(plan, held.answer, held.time_utc)
         return ExitStatus.OK
     finder = Finder(plan, CellRunner(output_dir=plan.output_dir, provenance=provenance), count_gpus)
@@ -104,7 +104,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
     if status is ExitStatus.OK and not answer.untested_on:
-        cache.put(key, answer.to_dict())  # before it is printed, which may fail
+        remembered.put(key, answer.to_dict())  # before it is printed, which may fail
     _print(plan, answer)
     return status
 
@@ -121,7 +121,7 @@ def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = Non
     if flagfile:
         say(f"The same flags: run_bench.py --flagfile={shlex.quote(flagfile)}")
     if remembered_utc:
-        say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")
+        say(f"Remembered from {remembered_utc} ({remembered.FILE.path()}); --fresh searches again.")
 
 
 def answer_lines(answer: Answer) -> list[str]:

@@ -54,7 +54,7 @@ def results(
     def weights_of_one_device(towers: int, rule: Rule) -> Weights:
         single = Devices() if cluster else dataclasses.replace(devices, num_devices=1)
         plan, config = device_plan.plan(single, shared_on="cpu"), device_plan.session_config(single)
-        alone = oracle.Training(plan, config, Alone() if cluster else team, step_timeout_seconds)
+        alone = oracle.OracleSession(plan, config, Alone() if cluster else team, step_timeout_seconds)
         return oracle.convolutional_weights(alone, maker("replicated", plan, Modifiers()), towers, rule)
 
     if chosen is None:
@@ -79,7 +79,7 @@ def results(
         if cluster and not trains(cluster, cluster.own, case.manager):
             continue
         under = team.under(case.manager) if isinstance(team, ClusterTeam) else team
-        training = oracle.Training(plan, device_plan.session_config(devices), under, step_timeout_seconds)
+        training = oracle.OracleSession(plan, device_plan.session_config(devices), under, step_timeout_seconds)
         towers = devices.num_devices if case.micro_batches else plan.place.towers_in_total
         try:
             yield CaseResult(case, _error(case, training, towers, weights_of_one_device))
@@ -90,7 +90,7 @@ def results(
 
 
 def _error(
-    case: Case, training: oracle.Training, towers: int, weights_of_one_device: Callable[[int, Rule], Weights]
+    case: Case, training: oracle.OracleSession, towers: int, weights_of_one_device: Callable[[int, Rule], Weights]
 ) -> float:
     """Returns the error of a case; `towers` are those of all processes."""
     team, place = training.team, training.devices.place

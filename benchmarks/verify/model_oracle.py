@@ -20,7 +20,6 @@ from benchmarks.cluster.member import Alone
 from benchmarks.config.config import Config
 from benchmarks.data.pipeline.tower_input import InputSpec, synthetic
 from benchmarks.devices import device_plan
-from benchmarks.devices.device_plan import HOST
 from benchmarks.errors import headline
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.process.watchdog import Watchdog
@@ -28,11 +27,12 @@ from benchmarks.training import objectives, training_step
 from benchmarks.verify import cases
 from benchmarks.verify.cases import Case, CaseResult
 from benchmarks.verify.comparisons import maker
-from benchmarks.verify.oracle import Training, optimizer_of
+from benchmarks.verify.oracle import OracleSession, optimizer_of
 from models import building, specs
 from models.building import Model, ModelVariable, ordered
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.expected import relative_error
+from variable_mgr.place import HOST
 
 STEPS = 3  # momentum acts from the second on; staging computes with changed weights in the third
 IMAGES_PER_TOWER = 2
@@ -188,7 +188,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
                 yield CaseResult(case, None, reason)
                 continue
             try:
-                error, where = _deviation(case, Training(devices, options, *limits), build, images, compute, rate)
+                error, where = _deviation(case, OracleSession(devices, options, *limits), build, images, compute, rate)
                 result = CaseResult(case, error)
                 yield result if result.passed else CaseResult(case, error, f"differs most in {where}")
             except tf.errors.OpError as failure:
@@ -197,7 +197,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
 
 def _deviation(
     case: Case,
-    training: Training,
+    training: OracleSession,
     build_model: Callable[[], Model],
     spec: InputSpec,
     compute: Compute,

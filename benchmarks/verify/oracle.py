@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks.cluster.member import Team
 from benchmarks.data.pipeline.tower_input import TowerInput
-from benchmarks.devices.device_plan import HOST, DevicePlan
+from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives, optimizers, pipeline, training_step
 from benchmarks.training.options import Clipping
@@ -24,6 +24,7 @@ from models import building, parts
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
+from variable_mgr.place import HOST
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 _UNTRAINED = 3.0
@@ -32,7 +33,7 @@ MOST_STAGES = 3  # the convolutional network has a convolution and two dense lay
 MakeManager = Callable[..., VariableManager]
 
 
-def trained(training: Training, make_manager: MakeManager, rule: Rule, *, in_turn: bool = False) -> Trajectory:
+def trained(training: OracleSession, make_manager: MakeManager, rule: Rule, *, in_turn: bool = False) -> Trajectory:
     """Trains the scalars under a manager and returns their trajectory, as this process sees it.
 
     With `in_turn`, the workers take their steps one after the other.
@@ -51,7 +52,7 @@ def trained(training: Training, make_manager: MakeManager, rule: Rule, *, in_tur
     return trajectory
 
 
-def changed_by_gradients(training: Training, make_manager: MakeManager) -> float:
+def changed_by_gradients(training: OracleSession, make_manager: MakeManager) -> float:
     """Computes the gradients of a step of the scalars without applying them.
 
     Returns:
@@ -91,7 +92,7 @@ def optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
     )
 
 
-class Training:
+class OracleSession:
     """One graph, its session, and the processes that train it together; use it as a context, once."""
 
     def __init__(
@@ -105,7 +106,7 @@ class Training:
         self._options.experimental.collective_graph_key = team.collective_key
         self._contexts = contextlib.ExitStack()
 
-    def __enter__(self) -> Training:
+    def __enter__(self) -> OracleSession:
         self.team.expect("Preparing a comparison", PREPARATION_FACTOR * self._step_timeout_seconds)
         self._graph = self._contexts.enter_context(tf.Graph().as_default())
         self._contexts.enter_context(tf.device(self.team.device or None))
@@ -157,7 +158,7 @@ class Training:
 
 
 def convolutional_weights(
-    training: Training,
+    training: OracleSession,
     make_manager: MakeManager,
     towers_in_total: int,
     rule: Rule = WITH_MOMENTUM,
@@ -184,8 +185,8 @@ def convolutional_weights(
     images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
     with training:
         inputs = []
-        parts = 1 if micro_batches else here
-        for device, i, j in zip(devices.towers, np.split(images, parts), np.split(labels, parts), strict=False):
+        feeds = 1 if micro_batches else here
+        for device, i, j in zip(devices.towers, np.split(images, feeds), np.split(labels, feeds), strict=False):
             with tf.device(device):
                 inputs.append(TowerInput(tf.constant(i), tf.constant(j)))
         model, manager = _divided(make_manager, devices, divided, micro_batches)
@@ -201,7 +202,7 @@ def convolutional_weights(
         for _ in range(STEPS):
             training.step()
         weights = session.run(manager.checkpoint_variables())
-    return {name: np.concatenate(parts, axis=-1) for name, parts in weights.items()}
+    return {name: np.concatenate(columns, axis=-1) for name, columns in weights.items()}
 
 
 def _divided(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.cluster import discovery, launch_plan
 from benchmarks.cluster.cluster_spec import Cluster
-from benchmarks.config import config as config_rules
-from benchmarks.config.config import Config
+from benchmarks.config.config import Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
@@ -166,7 +165,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         values["variable_update"] = discovery.manager_for(cluster)
     if not cluster:
         values = options.default_to_all(values, hardware.count_gpus())
-    resolved = config_rules.resolve(values, hardware.count_gpus)
+    resolved = resolve(values, hardware.count_gpus)
     if launch_plan.is_asked_for(values):
         return cluster_launch.launch_cluster(resolved, values, command, hardware.count_gpus, saves_record=False)
     return run_verify(resolved, one_setting=one_setting)
@@ -192,7 +191,7 @@ def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
     given, names = options.default_to_all(values, hardware.count_gpus()), values["model"].split(",")
     if "" in names:
         raise UsageError(f"--model={values['model']}: a name is empty; write names with commas between them.")
-    configs = [config_rules.resolve({**given, "model": name}, hardware.count_gpus) for name in names]
+    configs = [resolve({**given, "model": name}, hardware.count_gpus) for name in names]
     return list({config.workload.model: config for config in configs}.values()), _chooses_one(values)
 
 

@@ -18,6 +18,7 @@ import benchmarks
 from benchmarks import Config, Record, Status, UsageError, train
 from benchmarks.config import config, flag, run_flags
 from benchmarks.process import subprocesses
+from benchmarks.sweep import grid
 from results.loading import load
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, record_of
 
@@ -178,6 +179,18 @@ def test_a_run_cannot_be_a_task_that_others_start(
         Config.from_flags(model="mlp", device="cpu", variable_update="collective_all_reduce", local_cluster="worker:2")
     )
     assert [started.flags["local_cluster"] for started in runs.started] == ["worker:2"]
+
+
+def test_hosts_of_ranks_of_mpi_are_not_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    for name, number in (("RANK", "0"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "1")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", number)
+    flags = {"model": "mlp", "device": "cpu", "variable_update": "collective_all_reduce"}
+    flags |= {"cluster": "mpi", "hosts": "host_0,host_1"}
+    with pytest.raises(UsageError, match="one task of a cluster that others start"):
+        train(Config.from_flags(**flags))
+    with pytest.raises(UsageError, match="one task of a cluster that others start"):
+        grid.runnable([{name: [value] for name, value in flags.items()}], lambda: 0)
 
 
 def test_the_package_names_what_it_exports() -> None:

@@ -16,6 +16,7 @@ from models.building import Model
 from models.model_spec import ModelSpec
 from tests.support import models
 from tests.support.models import small_models
+from variable_mgr.place import HOST
 
 
 def _fresh(spec: ModelSpec) -> Model:
@@ -30,7 +31,7 @@ def test_the_parts_of_a_model_make_the_whole(spec: ModelSpec, staged: bool) -> N
     split = None if staged else parts.split(model)
     pieces = parts.cut(model, parts.cut_points(model)) if split is None else [split.trunk]
     assert pieces[0].input_shape == (spec.image_size, spec.image_size, spec.channels)
-    with tf.Graph().as_default(), tf.device(device_plan.HOST):
+    with tf.Graph().as_default(), tf.device(HOST):
         values = [variable.initial_value() for variable in model.variables]
         by_name = {variable.name: value for variable, value in zip(model.variables, values, strict=True)}
         images = tf.random.stateless_normal((2, *pieces[0].input_shape), (1, 2))

@@ -23,7 +23,7 @@ def scalar_error(
     """Trains two scalars and returns the error against NumPy."""
     plan = device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
     rule, options = expected.Rule(optimizer), device_plan.session_config(Devices(num_devices=towers))
-    training = oracle.Training(plan, options, Alone(), _SECONDS)
+    training = oracle.OracleSession(plan, options, Alone(), _SECONDS)
     got = oracle.trained(training, comparisons.maker(manager, plan, modifiers), rule)
     return got.error(expected.of_manager(manager, modifiers, rule, towers))
 
@@ -32,7 +32,7 @@ def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
     """Trains a small network and returns the error against one device that has the batches of all towers."""
     plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
     got = oracle.convolutional_weights(
-        oracle.Training(plan, device_plan.session_config(Devices(num_devices=towers)), Alone(), _SECONDS),
+        oracle.OracleSession(plan, device_plan.session_config(Devices(num_devices=towers)), Alone(), _SECONDS),
         comparisons.maker(manager, plan, modifiers),
         towers,
         divided=modifiers.fc_model_parallel,
@@ -44,5 +44,5 @@ def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
 def _weights_of_one_device(towers: int) -> dict[str, np.ndarray]:
     plan = device_plan.plan(Devices(), shared_on="cpu")
     make = comparisons.maker("replicated", plan, NO_MODIFIERS)
-    training = oracle.Training(plan, device_plan.session_config(Devices()), Alone(), _SECONDS)
+    training = oracle.OracleSession(plan, device_plan.session_config(Devices()), Alone(), _SECONDS)
     return oracle.convolutional_weights(training, make, towers)

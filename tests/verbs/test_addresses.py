@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.checkpoints import checkpoint_files
-from benchmarks.data.sources.storage import place
+from benchmarks.data.sources.storage import path_of
 from benchmarks.data.writing import fake_imagenet, photo_records
 from tests.support.commands import Finished
 
@@ -86,7 +86,7 @@ def test_a_training_continues_from_an_address(
     assert f"continuing after step 4, from {address}/model.ckpt-4." in done.stdout
     at_once, before, after = records()
     assert losses(before) + losses(after) == losses(at_once)
-    kept = {path.name for path in place(address).iterdir()}
+    kept = {path.name for path in path_of(address).iterdir()}
     assert kept == {"checkpoint", "model.ckpt-8.index", "model.ckpt-8.data-00000-of-00001"}
     assert tf.train.latest_checkpoint(address) == f"{address}/model.ckpt-8"
     assert os.listdir(tmp_path) == ["out"]
@@ -114,9 +114,9 @@ def test_a_checkpoint_at_an_address_is_evaluated_exported_and_begun_with(
 def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: Run, records: Records, address: str) -> None:
     flags = (*SMALL, f"--train_dir={address}")
     assert run_bench(*flags, "--num_batches=3", "--save_model_steps=2").status == 0
-    newest = place(f"{address}/model.ckpt-4.data-00000-of-00001")
+    newest = path_of(f"{address}/model.ckpt-4.data-00000-of-00001")
     replace(newest, newest.read_bytes()[:-9])
-    left = place(f"{address}/model.ckpt-4.index.tempstate5")  # as of a process that was killed
+    left = path_of(f"{address}/model.ckpt-4.index.tempstate5")  # as of a process that was killed
     left.write_bytes(b"")
     done = run_bench(*flags, "--num_batches=1")
     assert done.status == 0, done.stderr
@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: Run, records: 
     assert records()[-1]["measurement"]["steps_before"] == 2
     assert (checkpoint_files.read_checkpoint(address).steps, left.exists()) == (4, False)
     replace(newest, b"")
-    replace(place(f"{address}/model.ckpt-2.index"), b"")
+    replace(path_of(f"{address}/model.ckpt-2.index"), b"")
     done = run_bench(*flags, "--num_batches=1")
     assert (done.status, "has no other checkpoint" in done.stderr) == (5, True), done
 
@@ -151,7 +151,7 @@ def test_summaries_and_a_profile_are_written_to_an_address(run_bench: Run, addre
     flags = ("--summary_verbosity=1", "--save_summaries_steps=2", "--profile_steps=3:3")
     done = run_bench(*SMALL, "--num_batches=4", f"--train_dir={address}", *flags)
     assert done.status == 0, done.stderr
-    names = {path.name for path in place(address).iterdir()}
+    names = {path.name for path in path_of(address).iterdir()}
     assert "operations.csv" in names and any(name.startswith("events.out") for name in names)
     assert tf.io.gfile.glob(f"{address}/plugins/profile/*/*.xplane.pb")
 
@@ -175,7 +175,7 @@ def test_summaries_and_a_profile_are_written_to_an_address(run_bench: Run, addre
 def test_what_cannot_be_at_an_address_is_refused_in_words(
     run_bench: Run, flags: tuple[str, ...], status: int, words: str, tmp_path: Path
 ) -> None:
-    place("ram://top/inner").mkdir()
+    path_of("ram://top/inner").mkdir()
     done = run_bench(*flags)
     assert (done.status, words in done.stderr) == (status, True), done
     assert "Traceback" not in done.stderr and "secret" not in done.stderr

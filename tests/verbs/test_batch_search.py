@@ -16,13 +16,12 @@ from benchmarks.cli import main
 from benchmarks.config import flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
-from benchmarks.machine import cache as answers
 from benchmarks.machine import linux
 from benchmarks.measure import run_log
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run
 from benchmarks.sweep.grid import Cell
-from benchmarks.tune import batch_size
+from benchmarks.tune import batch_size, remembered
 from benchmarks.tune.batch_size import Probed, largest_that_fits
 from results.record import Record, Status
 from tests.support.commands import Finished
@@ -167,7 +166,7 @@ def test_auto_is_remembered(trials: Trials) -> None:
     count = len(trials.cells)
     again = _resolve("--num_batches=5")
     assert len(trials.cells) == count and again.workload.batch_per_device == 96
-    assert "Found on 20" in again.notices[-1] and str(answers.FILE.path()) in again.notices[-1]
+    assert "Found on 20" in again.notices[-1] and str(remembered.FILE.path()) in again.notices[-1]
     _resolve("--optimizer=adam")
     assert len(trials.cells) == 2 * count, "slots take memory, too"
     _resolve("--precision=bf16")
@@ -231,10 +230,10 @@ def test_on_gpus_a_tenth_is_left_free(trials: Trials) -> None:
 
 def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
     _resolve()
-    held = json.loads(answers.FILE.path().read_text())
+    held = json.loads(remembered.FILE.path().read_text())
     for entry in held["entries"].values():
         entry["answer"]["largest"] = "many"
-    answers.FILE.path().write_text(json.dumps(held))
+    remembered.FILE.path().write_text(json.dumps(held))
     assert _resolve().workload.batch_per_device == 96
     assert "cannot be read" in capsys.readouterr().err
 
@@ -260,7 +259,7 @@ def test_other_failures_end_the_search(trials: Trials, otherwise: tuple[Status, 
     trials.otherwise, trials.most = otherwise, most
     with pytest.raises(BenchError, match=f"the trial with {images} images failed"):
         _resolve()
-    assert not answers.FILE.path().exists()
+    assert not remembered.FILE.path().exists()
 
 
 def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:

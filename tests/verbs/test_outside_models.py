@@ -339,18 +339,18 @@ def test_facts_are_kept_until_the_code_changes(own: Path, tmp_path: Path, monkey
     for name in (f"{own}:build", "keras:MobileNet"):
         for _ in range(2):
             outside_models._facts.cache_clear()
-            assert outside_models.find_outside_model(name).image_size == 32
+            assert outside_models.find_any_model(name).image_size == 32
     assert probed == [f"{own}:build", "keras:MobileNet"]
     own.write_text(OWN + "\n")
     for name in (f"{own}:build", "keras:MobileNet"):
         outside_models._facts.cache_clear()
-        outside_models.find_outside_model(name)
+        outside_models.find_any_model(name)
     assert probed == [f"{own}:build", "keras:MobileNet", f"{own}:build"]
     held = json.loads((tmp_path / "cache" / "cnn_bench" / "models.json").read_text())
     assert len(held["entries"]) == 2
     outside_models._facts.cache_clear()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    outside_models.find_outside_model(f"{own}:build")
+    outside_models.find_any_model(f"{own}:build")
     assert len(probed) == 4, "its imports may be other files now"
     outside_models._facts.cache_clear()
 

@@ -16,12 +16,11 @@ from benchmarks.cli import main
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.machine import cache as answers
 from benchmarks.machine import gpu_topology, hardware
 from benchmarks.sweep import isolated_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.training import computing
-from benchmarks.tune import recommend_verb, search, search_stages
+from benchmarks.tune import recommend_verb, remembered, search, search_stages
 from benchmarks.tune.search import Answer
 from results.record import Record, Status
 from tests.support.commands import Finished
@@ -296,7 +295,7 @@ def test_if_nothing_can_be_measured_there_is_no_command(runs: Runs, capsys: pyte
     assert _recommend(*ON_CPU) == ExitStatus.RUN_FAILED
     out = capsys.readouterr().out
     assert "Nothing could be measured" in out and "python run_bench.py" not in out
-    assert not answers.FILE.path().exists(), "a failure is not kept"
+    assert not remembered.FILE.path().exists(), "a failure is not kept"
 
 
 def test_candidates_within_the_noise_are_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,7 +343,7 @@ def test_the_answer_is_saved_before_it_is_printed(runs: Runs, monkeypatch: pytes
     monkeypatch.setattr(recommend_verb, "say", broken)
     with pytest.raises(OSError, match="stdout is full"):
         _recommend(*ON_CPU, "--batch_size=8")
-    assert answers.FILE.path().exists()
+    assert remembered.FILE.path().exists()
 
 
 @pytest.fixture
@@ -389,7 +388,7 @@ def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pyte
     (command,) = (line for line in out.splitlines() if line.startswith("python run_bench.py"))
     assert _best({"command": command}).devices.num_devices == 2 and len(runs.cells) == 1
     assert "images/s on one device" in out and "It was not tested on all 2 devices" in out
-    assert not answers.FILE.path().exists(), "half an answer is not kept"
+    assert not remembered.FILE.path().exists(), "half an answer is not kept"
 
 
 @pytest.mark.usefixtures("clock")
@@ -430,7 +429,7 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     answer = _answer(capsys)
     assert not answer["is_complete"] and answer["best"]["images_per_sec"] == pytest.approx(260)
     assert {row["reason"] for row in answer["tables"][0]["rows"]} >= {"", "not run"}
-    assert not answers.FILE.path().exists(), "half an answer is not kept"
+    assert not remembered.FILE.path().exists(), "half an answer is not kept"
     runs.cells.clear()
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     out = capsys.readouterr().out

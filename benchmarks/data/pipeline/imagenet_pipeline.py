@@ -6,7 +6,8 @@ depend on the workers.
 
 A pipeline that begins after `InputSpec.images_before` continues the order of one that began before: earlier epochs are
 not read, and records of the same epoch are read and shuffled, but not decoded. With --on_bad_record=skip the position
-is approximate, since bad records count as drawn; with --datasets_sloppy there is no order to continue.
+is approximate, since bad records count as drawn. With --datasets_sloppy_parallel_interleave there is no order to
+continue.
 
 No function here has control flow that depends on tensors, so none is converted by AutoGraph, which would take 1.7 s of
 each process on a 2-core AMD EPYC.

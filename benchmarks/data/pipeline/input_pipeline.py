@@ -19,11 +19,11 @@ from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import SYNTHETIC_HOST, DataSet, data_set_of
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
-from benchmarks.devices.device_plan import HOST
 from benchmarks.errors import OutOfMemoryError, headline, lack_of_memory
 from models.layers import DataFormat
 from models.model_spec import ModelSpec
 from variable_mgr import staging
+from variable_mgr.place import HOST
 
 Source = Photos | Pixels
 NO_LABEL = -1  # of what is no image of the data set

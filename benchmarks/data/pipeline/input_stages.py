@@ -20,12 +20,12 @@ from benchmarks.data.sources import imagenet_files
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
-from benchmarks.devices.device_plan import HOST
 from benchmarks.errors import BenchError, headline
 from benchmarks.machine import hardware
 from benchmarks.measure.timing import Clock
 from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
 from results.input_bottleneck import out_of_order
+from variable_mgr.place import HOST
 
 BARE_DECODE, COPY = "bare decode", "copy"
 # Shuffle buffers that are counted: more than are alive at a time, as the pipeline reads ahead into the next epochs.

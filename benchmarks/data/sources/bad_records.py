@@ -19,9 +19,9 @@ from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
 from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE, Problem, header_problem
 from benchmarks.data.sources.safe_files import FileWork, for_each, printable, read_file
 from benchmarks.data.sources.tfrecord import Defect
-from benchmarks.devices.device_plan import HOST
 from benchmarks.errors import DataError, headline
 from benchmarks.machine import hardware
+from variable_mgr.place import HOST
 
 # Limit of the search for a damaged record: some 100,000 images on one core.
 SEARCH_SECONDS = 600.0

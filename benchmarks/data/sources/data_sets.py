@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.data.sources.storage import Address, place
+from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.errors import DataError, UsageError
 
 SYNTHETIC, SYNTHETIC_HOST = "synthetic", "synthetic_host"
@@ -90,7 +90,7 @@ def existing_directory(name: str, directory: str) -> Path:
         DataError: it is no directory, or cannot be read.
         UsageError: it is an address, and the data set has no TFRecords.
     """
-    path = place(directory)
+    path = path_of(directory)
     if isinstance(path, Address):
         if name == "imagenet":
             return path

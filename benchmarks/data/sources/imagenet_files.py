@@ -21,7 +21,7 @@ from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
 from benchmarks.data.sources.data_sets import StoredImages, existing_directory
 from benchmarks.data.sources.safe_files import for_each
-from benchmarks.data.sources.storage import Address, place
+from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
@@ -193,7 +193,7 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     Raises:
         DataError: they are not one complete data set of a known layout.
     """
-    path = place(directory)
+    path = path_of(directory)
     shards = _shards_in(path, split)
     if not shards:
         below = _split_below(path, split)

@@ -162,7 +162,7 @@ def is_address(text: str) -> bool:
     return bool(_SCHEME.match(text))
 
 
-def place(path: str | Path) -> Path:
+def path_of(path: str | Path) -> Path:
     """Returns a path of this host, or an `Address`."""
     return Address(path) if is_address(str(path)) else Path(path)
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks.cluster.cluster_spec import Cluster, Task, place, trains
+from benchmarks.cluster.cluster_spec import Cluster, Task, place, task_table, trains
 from variable_mgr.catalog import IN_GRAPH, MANAGERS
 from variable_mgr.place import Place
 
@@ -61,14 +61,17 @@ def test_all_tasks_have_the_same_signature() -> None:
 
 
 def test_the_table_is_aligned_and_marks_this_process() -> None:
-    assert TWO_AND_TWO.table({Task("worker", 0): "1 GPU", Task("worker", 1): "2 GPUs"}) == [
+    devices = {Task("worker", 0): "1 GPU", Task("worker", 1): "2 GPUs"}
+    assert task_table(TWO_AND_TWO.tasks, TWO_AND_TWO.own, devices) == [
         "   job     task  address  devices",
         "   ps      0     h1:1     -",
         "   ps      1     h2:1     -",
         "   worker  0     h1:22    1 GPU",
         "*  worker  1     h2:22    2 GPUs",
     ]
-    assert TWO_AND_TWO.table()[0].split() == ["job", "task", "address", "devices"]
+    names = task_table(TWO_AND_TWO.tasks, None)
+    assert names[0].split() == ["job", "task", "address", "name", "in", "TensorFlow"]
+    assert names[-1].split() == ["worker", "1", "h2:22", "/job:worker/replica:0/task:1"]
 
 
 WORKER_0, WORKER_1 = "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"

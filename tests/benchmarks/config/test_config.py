@@ -402,7 +402,7 @@ def test_a_file_of_flags_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_what_flags_alone_contradict_is_refused_before_code_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config.outside_models, "find_outside_model", lambda *_: pytest.fail("the model was looked for"))
+    monkeypatch.setattr(config.outside_models, "find_any_model", lambda *_: pytest.fail("the model was looked for"))
     for words in (("--num_batches=1", "--num_epochs=1"), ("--ssh",), ("--deterministic", "--async")):
         with pytest.raises(UsageError):
             resolve("--model=net.py:build", *words)

@@ -15,7 +15,7 @@ from benchmarks.tracing import step_trace
 from benchmarks.training.training_step import Step
 from models import building, parts
 from tests.support.steps import step_of
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 from variable_mgr.transfers import by_kind, total_bytes
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
@@ -129,8 +129,8 @@ def _chosen(given: list[str], towers: int) -> config.Config:
 def _built(chosen: config.Config, whole: building.Model, towers: int) -> Step:
     """Builds a step in the default graph, on devices of which none is the host."""
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
-    shared = (device_plan.HOST,) if chosen.variables.shared_on == "cpu" else names
-    plan = device_plan.DevicePlan(place=Place(names, device_plan.HOST), shared=shared, description="")
+    shared = (HOST,) if chosen.variables.shared_on == "cpu" else names
+    plan = device_plan.DevicePlan(place=Place(names, HOST), shared=shared, description="")
     model = parts.split(whole) if chosen.variables.modifiers.fc_model_parallel else whole
     inputs = []
     for name in names:

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.machine import linux
 from benchmarks.process import out_of_memory
 
 # Where the counters lie, beside one of the whole host, and what /proc/self/cgroup says.
@@ -45,6 +46,9 @@ def test_the_limit_is_the_smallest_of_all_around(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert out_of_memory.limit_bytes(tmp_path) == 4000
+    assert linux.memory_limits(tmp_path) == [4000, 5000]
+    (tmp_path / "sys/fs/cgroup/memory/mine/memory.usage_in_bytes").write_text("3000\n")
+    assert linux.available_bytes(tmp_path) == 1000
     (tmp_path / "sys/fs/cgroup/memory/mine/memory.stat").unlink()
     assert out_of_memory.limit_bytes(tmp_path) == 5000
 

@@ -16,6 +16,7 @@ from benchmarks.training.objectives import Objective, cross_entropy
 from models import building
 from models.building import Model
 from models.layers import Layers
+from variable_mgr.place import HOST
 from variable_mgr.transfers import DEVICE, Transfer
 
 TWO = ("/cpu:0", "/cpu:1")
@@ -78,7 +79,7 @@ def test_gradients_and_state_are_those_of_the_micro_batches_one_after_the_other(
 
 
 def test_passes_wait_for_their_input_and_for_the_pass_before_on_their_device_and_for_nothing_else() -> None:
-    with tf.Graph().as_default(), tf.device(device_plan.HOST):
+    with tf.Graph().as_default(), tf.device(HOST):
         model = _model()
         split = pipeline.plan(model, stages=2, micro_batches=3)
         manager = split.manager(TWO)

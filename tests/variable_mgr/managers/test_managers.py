@@ -21,15 +21,15 @@ from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 
 pytestmark = pytest.mark.xdist_group("managers")  # they share what has been trained
 every_manager = pytest.mark.parametrize("name", IN_ONE_PROCESS)
 BATCH, CLASSES = 12, 5
 
 
-def _make(name: str, towers: tuple[str, ...], shared: tuple[str, ...] = (device_plan.HOST,)) -> VariableManager:
-    return factory.make(name, Place(towers, device_plan.HOST), shared_devices=shared, modifiers=Modifiers())
+def _make(name: str, towers: tuple[str, ...], shared: tuple[str, ...] = (HOST,)) -> VariableManager:
+    return factory.make(name, Place(towers, HOST), shared_devices=shared, modifiers=Modifiers())
 
 
 def _convolutional() -> building.Model:

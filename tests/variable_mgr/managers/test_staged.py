@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from benchmarks.devices import device_plan
 from variable_mgr import factory
 from variable_mgr.manager import TowerUpdate
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 
 
 @dataclasses.dataclass
@@ -36,7 +35,7 @@ class _Descent:
 
 def _waits(count: int, *, staged: bool) -> int:
     """Returns how many control edges between devices a step of 4 towers with so many weights has."""
-    place = Place(tuple(f"/device:CPU:{tower}" for tower in range(4)), device_plan.HOST)
+    place = Place(tuple(f"/device:CPU:{tower}" for tower in range(4)), HOST)
     weights = [_Weight(f"weight{number}") for number in range(count)]
     with tf.Graph().as_default() as graph:
         modifiers = Modifiers(staged_vars=staged)

@@ -17,7 +17,7 @@ from benchmarks.devices import device_plan
 from benchmarks.microbench import allreduce_verb
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases
-from variable_mgr.place import Place, Turn, group_small
+from variable_mgr.place import HOST, Place, Turn, group_small
 from variable_mgr.reductions import all_reduce_spec, wrappers
 from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
@@ -28,7 +28,7 @@ SHAPES = [(5,), (), (2, 3), (1,)]
 
 
 def _place(towers: int) -> Place:
-    return Place(tuple(f"/cpu:{i}" for i in range(towers)), device_plan.HOST)
+    return Place(tuple(f"/cpu:{i}" for i in range(towers)), HOST)
 
 
 def _tensors(towers: int, of_shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[list[np.ndarray]]:

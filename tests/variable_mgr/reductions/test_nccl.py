@@ -19,7 +19,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 from variable_mgr.reductions import all_reduce_spec, wrappers
 from variable_mgr.reductions.all_reduce import AllReduce
 
@@ -76,7 +76,7 @@ def test_nccl_takes_one_tensor_after_the_other_in_the_same_order_on_all_devices(
     spec: str, modifiers: Modifiers, keys: list[int]
 ) -> None:
     """The last layers come first, since their gradients are computed first."""
-    assert _order(Place(GPUS, device_plan.HOST), spec, modifiers) == dict.fromkeys(GPUS, keys)
+    assert _order(Place(GPUS, HOST), spec, modifiers) == dict.fromkeys(GPUS, keys)
     if "pscpu" not in spec:  # which averages within one process
         of_all = {**_order(_worker(0), spec, modifiers), **_order(_worker(1), spec, modifiers)}
         assert len(of_all) == 4 and all(order == keys for order in of_all.values())
@@ -86,14 +86,14 @@ def test_nccl_takes_one_tensor_after_the_other_in_the_same_order_on_all_devices(
 def test_a_device_that_belongs_to_two_communicators_has_one_chain(spec: str) -> None:
     workers = (_worker(0), _worker(1))
     hosts = tuple(worker.host for worker in workers for _ in worker.towers)
-    place = Place(tuple(tower for worker in workers for tower in worker.towers), device_plan.HOST, hosts=hosts)
+    place = Place(tuple(tower for worker in workers for tower in worker.towers), HOST, hosts=hosts)
     found = _order(place, spec)
     first, second = found[workers[0].towers[0]], found[workers[1].towers[0]]
     assert first == second == sorted(first, reverse=True), "a tensor is reduced inside, then across"
 
 
 def test_the_ring_is_not_ordered() -> None:
-    place = Place(GPUS, device_plan.HOST)
+    place = Place(GPUS, HOST)
     with tf.Graph().as_default() as graph:
         values = [[tf.zeros(shape) for shape in SHAPES] for _ in GPUS]
         AllReduce(all_reduce_spec.parse("nccl:9:collective"), place).mean(values)
@@ -104,7 +104,7 @@ def test_the_ring_is_not_ordered() -> None:
 
 def _on_cpus(build: Callable[[Sequence[Sequence[tf.Tensor]], Place], Sequence[Sequence[tf.Tensor]]]) -> None:
     """Runs what should be the means of three towers, several times, since a deadlock need not show at once."""
-    place, generator = Place(("/cpu:0", "/cpu:1", "/cpu:2"), device_plan.HOST), np.random.default_rng(2)
+    place, generator = Place(("/cpu:0", "/cpu:1", "/cpu:2"), HOST), np.random.default_rng(2)
     values = [[generator.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in place.towers]
     session_config = device_plan.session_config(Devices(num_devices=3))
     session_config.operation_timeout_in_ms = 60_000

@@ -12,25 +12,25 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
-from benchmarks.data.sources.storage import Address, StorageError, place
+from benchmarks.data.sources.storage import Address, StorageError, path_of
 from benchmarks.errors import DataError, ExitStatus, UsageError
 
 
 @pytest.fixture
 def directory() -> Path:
     """A directory that is not there yet."""
-    return place(f"ram://{uuid.uuid4()}/data")
+    return path_of(f"ram://{uuid.uuid4()}/data")
 
 
 def test_names_are_those_of_the_storage() -> None:
-    path = place("gs://bucket/a/b.c")
+    path = path_of("gs://bucket/a/b.c")
     assert isinstance(path, Address)
     assert str(path / "d") == f"{path}/d" == "gs://bucket/a/b.c/d"
     assert str(path.with_name("e")) == str(path.parent / "e") == "gs://bucket/a/e"
     assert (path.name, path.stem, str(path.with_suffix(""))) == ("b.c", "b", "gs://bucket/a/b")
     assert str(path.parent.parent.parent) == str(path.absolute().parent.parent) == "gs://bucket"
-    assert path == place(path) == Address("gs://bucket/a/b.c") and isinstance(place(path), Address)
-    assert str(place("a:b//c")) == "a:b/c" and not isinstance(place("a:b//c"), Address)
+    assert path == path_of(path) == Address("gs://bucket/a/b.c") and isinstance(path_of(path), Address)
+    assert str(path_of("a:b//c")) == "a:b/c" and not isinstance(path_of("a:b//c"), Address)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_storage_that_does_not_answer_is_not_taken_for_one_without_the_file(
 
 def test_a_scheme_without_file_system_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^nowhere://\.\.\.: TensorFlow .* only for .*ram://"):
-        place("nowhere://bucket/x").exists()
+        path_of("nowhere://bucket/x").exists()
 
 
 def test_a_data_set_is_the_same_as_on_this_host(fake_imagenet: Path, directory: Path) -> None:
