@@ -26,7 +26,6 @@ from benchmarks.measure.display import FIRST_STEP, Display
 from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.telemetry import prepared_telemetry
 from benchmarks.measure.timing import Phase, Taken
-from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training.objectives import in_top
 from benchmarks.training.placement_table import placement_table
 from models import specs
@@ -237,7 +236,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
             session.run([variable.initializer for variable in weights], feed_dict=values)
             with prepared_telemetry(config.devices, config.place) as log.telemetry:
                 log.observe(startup_seconds=log.started("variables"))
-                limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+                limit_seconds = config.processes.preparation_seconds
                 result = _measured(evaluator, session, log, display, team, limit_seconds)
     team.expect_nothing()
     log.observe(evaluations=[{"step": earlier.steps, "epochs": earlier.epochs, **result}])

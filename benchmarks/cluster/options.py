@@ -31,6 +31,11 @@ class Processes:
     step_timeout_seconds: float = option("how long a step may take", default=600.0, in_key=False, above=0)
 
     @property
+    def leads(self) -> bool:
+        """Whether this process saves the record: it is alone, or the leader of its cluster."""
+        return self.cluster is None or self.cluster.own == self.cluster.leader
+
+    @property
     def preparation_seconds(self) -> float:
         """How long building a graph may take, and the first step."""
         return PREPARATION_FACTOR * self.step_timeout_seconds

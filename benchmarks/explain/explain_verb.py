@@ -175,7 +175,7 @@ def show_placement(config: Config) -> None:
             cluster_run.carry_out_task(config, cluster, log, Display(), watchdog)
         else:
             train.carry_out(config, log, Display(), Alone(watchdog))
-    if cluster is None or cluster.own == cluster.leader:
+    if config.processes.leads:
         placement = log.placement_of_all()
         if config.output.output_format == "json":
             say(json.dumps(placement))

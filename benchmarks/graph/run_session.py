@@ -18,7 +18,6 @@ from benchmarks.graph.stepper import Stepper
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import require_finite
-from benchmarks.process.deadlines import PREPARATION_FACTOR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +49,6 @@ class RunSession:
         return self.epochs.steps_before + sum(self.plan)
 
     @property
-    def patience_seconds(self) -> float:
-        """How long a step may take that is not measured."""
-        return PREPARATION_FACTOR * self.config.processes.step_timeout_seconds
-
-    @property
     def directory(self) -> Path:
         """The directory of what this process writes during the run, which is no other process' directory."""
         directory = path_of(self.config.checkpoints.train_dir or self.config.output.output_dir)
@@ -69,7 +63,7 @@ class RunSession:
         """Takes the step with a number, and returns the values of `more`; see `Stepper.take_with`."""
         assert self.stepper.take_with is not None, "the configuration refuses asynchronous towers"
         log = self.log
-        self.team.expect("A step with a summary or a profile", self.patience_seconds)
+        self.team.expect("A step with a summary or a profile", self.config.processes.preparation_seconds)
         taken, values = self.stepper.take_with(more, metadata)
         self.team.expect_nothing()
         log.unmeasured.add(taken)

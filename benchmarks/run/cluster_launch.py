@@ -34,7 +34,7 @@ from benchmarks.machine.provenance import of_this_run
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store, save
-from benchmarks.run.run_record import record_without_run
+from benchmarks.run.run_record import base_record
 from benchmarks.trackers import handover
 from results.record import Record, Status, recorded_command
 from results.text import counted, one_line
@@ -123,7 +123,7 @@ def launch_cluster(
                 reason = f"The leader of the cluster, {started.leader}, left no record."
                 if outcome.failures:
                     reason += f" {'; '.join(outcome.failures)}."
-                save(store, record_without_run(config, provenance, Status.CRASH, reason))
+                save(store, base_record(config, provenance, Status.CRASH, reason))
                 status = status or ExitStatus.CLUSTER
         if status not in _OF_LOST_TASKS or len(attempts.failures) == config.checkpoints.max_restarts:
             return status

@@ -19,7 +19,6 @@ from benchmarks.measure.display import FIRST_STEP, Display
 from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.telemetry import prepared_telemetry
 from benchmarks.measure.timing import Phase, Taken, run_phase
-from benchmarks.process.deadlines import PREPARATION_FACTOR
 
 
 def measure(
@@ -42,7 +41,7 @@ def measure(
         deadline = math.inf if processes.cluster else until  # workers agree on a number of steps instead
 
         def take_steps(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
-            limit_seconds = processes.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
+            limit_seconds = processes.preparation_seconds if phase is log.first else processes.step_timeout_seconds
 
             def take() -> Taken:
                 team.expect(f"A step ({name})", limit_seconds)

@@ -30,7 +30,6 @@ from benchmarks.measure import injected_delay
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Numbers, Taken, timed
-from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.run import loop
 from benchmarks.training import objectives
 from benchmarks.training.loss_scale import all_finite
@@ -59,7 +58,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
         BenchError: as `benchmarks.run.train.carry_out`.
     """
     workload, training, variables = config.workload, config.training, config.variables
-    limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
+    limit_seconds = config.processes.preparation_seconds
     team.expect("Building the model", limit_seconds)
     display.phase("building the model", None)
     devices = run_graph.plan_devices(config, eager=True)

@@ -68,7 +68,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
     )
     conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
     return replace(
-        record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
+        base_record(config, provenance, status, str(error or ""), data_set=log.data_set),
         environment={
             **provenance.environment,
             **injected_delay.environment(),
@@ -106,7 +106,7 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
             by = signal_in_words(death.signal)
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
-    record = record_without_run(config, provenance, status, reason)
+    record = base_record(config, provenance, status, reason)
     try:
         save(open_store(config.output.output_dir), record)
     except Exception as error:
@@ -115,10 +115,10 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
     warn(reason)  # last, since a reader of stderr may have paused
 
 
-def record_without_run(
+def base_record(
     config: Config, provenance: Provenance, status: Status, reason: str, *, data_set: str | None = None
 ) -> Record:
-    """Returns the record of a run that measured nothing, such as one whose process was killed."""
+    """Returns the record of a run without what it measured, such as of one whose process was killed."""
     read = {"data_set": data_set} if data_set else {}
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),

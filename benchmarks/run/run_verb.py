@@ -39,8 +39,7 @@ def run_benchmark(given: Parsed, command: Sequence[str]) -> ExitStatus:
     resolved = resolve(count_gpus)
     require("tensorflow")  # a run would take its absence for a crash
     starts_tasks = launch_plan.is_asked_for(values)
-    leads = resolved.processes.cluster is None or resolved.processes.cluster.own == resolved.processes.cluster.leader
-    if starts_tasks or leads:  # who leads sends the record
+    if starts_tasks or resolved.processes.leads:  # the leader sends the record
         tracker_list.require(resolved.output.trackers)
     if starts_tasks:
         return cluster_launch.launch_cluster(resolved, values, command, count_gpus, saves_record=True)

@@ -170,8 +170,7 @@ class _Run:
 
     def save(self, error: BenchError | None) -> None:
         """Saves the record if this process is the only one or the leader."""
-        cluster = self.config.processes.cluster
-        if self.store is None or (cluster and cluster.own != cluster.leader):
+        if self.store is None or not self.config.processes.leads:
             self.dismiss()  # the sentinel would hang on the directory that this process could not open
             return
         record = run_record.record_of(self.config, self.provenance, self.log, error)

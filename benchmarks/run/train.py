@@ -30,7 +30,7 @@ from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.process import apart
-from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.run import loop, reference_loops
 from benchmarks.tracing import graph_files, profiles, traced_steps
 from benchmarks.training import pipeline
@@ -65,14 +65,13 @@ def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None
 
 def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """Trains, or infers: builds the graph, takes its steps in a session, and looks at what they have left."""
-    patience_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
     saved_in = None if config.workload.forward_only else config.checkpoints.train_dir
     graph_files.require_files(config, saves=bool(saved_in), leads=team.is_leader)
     devices = run_graph.plan_devices(config)
     with resuming.only_training(saved_in, team), tf.Graph().as_default() as graph, tf.device(team.device or None):
         # Build the graph.
         earlier = resuming.find_earlier(config, team, display)
-        team.expect("Building the graph", patience_seconds)
+        team.expect("Building the graph", config.processes.preparation_seconds)
         display.phase("building the graph", None)
         drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
         built = run_graph.build(config, devices, drawn)
@@ -113,7 +112,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 callbacks.after_run()
 
                 # Check the variables, and trace steps.
-                team.expect("Checking the variables after the run", patience_seconds)
+                team.expect("Checking the variables after the run", config.processes.preparation_seconds)
                 _check_variables(run)
                 traced_steps.trace(run)
     team.expect_nothing()
@@ -185,7 +184,7 @@ def _initialize(
 ) -> None:
     def shared_is_there() -> None:
         team.meet("initialised their variables")
-        team.expect("Preparing the first step", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
+        team.expect("Preparing the first step", config.processes.preparation_seconds)
 
     built.step.initialize(
         session,
@@ -239,7 +238,8 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) ->
     log.observe(peak_host_memory_bytes=largest_resident_bytes())
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
-    limit_seconds = (2 * PREPARATION_FACTOR + before + measured) * config.processes.step_timeout_seconds
+    processes = config.processes
+    limit_seconds = 2 * processes.preparation_seconds + (before + measured) * processes.step_timeout_seconds
     team.expect("Training again in fp32", limit_seconds)
     in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
     plain = dataclasses.replace(config, computing=in_fp32)
@@ -262,8 +262,7 @@ def _losses(config: Config, count: int) -> list[float]:
         BenchError: it failed.
     """
     device_plan.set_arithmetic(config.runtime)
-    limit_seconds = PREPARATION_FACTOR * config.processes.step_timeout_seconds
-    options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * limit_seconds))
+    options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * config.processes.preparation_seconds))
     try:
         with tf.Graph().as_default():
             built = run_graph.build(config, run_graph.plan_devices(config))

@@ -27,7 +27,7 @@ from benchmarks.outside_text import whole_number
 from benchmarks.process import sentinel, subprocesses
 from benchmarks.process.signals import signal_in_words
 from benchmarks.record_files import open_store, save
-from benchmarks.run.run_record import out_of_memory, record_without_run
+from benchmarks.run.run_record import base_record, out_of_memory
 from benchmarks.sweep.grid import Cell
 from results.loading import load
 from results.measurement import Derived, Measurement
@@ -177,7 +177,7 @@ class CellRunner:
         if cell.config is None or not cell.config.devices.on_gpu:  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         if cell.config:
-            return replace(record_without_run(cell.config, provenance, status, reason), warnings=[])
+            return replace(base_record(cell.config, provenance, status, reason), warnings=[])
         return Record(
             identity=provenance.identity(given(cell)),
             config=given(cell),
