@@ -51,7 +51,6 @@ NEEDS_NO_TENSORFLOW = (
     "benchmarks.library",
     "benchmarks.measure",
     "benchmarks.process",
-    "benchmarks.measure.display",
     "benchmarks.run.runner",
     "benchmarks.machine",
     "benchmarks.cluster.cluster_spec",
@@ -155,9 +154,12 @@ def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: b
     assert _runs_up(tuple(importing.split(".")), tuple(imported.split("."))) == wrong
 
 
-def test_every_room_stands_in_the_stack_and_is_small() -> None:
+def test_every_room_stands_in_the_stack_and_on_its_page_and_is_small() -> None:
     entries = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.stem != "__pycache__"}
     assert entries == set(LEVEL) - {"options", "verb"}
+    page = (ROOT / "docs" / "background" / "architecture.md").read_text()
+    drawn = [set(line.split("   ")[0].split()) for line in re.findall(r"^[a-z].*", page.split("```")[5], re.MULTILINE)]
+    assert drawn == [rooms for rooms in reversed(STACK[:-1]) if rooms not in ({"options"}, {"verb"})]
     for room in {path.parent for path in _sources()} - {ROOT, ROOT / "models"}:  # one file per family of models
         files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
         assert len(files) <= MOST_FILES_IN_A_ROOM, f"{room}: {files}"
@@ -165,7 +167,7 @@ def test_every_room_stands_in_the_stack_and_is_small() -> None:
 
 def test_below_a_run_functions_take_values_not_the_whole_configuration() -> None:
     for path in _sources():
-        room = path.relative_to(ROOT).parts[1] if path.is_relative_to(ROOT / "benchmarks") else ""
+        room = path.relative_to(ROOT).with_suffix("").parts[1] if path.is_relative_to(ROOT / "benchmarks") else ""
         if LEVEL.get(room, LEVEL["graph"]) >= LEVEL["graph"] or room == "config" or path.stem.endswith("_verb"):
             continue
         for node in ast.walk(_tree(path)):

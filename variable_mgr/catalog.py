@@ -25,7 +25,8 @@ class Entry:
 
     Attributes:
         module: in `variable_mgr.managers`.
-        maker: a class or function of the module, called as `maker(place, shared_devices, modifiers)`.
+        maker: a class or function of the module, called as `maker(place, shared_devices, modifiers)`,
+            with the `default_reduction` if the modifiers name none.
         meaning: what it does, for a person.
         processes: where it works.
         modifiers: the fields of `variable_mgr.modifiers.Modifiers` that it supports.
@@ -55,6 +56,19 @@ class Entry:
         collects = self.reductions and (in_cluster or self.exchanges_gradients)
         return "all_reduce_spec" in self.modifiers and not collects
 
+    def default_reduction(self, *, in_cluster: bool, on_host: bool) -> str | None:
+        """Returns the reduction without `all_reduce_spec`; None if that cannot be set.
+
+        Args:
+            in_cluster: there are several processes.
+            on_host: shared variables are on the host, where copies are then averaged, too.
+        """
+        if "all_reduce_spec" not in self.modifiers:
+            return None
+        if self.copies_by_default(in_cluster=in_cluster):
+            return "pscpu" if on_host else "psgpu"
+        return "collective"
+
 
 _COMPACT = "compact_gradient_transfer"
 _COLLECTIVES = ("collective", "nccl")
@@ -63,7 +77,7 @@ _AROUND_A_REDUCTION = ("relaxed_consistency", "gradient_repacking", "agg_small_g
 MANAGERS = {
     "collective_all_reduce": Entry(
         "replicated",
-        "collective",
+        "all_reducing",
         "as replicated, with TensorFlow's own collectives",
         Processes.ONE | Processes.PEERS,
         (*_AROUND_A_REDUCTION, "all_reduce_spec", "fc_model_parallel"),

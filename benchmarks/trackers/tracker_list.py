@@ -24,7 +24,8 @@ class Kind:
         flag: the flag that names where, and its field in `Targets`.
         title: its name in sentences.
         package: what is imported, and the extra that installs it. `send(run, target)` of the module `to_PACKAGE` sends
-            a `TrackedRun` in place of the one with the same id if there is one, and returns where it can be seen.
+            a `TrackedRun` and returns where it can be seen. A complete run of the same id is replaced or stays; a
+            partial one is replaced.
         help: of the flag.
         path: what kind of path the flag's value is.
         variables: of the environment of the process that sends, unless they are set.

@@ -129,4 +129,4 @@ _SENT = {"independent": 0, "collective_all_reduce": 0, "replicated": 354, "local
 def test_tensorflow_places_a_graph_strictly_and_sends_no_more(
     worker: gpu_worker.GpuWorker, words: list[str], sent: int
 ) -> None:
-    assert worker.place(gpu_graphs.build("--model=resnet20", "--num_gpus=4", *words)).data == sent
+    assert worker.place(gpu_graphs.build("--model=resnet20", "--num_gpus=4", *words)) == sent
