@@ -21,7 +21,7 @@ from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
-from benchmarks.microbench.allreduce_report import Message, Report, of_size
+from benchmarks.microbench.allreduce_report import Message, ReductionReport, of_size
 from benchmarks.option import Flag, Groups, only
 from benchmarks.outside_text import whole_number
 from benchmarks.process.deadlines import Deadlines, recorded
@@ -139,7 +139,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     from benchmarks.devices import device_plan
     from benchmarks.microbench import allreduce
 
-    report = Report(
+    report = ReductionReport(
         store,
         provenance,
         {

@@ -21,7 +21,7 @@ from benchmarks.errors import ExitStatus, OverdueError, UsageError
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import allreduce, allreduce_verb
-from benchmarks.microbench.allreduce_report import Message, Report, Timing, of_size, winner
+from benchmarks.microbench.allreduce_report import Message, ReductionReport, Timing, of_size, winner
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Status
@@ -284,9 +284,9 @@ def test_rows_and_records(
     assert all(float(row["busbw_gb_per_sec"]) > 0 and row["images_per_sec"] == "" for row in rows)
 
 
-def _report(directory: Path, *arguments: str) -> Report:
+def _report(directory: Path, *arguments: str) -> ReductionReport:
     chosen = _resolve("--device=cpu", "--num_gpus=2", f"--output_dir={directory}", *arguments).chosen
-    return Report(
+    return ReductionReport(
         Store(directory),
         of_this_run([], on_gpus=False),
         {2: "two devices"},
