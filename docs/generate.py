@@ -48,7 +48,7 @@ from variable_mgr import catalog, modifiers
 from variable_mgr.catalog import WorksIn
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ from benchmarks.option import option
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, WorksIn
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 # Under NCCL by default: ResNet-50 then has 24 collectives per tower instead of 161, which follow each other.
 NCCL_GROUPED_BYTES = 4 * 2**20

@@ -30,7 +30,7 @@ from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.reductions.all_reduce_spec import UNITS
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.training import computing
 from benchmarks.training.computing import AS_MATMUL, PRECISIONS, as_matmul_of
 from models import specs
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 Texts = Mapping[str, str]
 

@@ -14,7 +14,7 @@ from variable_mgr.catalog import IN_GRAPH, IN_ONE_PROCESS, MANAGERS, WorksIn
 from variable_mgr.expected import SGD, WITH_MOMENTUM, Rule
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 # Wrappers of a reduction, by the name that the table shows.
 TRANSFERS: dict[str, dict[str, Any]] = {

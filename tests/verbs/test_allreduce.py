@@ -30,7 +30,7 @@ from tests.support.commands import Finished
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
 from variable_mgr.reductions import all_reduce_spec, wrappers
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 from variable_mgr.reductions.all_reduce import NoExchange, Reduction, TowerTensors
 from variable_mgr.reductions.all_reduce_spec import fastest_spec
 

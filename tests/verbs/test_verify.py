@@ -18,7 +18,7 @@ from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
 from variable_mgr.managers.replicated import Replicated
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 
 
 def test_everything_that_is_registered_is_a_case() -> None:

@@ -13,7 +13,7 @@ from tests.benchmarks.run import gpu_graphs, gpu_worker
 from tests.support.models import representatives
 from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_ONE_PROCESS
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 pytestmark = pytest.mark.xdist_group("gpu_graphs")
 

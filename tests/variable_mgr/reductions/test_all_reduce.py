@@ -19,7 +19,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases
 from variable_mgr.place import Place, Turn, group_small
 from variable_mgr.reductions import all_reduce_spec, wrappers
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)
