@@ -281,8 +281,7 @@ def test_every_way_to_set_an_environment_variable_is_found(source: str) -> None:
     assert _environment_writes(ast.parse("a = os.environ['A']; b = {**os.environ}; c = os.environ.get('A')")) == []
 
 
-def test_only_one_module_sets_environment_variables() -> None:
-    # What a user's model has set is restored.
-    sources = (path for path in _sources() if path.name != "outside_code.py")
+def test_one_module_sets_environment_variables_and_one_restores_them() -> None:
+    sources = (path for path in _sources() if path.name != "outside_code.py")  # restores what a user's model has set
     setting = {path.name: writes for path in sources if (writes := _environment_writes(_tree(path)))}
     assert list(setting) == ["tensorflow_setup.py"], setting
