@@ -130,7 +130,7 @@ faults: install-test
 acceptance: install-test
 	$(PYTEST) -m row
 
-# What is done first on a GPU, in half an hour; everything is written into OUT (tests/README.md).
+# What is done first on a GPU, in half an hour; everything is written into OUT (docstring of tools/gpu_first.py).
 OUT ?= out/gpu
 override export OUT := $(value OUT)
 gpu-first: install-test

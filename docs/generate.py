@@ -45,10 +45,10 @@ from results.record_parts import PARTS
 from results.report import headline
 from tools.peers import comparison as peers
 from variable_mgr import catalog, modifiers
-from variable_mgr.catalog import Processes
+from variable_mgr.catalog import WorksIn
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -313,11 +313,11 @@ def _rules() -> str:
 
 
 _PROCESSES = {
-    Processes.ONE: "one process",
-    Processes.PEERS: "workers",
-    Processes.SERVERS: "workers and parameter servers",
-    Processes.ONE_CLIENT: "workers that one client drives",
-    Processes.SERVERS | Processes.ONE_CLIENT: "parameter servers, and workers that one client drives",
+    WorksIn.ONE: "one process",
+    WorksIn.PEERS: "workers",
+    WorksIn.SERVERS: "workers and parameter servers",
+    WorksIn.ONE_CLIENT: "workers that one client drives",
+    WorksIn.SERVERS | WorksIn.ONE_CLIENT: "parameter servers, and workers that one client drives",
 }
 
 

@@ -105,10 +105,10 @@ def _marks_of(path: Path) -> Iterator[Mark]:
                 yield Mark(name, arguments, f"{path.relative_to(ROOT)}::{node.name}")
 
 
-def documents() -> list[Mapping[str, Any]]:
-    """Returns the documents that asked for the suite: each has a title and rows."""
-    found: list[Mapping[str, Any]] = tomllib.loads(_ROWS.read_text(encoding="utf-8"))["document"]
-    return found
+def subjects() -> list[Mapping[str, Any]]:
+    """Returns what a user can do, by subject: each has a title and rows."""
+    listed: list[Mapping[str, Any]] = tomllib.loads(_ROWS.read_text(encoding="utf-8"))["subject"]
+    return listed
 
 
 def faults_page() -> str:
@@ -122,18 +122,18 @@ def faults_page() -> str:
 
 
 def acceptance_page() -> str:
-    """Returns a table for each document: what a user can do, a command that shows it, and the tests that hold it."""
+    """Returns a table for each subject: what a user can do, a command that shows it, and the tests that hold it."""
     parts = []
-    for document in documents():
+    for subject in subjects():
         rows = []
-        for row in document["row"]:
+        for row in subject["row"]:
             tests = ", ".join(
                 f"`{mark.test}`" for mark in marks() if mark.name == "row" and row["id"] in mark.arguments
             )
             can = row["can"] + (f" ({row['rest']})" if "rest" in row else "")
             rows.append(f"| {row['id']} {row['subject']} | {can} | `{row['command']}` | {tests} |")
         header = _header("row", "a user can", "command", "tests")
-        parts += [f"## {document['title']}", "\n".join([header, *rows])]
+        parts += [f"## {subject['title']}", "\n".join([header, *rows])]
     return "\n\n".join(parts)
 
 

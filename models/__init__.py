@@ -1,4 +1,4 @@
-"""Keras models and their published figures. No module here handles devices, variable managers or timing.
+"""Keras models and their published figures. Knows nothing of variable managers or timing.
 
 `models.specs` imports without TensorFlow; `models.building` builds a model and calls it as a pure function.
 """

@@ -27,10 +27,10 @@ def build_v3(images: Tensor, layers: Layers, num_classes: int) -> Tensor:
     x = layers.pool(x, "max", 3, 2, name="stem_pool2")
     for number, pool_filters in enumerate((32, 64, 64), start=1):
         x = _block35(x, layers, pool_filters, name=f"mixed35_{number}")
-    x = _reduce35(x, layers, (64, 96, 96), name="reduce35")
+    x = _reduce35(x, layers, (64, 96, 96))
     for number, filters in enumerate((128, 160, 160, 192), start=1):
         x = _block17(x, layers, filters, name=f"mixed17_{number}")
-    x = _reduce17(x, layers, (192, 320), (192, 192, 192, 192), name="reduce17")
+    x = _reduce17(x, layers, (192, 320), (192, 192, 192, 192))
     for number in (1, 2):
         x = _block8(x, layers, name=f"mixed8_{number}")
     return layers.classifier(layers.global_average(x), num_classes)
@@ -42,10 +42,10 @@ def build_v4(images: Tensor, layers: Layers, num_classes: int) -> Tensor:
     x = _stem_v4(images, layers)
     for number in range(1, 5):
         x = _block35_v4(x, layers, name=f"mixed35_{number}")
-    x = _reduce35(x, layers, (192, 224, 256), name="reduce35")
+    x = _reduce35(x, layers, (192, 224, 256))
     for number in range(1, 8):
         x = _block17_v4(x, layers, name=f"mixed17_{number}")
-    x = _reduce17(x, layers, (192, 192), (256, 256, 320, 320), name="reduce17")
+    x = _reduce17(x, layers, (192, 192), (256, 256, 320, 320))
     for number in range(1, 4):
         x = _block8_v4(x, layers, name=f"mixed8_{number}")
     x = layers.dropout(layers.global_average(x), 0.2, name="dropout")
@@ -72,13 +72,13 @@ def _block35(x: Tensor, layers: Layers, pool_filters: int, *, name: str) -> Tens
     return layers.concat([b1, b5, b3, _pool_project(x, layers, pool_filters, name=name)], name=name)
 
 
-def _reduce35(x: Tensor, layers: Layers, double_filters: tuple[int, int, int], *, name: str) -> Tensor:
+def _reduce35(x: Tensor, layers: Layers, double_filters: tuple[int, int, int]) -> Tensor:
     """35x35 to 17x17: figure 10; v4: figure 7 of its paper."""
     reduced, wide, last = double_filters
-    b3 = layers.conv_bn(x, 384, 3, stride=2, padding="valid", name=f"{name}_3x3")
-    double = _chain(x, layers, name, (reduced, 1, "double_reduce"), (wide, 3, "double_a"))
-    double = layers.conv_bn(double, last, 3, stride=2, padding="valid", name=f"{name}_double_b")
-    return layers.concat([b3, double, layers.pool(x, "max", 3, 2, name=f"{name}_pool")], name=name)
+    b3 = layers.conv_bn(x, 384, 3, stride=2, padding="valid", name="reduce35_3x3")
+    double = _chain(x, layers, "reduce35", (reduced, 1, "double_reduce"), (wide, 3, "double_a"))
+    double = layers.conv_bn(double, last, 3, stride=2, padding="valid", name="reduce35_double_b")
+    return layers.concat([b3, double, layers.pool(x, "max", 3, 2, name="reduce35_pool")], name="reduce35")
 
 
 def _block17(x: Tensor, layers: Layers, filters: int, *, name: str) -> Tensor:
@@ -91,16 +91,14 @@ def _block17(x: Tensor, layers: Layers, filters: int, *, name: str) -> Tensor:
     return layers.concat([b1, b7, double, _pool_project(x, layers, 192, name=name)], name=name)
 
 
-def _reduce17(
-    x: Tensor, layers: Layers, filters3: tuple[int, int], filters7: tuple[int, int, int, int], *, name: str
-) -> Tensor:
+def _reduce17(x: Tensor, layers: Layers, filters3: tuple[int, int], filters7: tuple[int, int, int, int]) -> Tensor:
     """17x17 to 8x8; v4: figure 8 of its paper."""
-    b3 = _chain(x, layers, name, (filters3[0], 1, "3x3_reduce"))
-    b3 = layers.conv_bn(b3, filters3[1], 3, stride=2, padding="valid", name=f"{name}_3x3")
+    b3 = _chain(x, layers, "reduce17", (filters3[0], 1, "3x3_reduce"))
+    b3 = layers.conv_bn(b3, filters3[1], 3, stride=2, padding="valid", name="reduce17_3x3")
     reduced, across, down, last = filters7
-    b7 = _chain(x, layers, name, (reduced, 1, "7x7_reduce"), (across, (1, 7), "7x7_a"), (down, (7, 1), "7x7_b"))
-    b7 = layers.conv_bn(b7, last, 3, stride=2, padding="valid", name=f"{name}_7x7_3x3")
-    return layers.concat([b3, b7, layers.pool(x, "max", 3, 2, name=f"{name}_pool")], name=name)
+    b7 = _chain(x, layers, "reduce17", (reduced, 1, "7x7_reduce"), (across, (1, 7), "7x7_a"), (down, (7, 1), "7x7_b"))
+    b7 = layers.conv_bn(b7, last, 3, stride=2, padding="valid", name="reduce17_7x7_3x3")
+    return layers.concat([b3, b7, layers.pool(x, "max", 3, 2, name="reduce17_pool")], name="reduce17")
 
 
 def _block8(x: Tensor, layers: Layers, *, name: str) -> Tensor:

@@ -224,9 +224,9 @@ class Layers:
             x = keras.layers.Permute((2, 3, 1), name=f"{name}_permute")(x)
         return keras.layers.Reshape((-1, width), name=f"{name}_reshape")(x)
 
-    def with_positions(self, x: Tensor, *, name: str) -> Tensor:
+    def with_positions(self, x: Tensor) -> Tensor:
         """A learned class token before the tokens, [batch, tokens, width], and a learned position added to each."""
-        return ClassTokenAndPositions(name=name)(x)
+        return ClassTokenAndPositions(name="embedding")(x)
 
     def first_token(self, x: Tensor) -> Tensor:
         """The first token of each image: [batch, width]."""
@@ -251,7 +251,7 @@ class Layers:
 
     def dense(self, x: Tensor, units: int, *, name: str) -> Tensor:
         """Dense layer with ReLU."""
-        return keras.layers.Dense(units, activation="relu", kernel_initializer=self._initializer(), name=name)(x)
+        return self.linear(x, units, activation="relu", name=name)
 
     def dropout(self, x: Tensor, rate: float = 0.5, *, name: str) -> Tensor:
         """Drops this share of the units in training."""

@@ -110,17 +110,6 @@ class SplitModel:
         return frozenset(name for layer in self.tail for name in layer.weights)
 
 
-def why_not(model: SplitModel, towers: int) -> str | None:
-    """Returns a sentence if the dense layers cannot be divided over that many towers, else None."""
-    narrow = [layer for layer in model.tail if layer.weights and layer.outputs < towers]
-    if not narrow:
-        return None
-    return (
-        f"--fc_model_parallel: {narrow[0].keras_layer.name} has {narrow[0].outputs} column(s), fewer than the {towers} "
-        "towers: drop the flag, or use fewer devices."
-    )
-
-
 def split(model: Model) -> SplitModel:
     """Cuts a model before its final dense layers and the dropout between them.
 

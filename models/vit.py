@@ -21,7 +21,7 @@ def build(
 ) -> Tensor:
     """Returns logits; a patch has `patch` pixels squared, a token `width` numbers, a perceptron `mlp` hidden units."""
     layers = layers.styled(_STYLE)
-    x = layers.with_positions(layers.patches(images, width, patch, name="patches"), name="embedding")
+    x = layers.with_positions(layers.patches(images, width, patch, name="patches"))
     x = layers.dropout(x, _DROPOUT, name="embedding_dropout")
     for number in range(1, blocks + 1):
         x = _block(x, layers, heads, mlp, f"block{number}")

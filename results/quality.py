@@ -35,7 +35,8 @@ class Conditions:
         input_options: as of `results.input_bottleneck.advice`.
         wanted_accuracy: the top-1 accuracy at which training was to end.
         evaluates_only: the number of images decides on the number of steps.
-        steps_per_round: of so many steps, one does more than the others.
+        steps_per_round: under local SGD, the steps from one averaging of the weights to the next; the averaging step
+            takes longer.
     """
 
     load_per_core: float | None
@@ -78,6 +79,11 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
         *_of_steps(measurement, derived, conditions),
         *_of_evaluations(measurement, conditions.wanted_accuracy),
     ]
+
+
+def restart_warning(restarts: int) -> str:
+    """Returns the warning about a run whose cluster was started again so often."""
+    return f"The cluster was started again {counted(restarts, 'time')}; only steps after that are measured."
 
 
 def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[str]:

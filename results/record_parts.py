@@ -1,4 +1,7 @@
-"""What views read of the parts of a record that may hold anything else, too; other values there are refused."""
+"""The fields of `config`, `environment`, `model` and `placement` that views read, with their types.
+
+Other fields may hold anything. A wrong type in these refuses the record.
+"""
 
 from __future__ import annotations
 

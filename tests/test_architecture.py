@@ -51,7 +51,6 @@ NEEDS_NO_TENSORFLOW = (
     "benchmarks.library",
     "benchmarks.measure",
     "benchmarks.process",
-    "benchmarks.measure.display",
     "benchmarks.run.runner",
     "benchmarks.machine",
     "benchmarks.cluster.cluster_spec",
@@ -60,7 +59,12 @@ NEEDS_NO_TENSORFLOW = (
     "models.specs",
     "results",
     "variable_mgr.catalog",
+    "variable_mgr.expected",
+    "variable_mgr.modifiers",
     "variable_mgr.place",
+    "variable_mgr.reductions.algorithm_catalog",
+    "variable_mgr.reductions.all_reduce_spec",
+    "variable_mgr.transfers",
 )
 MOST_FILES_IN_A_ROOM = 16
 MOST_LINES_IN_A_FILE = 400
@@ -155,9 +159,12 @@ def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: b
     assert _runs_up(tuple(importing.split(".")), tuple(imported.split("."))) == wrong
 
 
-def test_every_room_stands_in_the_stack_and_is_small() -> None:
+def test_every_room_stands_in_the_stack_and_on_its_page_and_is_small() -> None:
     entries = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.stem != "__pycache__"}
     assert entries == set(LEVEL) - {"options", "verb"}
+    page = (ROOT / "docs" / "background" / "architecture.md").read_text()
+    drawn = [set(line.split("   ")[0].split()) for line in re.findall(r"^[a-z].*", page.split("```")[5], re.MULTILINE)]
+    assert drawn == [rooms for rooms in reversed(STACK[:-1]) if rooms not in ({"options"}, {"verb"})]
     for room in {path.parent for path in _sources()} - {ROOT, ROOT / "models"}:  # one file per family of models
         files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
         assert len(files) <= MOST_FILES_IN_A_ROOM, f"{room}: {files}"
@@ -165,7 +172,7 @@ def test_every_room_stands_in_the_stack_and_is_small() -> None:
 
 def test_below_a_run_functions_take_values_not_the_whole_configuration() -> None:
     for path in _sources():
-        room = path.relative_to(ROOT).parts[1] if path.is_relative_to(ROOT / "benchmarks") else ""
+        room = path.relative_to(ROOT).with_suffix("").parts[1] if path.is_relative_to(ROOT / "benchmarks") else ""
         if LEVEL.get(room, LEVEL["graph"]) >= LEVEL["graph"] or room == "config" or path.stem.endswith("_verb"):
             continue
         for node in ast.walk(_tree(path)):
@@ -274,8 +281,7 @@ def test_every_way_to_set_an_environment_variable_is_found(source: str) -> None:
     assert _environment_writes(ast.parse("a = os.environ['A']; b = {**os.environ}; c = os.environ.get('A')")) == []
 
 
-def test_only_one_module_sets_environment_variables() -> None:
-    # What a user's model has set is restored.
-    sources = (path for path in _sources() if path.name != "outside_code.py")
+def test_one_module_sets_environment_variables_and_one_restores_them() -> None:
+    sources = (path for path in _sources() if path.name != "outside_code.py")  # restores what a user's model has set
     setting = {path.name: writes for path in sources if (writes := _environment_writes(_tree(path)))}
     assert list(setting) == ["tensorflow_setup.py"], setting

@@ -321,7 +321,7 @@ def test_every_generated_table_is_on_a_page() -> None:
 
 
 def test_every_promise_and_every_row_is_tested() -> None:
-    rows = [row["id"] for document in promises.documents() for row in document["row"]]
+    rows = [row["id"] for subject in promises.subjects() for row in subject["row"]]
     assert len(set(rows)) == len(rows) == 66
     arguments = {name: [mark.arguments for mark in promises.marks() if mark.name == name] for name in ("fault", "row")}
     assert {promise for promise, _, _ in arguments["fault"]} == set(promises.PROMISES)

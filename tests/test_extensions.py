@@ -175,7 +175,9 @@ def test_a_tracker_is_a_sender_and_its_place_in_the_list(tmp_path: Path) -> None
     sender = "def send(run, target):\n    open(target, 'w').write(run.run_id)\n    return target\n"
     tree.add_file("benchmarks/trackers/to_csv.py", sender)
     listed = "benchmarks/trackers/tracker_list.py"
-    tree.add_line(listed, "KINDS = (", '    Kind("toy_file", "Toy", "csv", "write the id of the run into this file"),')
+    tree.add_line(
+        listed, "TRACKERS = (", '    Tracker("toy_file", "Toy", "csv", "write the id of the run into this file"),'
+    )
     tree.add_line(listed, "    mlflow_uri: str | None = None", "    toy_file: str | None = None")
     assert len(tree.changed) == 2
     record = tree.train(f"--toy_file={tmp_path / 'id'}")

@@ -1,4 +1,5 @@
-"""Where variables live and how gradients travel. Knows nothing of flags, models or timing.
+"""Where variables live and how gradients travel. Knows nothing of models or timing.
 
-`variable_mgr.catalog` and `variable_mgr.place` import without TensorFlow.
+Declares the flags of its modifiers. `catalog`, `modifiers`, `place`, `transfers`, `expected`,
+`reductions.algorithm_catalog` and `reductions.all_reduce_spec` import without TensorFlow.
 """

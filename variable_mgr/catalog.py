@@ -10,7 +10,7 @@ import dataclasses
 import enum
 
 
-class Processes(enum.Flag):
+class WorksIn(enum.Flag):
     """In which processes a manager works."""
 
     ONE = enum.auto()  # a single process
@@ -25,7 +25,8 @@ class Entry:
 
     Attributes:
         module: in `variable_mgr.managers`.
-        maker: a class or function of the module, called as `maker(place, shared_devices, modifiers)`.
+        maker: a class or function of the module, called as `maker(place, shared_devices, modifiers)`,
+            with the `default_reduction` if the modifiers name none.
         meaning: what it does, for a person.
         processes: where it works.
         modifiers: the fields of `variable_mgr.modifiers.Modifiers` that it supports.
@@ -37,7 +38,7 @@ class Entry:
     module: str
     maker: str
     meaning: str
-    processes: Processes = Processes.ONE
+    processes: WorksIn = WorksIn.ONE
     modifiers: tuple[str, ...] = ()
     exchanges_gradients: bool = True
     one_copy: bool = False
@@ -46,14 +47,27 @@ class Entry:
     @property
     def smallest_cluster(self) -> str | None:
         """Returns the smallest cluster it works in, as of `--local_cluster`; None if it works in one process."""
-        if Processes.ONE in self.processes:
+        if WorksIn.ONE in self.processes:
             return None
-        return "ps:1,worker:2" if Processes.SERVERS in self.processes else "worker:2"
+        return "ps:1,worker:2" if WorksIn.SERVERS in self.processes else "worker:2"
 
     def copies_by_default(self, *, in_cluster: bool) -> bool:
         """Returns whether gradients or weights are averaged by copies, unless `all_reduce_spec` is set."""
         collects = self.reductions and (in_cluster or self.exchanges_gradients)
         return "all_reduce_spec" in self.modifiers and not collects
+
+    def default_reduction(self, *, in_cluster: bool, on_host: bool) -> str | None:
+        """Returns the reduction without `all_reduce_spec`; None if that cannot be set.
+
+        Args:
+            in_cluster: there are several processes.
+            on_host: shared variables are on the host, where copies are then averaged, too.
+        """
+        if "all_reduce_spec" not in self.modifiers:
+            return None
+        if self.copies_by_default(in_cluster=in_cluster):
+            return "pscpu" if on_host else "psgpu"
+        return "collective"
 
 
 _COMPACT = "compact_gradient_transfer"
@@ -63,9 +77,9 @@ _AROUND_A_REDUCTION = ("relaxed_consistency", "gradient_repacking", "agg_small_g
 MANAGERS = {
     "collective_all_reduce": Entry(
         "replicated",
-        "collective",
+        "all_reducing",
         "as replicated, with TensorFlow's own collectives",
-        Processes.ONE | Processes.PEERS,
+        WorksIn.ONE | WorksIn.PEERS,
         (*_AROUND_A_REDUCTION, "all_reduce_spec", "fc_model_parallel"),
         reductions=_COLLECTIVES,
     ),
@@ -73,21 +87,21 @@ MANAGERS = {
         "replicated",
         "all_reducing",
         "as replicated, over the towers of all workers, which one client drives",
-        Processes.ONE_CLIENT,
+        WorksIn.ONE_CLIENT,
         (*_AROUND_A_REDUCTION, "all_reduce_spec"),
     ),
     "distributed_replicated": Entry(
         "distributed_replicated",
         "DistributedReplicated",
         "one full copy per tower, and a master copy on parameter servers, in a cluster",
-        Processes.SERVERS,
+        WorksIn.SERVERS,
         (_COMPACT,),
     ),
     "in_graph_parameter_server": Entry(
         "parameter_server",
         "in_graph_parameter_server",
         "as parameter_server in a cluster, but one client drives the towers of all workers",
-        Processes.ONE_CLIENT | Processes.SERVERS,
+        WorksIn.ONE_CLIENT | WorksIn.SERVERS,
         ("asynchronous", "staged_vars", _COMPACT),
         one_copy=True,
     ),
@@ -101,7 +115,7 @@ MANAGERS = {
         "local_sgd",
         "local_sgd",
         "one full copy per tower, which trains alone; every few steps the weights are averaged",
-        Processes.ONE | Processes.PEERS,
+        WorksIn.ONE | WorksIn.PEERS,
         ("local_sgd_steps", "all_reduce_spec"),
         exchanges_gradients=False,
         reductions=_COLLECTIVES,
@@ -110,7 +124,7 @@ MANAGERS = {
         "parameter_server",
         "parameter_server",
         "one shared copy, read by every tower, updated once per step",
-        Processes.ONE | Processes.SERVERS,
+        WorksIn.ONE | WorksIn.SERVERS,
         ("asynchronous", "staged_vars", "fc_model_parallel", _COMPACT),
         one_copy=True,
     ),
@@ -118,13 +132,13 @@ MANAGERS = {
         "replicated",
         "all_reducing",
         "one full copy per tower, every tower applies the same mean gradient",
-        Processes.ONE,
+        WorksIn.ONE,
         (*_AROUND_A_REDUCTION, "all_reduce_spec", "fc_model_parallel"),
     ),
 }
 DEFAULT = "parameter_server"
-IN_ONE_PROCESS = tuple(name for name, entry in MANAGERS.items() if Processes.ONE in entry.processes)
-IN_GRAPH = tuple(name for name, entry in MANAGERS.items() if Processes.ONE_CLIENT in entry.processes)
+IN_ONE_PROCESS = tuple(name for name, entry in MANAGERS.items() if WorksIn.ONE in entry.processes)
+IN_GRAPH = tuple(name for name, entry in MANAGERS.items() if WorksIn.ONE_CLIENT in entry.processes)
 
 # Shorthands of the command line: the manager, and the flag that comes with it.
 SHORTHANDS = {"nccl": ("replicated", "--all_reduce_spec=nccl"), "staged": ("parameter_server", "--staged_vars")}
@@ -144,4 +158,4 @@ def named(name: str | None) -> str:
 def uses_servers(name: str | None) -> bool:
     """Returns whether the manager that `--variable_update` means works with parameter servers."""
     manager = named(name)
-    return manager in MANAGERS and Processes.SERVERS in MANAGERS[manager].processes
+    return manager in MANAGERS and WorksIn.SERVERS in MANAGERS[manager].processes

@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from variable_mgr.catalog import MANAGERS, Processes
+from variable_mgr.catalog import MANAGERS, WorksIn
 from variable_mgr.modifiers import Modifiers
 
 STEPS = 5
@@ -158,7 +158,7 @@ def of_manager(manager: str, modifiers: Modifiers, rule: Rule, towers: int, *, w
     if modifiers.asynchronous:
         return expected_in_turn(towers, rule, workers=workers)
     entry = MANAGERS[manager]
-    has_masters = bool(workers) and Processes.SERVERS in entry.processes
+    has_masters = bool(workers) and WorksIn.SERVERS in entry.processes
     seen_by_each = 1 if entry.one_copy else towers + has_masters
     return expected(
         towers * max(workers, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Collection, Sequence
 
@@ -26,6 +27,10 @@ def make(
     if problem:
         raise ValueError(problem)
     entry = MANAGERS[name]
+    if modifiers.all_reduce_spec is None:
+        on_host = tuple(shared_devices) == (place.host,)
+        spec = entry.default_reduction(in_cluster=place.in_cluster, on_host=on_host)
+        modifiers = dataclasses.replace(modifiers, all_reduce_spec=spec)
     module = importlib.import_module(f"variable_mgr.managers.{entry.module}")
     manager: VariableManager = getattr(module, entry.maker)(place, shared_devices, modifiers)
     return ColumnSharded(manager, place.towers, divided) if modifiers.fc_model_parallel else manager

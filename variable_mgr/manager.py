@@ -214,8 +214,8 @@ class VariableManager(abc.ABC):
     def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns what a step sends: in a cluster between processes, else between devices; unknown unless overridden.
 
-        No tower's device may be the host. Variables that are divided over towers are left out. A forward pass, without
-        `training`, only fetches.
+        The figures are those of towers on devices other than the host. Variables that are divided over towers are left
+        out. A forward pass, without `training`, only fetches.
         """
         return [UNKNOWN]
 

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Literal
 
 from benchmarks.option import option
-from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, Processes
+from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, WorksIn
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 # Under NCCL by default: ResNet-50 then has 24 collectives per tower instead of 161, which follow each other.
 NCCL_GROUPED_BYTES = 4 * 2**20
@@ -160,15 +160,15 @@ def _why_not_here(manager: str, modifiers: Modifiers, place: Place) -> str | Non
                 "--variable_update=replicated, or omit it."
             )
         return None
-    if entry.processes == Processes.ONE:
-        others = (name for name, other in MANAGERS.items() if other.processes & (Processes.PEERS | Processes.SERVERS))
+    if entry.processes == WorksIn.ONE:
+        others = (name for name, other in MANAGERS.items() if other.processes & (WorksIn.PEERS | WorksIn.SERVERS))
         return f"{manager} works in one process only: for several use --variable_update={' or '.join(others)}."
-    if entry.processes & Processes.SERVERS and not place.ps:
+    if entry.processes & WorksIn.SERVERS and not place.ps:
         return (
             f"{manager} keeps variables on parameter servers, and this cluster has none: use "
             "--local_cluster=ps:1,worker:2, or --ps_hosts and --worker_hosts."
         )
-    if not entry.processes & Processes.SERVERS and place.ps:
+    if not entry.processes & WorksIn.SERVERS and place.ps:
         return f"{manager} has no use for parameter servers: omit them from the cluster."
     if modifiers.fc_model_parallel:
         return "--fc_model_parallel divides layers over the towers of one process: omit the cluster, or the flag."

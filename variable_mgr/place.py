@@ -58,7 +58,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What differs between tensors: a number of its own, and the tower that adds it, chosen to balance bytes.
+    """The turn of one tensor in a reduction: its number, unique in the graph, and the tower that adds it up.
 
     `last` is common to the turns of one reduction: by device, the last collective that the next one must follow.
     """

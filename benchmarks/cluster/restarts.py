@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.text import counted
+from results.quality import restart_warning
 
 _VARIABLE = "CNN_BENCH_FAILED_ATTEMPTS"
 
@@ -54,5 +54,4 @@ def warnings() -> list[str]:
     attempts = inherited()
     if attempts is None:
         return []
-    times = counted(len(attempts.failures), "time")
-    return [f"The cluster was started again {times}; only steps after that are measured. {' '.join(attempts.failures)}"]
+    return [" ".join([restart_warning(len(attempts.failures)), *attempts.failures])]

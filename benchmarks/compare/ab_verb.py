@@ -32,7 +32,7 @@ from results.gate.comparison import (
     software_differences,
     software_in_words,
 )
-from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.decision import FEWEST_ROUNDS, NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
 from results.gate.noise import Noise
 from results.gate.rounds import rate
@@ -304,7 +304,7 @@ CALIBRATE_FLAGS: Groups = {
             int,
             "pairs of rounds per configuration",
             default=_CALIBRATION_ROUNDS,
-            at_least=noise.FEWEST_ROUNDS,
+            at_least=FEWEST_ROUNDS,
         ),
         _SUITE,
         _INTERLEAVING,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.config.variable_update import Variables
 from benchmarks.option import Flag, filled, flags_of, option
-from benchmarks.trackers.tracker_list import KINDS, Targets, targets_of
+from benchmarks.trackers.tracker_list import TRACKERS, Targets, targets_of
 from variable_mgr.catalog import IN_GRAPH, MANAGERS
 
 LossType = Literal["base_loss", "total_loss"]
@@ -32,7 +32,7 @@ class Output:
 
 OUTPUT_FLAGS = (
     *flags_of(Output),
-    *(Flag(kind.flag, str, kind.help, path=kind.path) for kind in KINDS),
+    *(Flag(tracker.flag, str, tracker.help, path=tracker.path) for tracker in TRACKERS),
     Flag("print_config", bool, "print the resolved configuration as JSON and stop"),
 )
 

@@ -157,7 +157,7 @@ def _reduction(
     if entry is None or "all_reduce_spec" not in entry.modifiers:
         return requested
     if not entry.reductions:
-        return requested or ("pscpu" if shared_on == "cpu" else "psgpu")
+        return requested or entry.default_reduction(in_cluster=in_cluster, on_host=shared_on == "cpu")
     if entry.copies_by_default(in_cluster=in_cluster):
         return requested
     reduces = not (given["forward_only"] or given["eval"])

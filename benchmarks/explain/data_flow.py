@@ -161,6 +161,7 @@ def _between_devices(
         UsageError: the model's layers cannot be divided, and should be.
     """
     from benchmarks.graph.sent_bytes import manager_on_real_devices, sent_by_divided_layers, sent_in_one_process
+    from benchmarks.training import model_parallel
     from models import parts
 
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
@@ -171,7 +172,7 @@ def _between_devices(
         return total_bytes(sent_in_one_process(devices, chosen, model, batch_per_device))
 
     split = parts.split(model)
-    problem = parts.why_not(split, towers)
+    problem = model_parallel.why_not(split, towers)
     if problem and is_divided:
         raise UsageError(problem)
     sent = sent_in_one_process(devices, variables, model, batch_per_device)

@@ -21,7 +21,7 @@ from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import between_devices, between_processes, sent_in_one_process
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.training import flop_count, objectives, optimizers, pipeline, training_step
+from benchmarks.training import flop_count, model_parallel, objectives, optimizers, pipeline, training_step
 from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.options import Training
@@ -183,7 +183,7 @@ def divided(
     trained: building.Model | parts.SplitModel = model
     if variables.modifiers.fc_model_parallel:
         trained = parts.split(model)
-        if problem := parts.why_not(trained, len(devices.towers)):
+        if problem := model_parallel.why_not(trained, len(devices.towers)):
             raise UsageError(problem)
     return trained, factory.make(
         variables.variable_update,

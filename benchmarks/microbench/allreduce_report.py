@@ -104,7 +104,7 @@ class _Comparison:
     lead: str
 
 
-class Report:
+class ReductionReport:
     """Saves a record and prints a row for each reduction of each message; names the fastest at the end.
 
     `described` has, by the number of devices that reduce together (ascending), those of `devices` that do in words.

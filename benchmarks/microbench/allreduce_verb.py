@@ -21,7 +21,7 @@ from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
-from benchmarks.microbench.allreduce_report import Message, Report, of_size
+from benchmarks.microbench.allreduce_report import Message, ReductionReport, of_size
 from benchmarks.option import Flag, Groups, only
 from benchmarks.outside_text import whole_number
 from benchmarks.process.deadlines import Deadlines, recorded
@@ -30,7 +30,7 @@ from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.reductions.all_reduce_spec import UNITS
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     from benchmarks.devices import device_plan
     from benchmarks.microbench import allreduce
 
-    report = Report(
+    report = ReductionReport(
         store,
         provenance,
         {

@@ -1,4 +1,6 @@
-"""Sets the environment of TensorFlow and imports it. No other module sets environment variables.
+"""Sets the environment of TensorFlow and imports it.
+
+No other module sets environment variables; `models.outside_code` restores what a user's model has set.
 
 Variables that the user has set win, except where this suite cannot work with them.
 """

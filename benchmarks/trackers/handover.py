@@ -20,7 +20,7 @@ from benchmarks.console import progress, warn
 from benchmarks.errors import Terminated, headline
 from benchmarks.process import signals, subprocesses
 from benchmarks.process.subprocesses import RUN_BENCH
-from benchmarks.trackers.tracker_list import Kind, Targets
+from benchmarks.trackers.tracker_list import Targets, Tracker
 from results.masking import without_secrets
 from results.record import Record
 from results.text import counted, one_line
@@ -69,27 +69,27 @@ def send(
     """
     limit_seconds += _MORE_SECONDS * (len(records) - 1)
     all_sent = True
-    for kind, target in targets.named.items():
-        progress.begin(f"sending {counted(len(records), 'record')} to {kind.title}")
+    for tracker, target in targets.named.items():
+        progress.begin(f"sending {counted(len(records), 'record')} to {tracker.title}")
         try:
-            places, why = _sent(records, kind, target, limit_seconds)
+            places, why = _sent(records, tracker, target, limit_seconds)
         except OSError as error:
             places, why = [], error.strerror or str(error)
         finally:
             progress.end()
         if len(places) == len(records):
             where = places[0] if len(records) == 1 else f"{len(records)} runs in {target}"
-            announce(f"{kind.title}, {where}")
+            announce(f"{tracker.title}, {where}")
         else:
             all_sent = False
             missing = "the run was not sent"
             if len(records) > 1:
                 missing = f"{len(records) - len(places)} of {len(records)} runs were not sent"
-            warn(f"{kind.title}: {missing}: {why}. {_later({kind: target}, records, stored_in)}")
+            warn(f"{tracker.title}: {missing}: {why}. {_later({tracker: target}, records, stored_in)}")
     return all_sent
 
 
-def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: float) -> tuple[list[str], str]:
+def _sent(records: Sequence[Record], tracker: Tracker, target: str, limit_seconds: float) -> tuple[list[str], str]:
     """Returns where each record that was sent can be seen, and why the others were not sent.
 
     Raises:
@@ -98,7 +98,7 @@ def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: flo
     path = os.pathsep.join([str(RUN_BENCH.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with contextlib.ExitStack() as stack:
         job, places, messages = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-        lines = [json.dumps({"package": kind.package, "target": target})]
+        lines = [json.dumps({"package": tracker.package, "target": target})]
         lines += [record.cleaned().to_json() for record in records]
         job.write("\n".join(lines).encode())
         job.seek(0)
@@ -109,7 +109,7 @@ def _sent(records: Sequence[Record], kind: Kind, target: str, limit_seconds: flo
             stdout=places,
             stderr=messages,
             first_to_be_killed=True,
-            variables={**{name: os.environ.get(name, value) for name, value in kind.variables}, "PYTHONPATH": path},
+            variables={**{name: os.environ.get(name, value) for name, value in tracker.variables}, "PYTHONPATH": path},
         )
         (ended,) = subprocesses.supervise(command, timeout_seconds=limit_seconds)
         why = f"it took longer than {limit_seconds:g} s"
@@ -150,10 +150,10 @@ def _in_words(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {headline(error)}")
 
 
-def _later(named: Mapping[Kind, str], records: Sequence[Record], stored_in: Sequence[Path]) -> str:
+def _later(named: Mapping[Tracker, str], records: Sequence[Record], stored_in: Sequence[Path]) -> str:
     """Returns how stored records are sent again."""
     which = [f"--where=run_id={records[0].identity.run_id}"] if len(records) == 1 else []
-    flags = [f"--{kind.flag}={target}" for kind, target in named.items()]
+    flags = [f"--{tracker.flag}={target}" for tracker, target in named.items()]
     words = without_secrets([*map(str, stored_in), *which, *flags])
     return f"What is stored can be sent later: report {shlex.join(words)}"
 

@@ -19,13 +19,14 @@ _ONLY_WHAT_IS_SENT = {
 _FAILED = 1
 
 
-def send(run: TrackedRun, project: str) -> str:
-    """Sends a run; if the project has it, its configuration, summary and notes are replaced, and its steps stay.
+def send(run: TrackedRun, target: str) -> str:
+    """Sends a run to the project `target`.
 
+    If that has it, its configuration, summary and notes are replaced, and its steps stay.
     WANDB_MODE, WANDB_ENTITY and the library's other variables apply.
     """
     sent = wandb.init(
-        project=project,
+        project=target,
         id=run.run_id,
         name=run.name,
         group=run.group or None,

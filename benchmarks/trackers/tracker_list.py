@@ -17,16 +17,17 @@ _NOT_IN_A_PROJECT = re.compile(r"[/\\#?%:]")
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """A tracker. To add one is to write its module, and to add a line to `KINDS` and a field to `Targets`.
+class Tracker:
+    """A tracker. To add one is to write its module, and to add a line to `TRACKERS` and a field to `Targets`.
 
     Attributes:
         flag: the flag that names where, and its field in `Targets`.
         title: its name in sentences.
         package: what is imported, and the extra that installs it. `send(run, target)` of the module `to_PACKAGE` sends
-            a `TrackedRun` in place of the one with the same id if there is one, and returns where it can be seen.
+            a `TrackedRun` and returns where it can be seen. A complete run of the same id is replaced or stays; a
+            partial one is replaced.
         help: of the flag.
-        path: what kind of path the flag's value is.
+        path: what sort of path the flag's value is.
         variables: of the environment of the process that sends, unless they are set.
     """
 
@@ -38,21 +39,21 @@ class Kind:
     variables: tuple[tuple[str, str], ...] = ()
 
 
-KINDS = (
-    Kind(
+TRACKERS = (
+    Tracker(
         "tensorboard_dir",
         "TensorBoard",
         "tensorboard",
         "after the run, write its settings, rates and steps for TensorBoard into a folder of this directory",
         path="directory",
     ),
-    Kind(
+    Tracker(
         "wandb_project",
         "Weights & Biases",
         "wandb",
         "after the run, send the same to this project of Weights & Biases",
     ),
-    Kind(
+    Tracker(
         "mlflow_uri",
         "MLflow",
         "mlflow",
@@ -61,22 +62,22 @@ KINDS = (
         variables=(("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"),),
     ),
 )
-FLAGS = tuple(kind.flag for kind in KINDS)
+FLAGS = tuple(tracker.flag for tracker in TRACKERS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-    """Where a record is sent: the values of the flags in `KINDS`; None: not to this tracker."""
+    """Where a record is sent: the values of the flags in `TRACKERS`; None: not to this tracker."""
 
     tensorboard_dir: str | None = None
     wandb_project: str | None = None
     mlflow_uri: str | None = None
 
     @property
-    def named(self) -> dict[Kind, str]:
+    def named(self) -> dict[Tracker, str]:
         """Returns the trackers that get the record, each with its target."""
-        targets = {kind: getattr(self, kind.flag) for kind in KINDS}
-        return {kind: target for kind, target in targets.items() if target is not None}
+        targets = {tracker: getattr(self, tracker.flag) for tracker in TRACKERS}
+        return {tracker: target for tracker, target in targets.items() if target is not None}
 
 
 def targets_of(given: Mapping[str, Any]) -> Targets:
@@ -86,9 +87,11 @@ def targets_of(given: Mapping[str, Any]) -> Targets:
         UsageError: a value is empty, or cannot be what the tracker wants.
     """
     targets = Targets(**{name: given[name] for name in FLAGS})
-    for kind, target in targets.named.items():
+    for tracker, target in targets.named.items():
         if not target.strip():
-            raise UsageError(f"--{kind.flag}= is empty: name {kind.path or 'what'} {kind.title} uses, or omit it.")
+            raise UsageError(
+                f"--{tracker.flag}= is empty: name {tracker.path or 'what'} {tracker.title} uses, or omit it."
+            )
     if targets.wandb_project and (found := _NOT_IN_A_PROJECT.search(targets.wandb_project)):
         raise UsageError(
             f"--wandb_project={targets.wandb_project}: the name of a project has no '{found[0]}'. Give the name alone; "
@@ -105,14 +108,14 @@ def require(targets: Targets) -> None:
     Raises:
         UsageError: a library is not installed, or a directory cannot be written.
     """
-    for kind, target in targets.named.items():
-        if importlib.util.find_spec(kind.package) is None:
+    for tracker, target in targets.named.items():
+        if importlib.util.find_spec(tracker.package) is None:
             raise UsageError(
-                f"--{kind.flag} needs the package '{kind.package}', which is not installed: "
-                f"run pip install 'cnn-train-bench[{kind.package}]', or omit the flag."
+                f"--{tracker.flag} needs the package '{tracker.package}', which is not installed: "
+                f"run pip install 'cnn-train-bench[{tracker.package}]', or omit the flag."
             )
-        if kind.path == "directory" and (problem := _why_not_written(Path(target))):
-            raise UsageError(f"--{kind.flag}={target} cannot be written: {problem}. Name a directory that can be.")
+        if tracker.path == "directory" and (problem := _why_not_written(Path(target))):
+            raise UsageError(f"--{tracker.flag}={target} cannot be written: {problem}. Name a directory that can be.")
 
 
 def _why_not_written(directory: Path) -> str | None:

@@ -20,6 +20,17 @@ from models.parts import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
 
 
+def why_not(model: SplitModel, towers: int) -> str | None:
+    """Returns a sentence if the dense layers cannot be divided over that many towers, else None."""
+    narrow = [layer for layer in model.tail if layer.weights and layer.outputs < towers]
+    if not narrow:
+        return None
+    return (
+        f"--fc_model_parallel: {narrow[0].keras_layer.name} has {narrow[0].outputs} column(s), fewer than the {towers} "
+        "towers: drop the flag, or use fewer devices."
+    )
+
+
 @dataclasses.dataclass
 class _Tower:
     """One tower's variables and what it has computed so far."""

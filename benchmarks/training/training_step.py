@@ -273,7 +273,7 @@ def _assemble(
         _loop(update, [scores[tower] for tower in group], [inputs[tower] for tower in group], observed)
         for update, group in zip(applied, groups, strict=True)
     ]
-    # A preparation that computes takes a batch out of each stage, so it must put the next one in.
+    # An init op that computes takes a batch out of each stage, so it must put the next one in.
     stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
     init_ops, resume_ops = (
         [tf.group(each.operation, *stages) if each.computes else each.operation for each in several]

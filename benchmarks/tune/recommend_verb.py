@@ -28,7 +28,7 @@ from benchmarks.tune.search import (
     Answer,
     Finder,
     RecommendPlan,
-    Table,
+    StageTable,
     command_line,
 )
 from results import store, text
@@ -134,7 +134,7 @@ def answer_lines(answer: Answer) -> list[str]:
     ]
 
 
-def _table_lines(table: Table) -> Iterator[str]:
+def _table_lines(table: StageTable) -> Iterator[str]:
     title = f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}"
     if table.rows and all(row.reason.startswith(NOT_RUN) for row in table.rows):
         yield f"{title}: there was no time for any of {len(table.rows)} candidates."

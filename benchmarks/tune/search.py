@@ -17,7 +17,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row
-from benchmarks.tune.search_stages import Stage, Texts, cells
+from benchmarks.tune.search_stages import SearchStage, Texts, cells
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
 
@@ -45,7 +45,7 @@ class RecommendPlan:
 
     fixed: Texts
     usual: Config
-    stages: Sequence[Stage]
+    stages: Sequence[SearchStage]
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     any_precision: bool = False
     fresh: bool = False
@@ -54,7 +54,7 @@ class RecommendPlan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class StageTable:
     """A stage: its title, the number of devices, and its candidates, best first."""
 
     title: str
@@ -79,7 +79,7 @@ class Answer:
 
     arguments: list[str]
     best: Row | None
-    tables: list[Table]
+    tables: list[StageTable]
     notes: list[str]
     seconds: float
     is_complete: bool
@@ -107,8 +107,8 @@ class Finder:
         self._step_seconds: float | None = None  # of the best so far
         self._failed_on_all = False
         self._chosen: dict[str, str] = {}
-        self._tables: list[Table] = []
-        self._open: tuple[Stage, Halving, list[Candidate]] | None = None
+        self._tables: list[StageTable] = []
+        self._open: tuple[SearchStage, Halving, list[Candidate]] | None = None
 
     def run_stages(self) -> None:
         """Runs all stages with more than one candidate, each in its share of the time."""
@@ -174,7 +174,9 @@ class Finder:
             for candidate in impossible
         ]
         devices = 1 if stage.on_one_device else self._plan.usual.devices.num_devices
-        self._tables.append(Table(title=stage.title, devices=devices, rows=[*(row for _, row in ranked), *refused]))
+        self._tables.append(
+            StageTable(title=stage.title, devices=devices, rows=[*(row for _, row in ranked), *refused])
+        )
         for candidate, row in ranked:
             if row.is_taken:
                 self._chosen |= candidate.choice

@@ -20,7 +20,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.training import computing
 from benchmarks.training.computing import AS_MATMUL, PRECISIONS, as_matmul_of
 from models import specs
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 Texts = Mapping[str, str]
 
@@ -34,7 +34,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
+class SearchStage:
     """A stage: its `choices` are flags that are added to the fixed and the chosen ones; the first is the default.
 
     `on_one_device`: of several.
@@ -45,7 +45,7 @@ class Stage:
     on_one_device: bool
 
 
-def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
+def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[SearchStage]:
     """Returns the stages; a stage without alternatives has one choice.
 
     `fixed` are the user's flags, which are not varied; `usual` is the configuration that they give.
@@ -67,12 +67,12 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
         **({} if on_gpu else {"threads of the CPU": _agreeing(_threads(count), fixed)}),
     }
     return [
-        *(Stage(title, choices, on_one_device=count > 1) for title, choices in on_one.items()),
-        *(Stage(title, choices, on_one_device=False) for title, choices in on_all.items()),
+        *(SearchStage(title, choices, on_one_device=count > 1) for title, choices in on_one.items()),
+        *(SearchStage(title, choices, on_one_device=False) for title, choices in on_all.items()),
     ]
 
 
-def cells(stage: Stage, fixed: Texts, chosen: Texts, count_gpus: Callable[[], int]) -> list[tuple[Texts, Cell]]:
+def cells(stage: SearchStage, fixed: Texts, chosen: Texts, count_gpus: Callable[[], int]) -> list[tuple[Texts, Cell]]:
     """Returns the different choices of a stage, each with its cell; an impossible cell has the reason."""
     alone = {"num_gpus": "1"} if stage.on_one_device else {}
     merged = [{**fixed, **alone, **chosen, **choice} for choice in stage.choices]

@@ -10,11 +10,11 @@ from typing import Any
 from benchmarks.config.variable_update import Variables
 from benchmarks.training.options import Training
 from variable_mgr import expected
-from variable_mgr.catalog import IN_GRAPH, IN_ONE_PROCESS, MANAGERS, Processes
+from variable_mgr.catalog import IN_GRAPH, IN_ONE_PROCESS, MANAGERS, WorksIn
 from variable_mgr.expected import SGD, WITH_MOMENTUM, Rule
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 # Wrappers of a reduction, by the name that the table shows.
 TRANSFERS: dict[str, dict[str, Any]] = {
@@ -188,7 +188,7 @@ def _whole_batch(manager: str) -> Iterator[Case]:
 
 def cluster_cases() -> Iterator[Case]:
     """Yields every comparison between processes; it follows from the catalog of managers."""
-    managers = {name: entry for name, entry in MANAGERS.items() if entry.processes != Processes.ONE}
+    managers = {name: entry for name, entry in MANAGERS.items() if entry.processes != WorksIn.ONE}
     for manager, entry in managers.items():
         for optimizer in ("sgd", "momentum"):
             if "local_sgd_steps" not in entry.modifiers:

@@ -18,11 +18,11 @@ from msgspec.structs import asdict, replace
 from results.gate.comparison import HARDWARE, hardware_in_words
 from results.masking import MASK
 from results.measurement import derive
-from results.quality import conditions_of, quality_warnings
+from results.quality import conditions_of, quality_warnings, restart_warning
 from results.record import Kind, Record, Status, flat
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import is_in_data_sheets
-from results.text import ODD_VALUE, counted, one_line
+from results.text import ODD_VALUE, one_line
 
 OWN_MODEL = "own model"
 # The suite's own words that are no value of a flag.
@@ -56,7 +56,7 @@ _SAME = 1e-6  # relative: NumPy's versions add in different orders
 _OF_OTHER_RUNS = ("synthetic_ratio", "measured_peak_tflops", "mfu_of_measured_peak")
 
 
-def why_not(record: Record) -> Iterator[str]:
+def reasons_not_to_publish(record: Record) -> Iterator[str]:
     """Yields a sentence for each reason why a run is not whole."""
     steps, environment = len(record.measurement.step_seconds), record.environment
     if record.kind is not Kind.RUN or record.status is not Status.OK:
@@ -129,8 +129,7 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
         conditions = conditions_of(config, environment, measurement)
         warnings = quality_warnings(measurement, record.derived, conditions)
         if measurement.restarts:
-            times = counted(measurement.restarts, "time")
-            warnings.append(f"The cluster was started again {times}; only steps after that are measured.")
+            warnings.append(restart_warning(measurement.restarts))
     except ODD_VALUE as error:
         raise ValueError("its values are not those of a run") from error
     return replace(

@@ -22,7 +22,7 @@ class TableError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class PublicColumn:
     """A column: its name, what it means, the type of its cells, their unit, and whether each line must have it."""
 
     name: str
@@ -83,7 +83,7 @@ class Figure:
         return ", ".join(word for word in words if word)
 
 
-COLUMNS = tuple(Column(field.name, **field.metadata) for field in dataclasses.fields(Figure))
+COLUMNS = tuple(PublicColumn(field.name, **field.metadata) for field in dataclasses.fields(Figure))
 _BOOLS = {"true": True, "false": False}
 
 
@@ -132,7 +132,7 @@ def _figure(line: dict[Any, Any], place: str, decimal_comma: bool) -> Figure:
     return figure
 
 
-def _value(column: Column, cell: str, place: str, decimal_comma: bool) -> Any:
+def _value(column: PublicColumn, cell: str, place: str, decimal_comma: bool) -> Any:
     text = one_line(cell)
     if decimal_comma and column.kind is float:
         if re.fullmatch(r"-?\d{1,3}(?:[.,]\d{3})+", text):

@@ -18,7 +18,7 @@ from typing import Any
 
 from results import loading
 from results.exchange import public_table
-from results.exchange.public_record import differing, public, why_not
+from results.exchange.public_record import differing, public, reasons_not_to_publish
 from results.gate import comparison
 from results.gate.comparison import HARDWARE, hardware_in_words
 from results.masking import MASK
@@ -54,7 +54,7 @@ def selected(
     kept, refused, changed = [], Counter[str](), set[str]()
     for record in records:
         try:
-            if why := next(why_not(record), None):
+            if why := next(reasons_not_to_publish(record), None):
                 raise ValueError(why)
             published = public(record, words, machine)
             changed.update(".".join(name.split(".")[:2]) for name in differing(record, published))
@@ -179,7 +179,7 @@ def _id(record: Record) -> str:
 
 def _why_refused(record: Record, words: frozenset[str]) -> Iterator[str]:
     """Yields why a record is not whole, and in which fields it differs from what `publish` would have written."""
-    yield from why_not(record)
+    yield from reasons_not_to_publish(record)
     try:
         names = differing(record, public(record, words))
     except ValueError as error:

@@ -201,8 +201,8 @@ class SessionLimits:
             smallest_drop=smallest,
             rounds=len(today),
         )
-        rounds = f"{counted(len(logs), 'round')} {'are' if len(logs) > 1 else 'is'}"
-        seen = f"Today's {rounds} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
+        subject = f"Today's {counted(len(logs), 'round')} {'are' if len(logs) > 1 else 'is'}"
+        seen = f"{subject} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
         bound, share = in_words(math.expm1(math.copysign(self.bound, change))), f"{100 * threshold:.3g} %"
         medians = " and ".join(in_words(math.expm1(half)) for half in halves)
         reasons = Reasons(

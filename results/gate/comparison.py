@@ -13,14 +13,12 @@ from statistics import geometric_mean
 from typing import Any
 
 from results.gate import rounds
-from results.gate.decision import QUIET_THRESHOLD, judge, judge_apart
+from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, judge, judge_apart
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval
 from results.record import Record, flat
 
-# With fewer rounds, the noise is hardly known.
-FEWEST_ROUNDS = 3
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
 _MOST_FIELDS = 5
 _NOT_RECORDED = "not recorded"

@@ -21,6 +21,8 @@ from results.intervals import Interval, t_quantile, variance
 
 # The threshold of a quiet machine; on another, so many times its noise.
 QUIET_THRESHOLD, NOISE_IN_THRESHOLD = 0.05, 2
+# With fewer rounds, the noise is hardly known.
+FEWEST_ROUNDS = 3
 _BOUND_CONFIDENCE = 0.99
 _INTERVAL_CONFIDENCE = 0.95
 _POWER = 0.95

@@ -62,7 +62,7 @@ class Decision:
     """The result for the rounds of one configuration.
 
     Attributes:
-        verdict: `regressed`, `improved`, `unchanged` or `inconclusive`.
+        verdict: any.
         reason: why, with the numbers that decided.
         rounds: of each side; of unequal sides the fewer.
         is_suspect: a change was seen, and only its repetition by fresh rounds is missing.

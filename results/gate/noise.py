@@ -14,13 +14,12 @@ import msgspec
 import numpy as np
 
 from results import store
-from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.decision import FEWEST_ROUNDS, NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.gate.findings import Verdict
 from results.gate.trial import SHORTEST_TRIAL, Trial
 
 # A rate cannot drop by 100 %, and a machine with such noise shows nothing.
 _LARGEST_THRESHOLD = 0.9
-FEWEST_ROUNDS = 3
 _POWER = 0.95
 _CONFIDENCE = 0.95
 _TRIALS = 400
@@ -38,6 +37,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         low, high: ends of its 95 % interval.
         rounds: number of pairs that it was estimated from.
         time_utc: time of the estimate.
+        suite_commit: the suite's commit that made it; None if unknown.
         title: what was run, in words.
         is_interleaved: whether the runs of a pair interleaved their steps instead of running one after the other.
     """
@@ -78,7 +78,7 @@ def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> N
     return Noise(noise=noise, low=low, high=high, rounds=rounds)
 
 
-def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60) -> int | None:
+def rounds_needed(noise: float, *, drop: float, threshold: float, most: int) -> int | None:
     """Returns the max_rounds with which a trial finds a drop in 95 % of the cases, by a seeded simulation of trials.
 
     `noise` of one round, `drop` and `threshold` are shares. None is returned if `most` pairs do not suffice.
@@ -115,7 +115,8 @@ def load(path: Path) -> dict[str, Noise]:
         NoiseFileError: the file contains something else, or cannot be read.
     """
     try:
-        return msgspec.json.decode(path.read_bytes() or b"{}", type=dict[str, Noise])  # one that is being made is empty
+        # `locked` creates the file empty before the first save.
+        return msgspec.json.decode(path.read_bytes() or b"{}", type=dict[str, Noise])
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:

@@ -25,7 +25,7 @@ class RunGroup:
 
     Attributes:
         title: what was run, in few words, and how it differs from other groups.
-        records: in the order in which they ended; at least one.
+        records: in the order in which they ended; none if a side lacks the configuration.
     """
 
     title: str

@@ -95,9 +95,9 @@ class Builds:
             return Failure(returncode=-signal.SIGSEGV, stderr="it broke here")
         if {model, flags.get("variable_update")} & {*build.refuses}:
             return Failure(returncode=2, stderr="run_bench: There is no flag --new.")
-        if build.breaks(with_warmup, run.turns is not None):
+        if build.breaks(with_warmup, run.slices is not None):
             return Failure(returncode=1, stderr="it broke here")
-        slices = run.turns if build.interleaves else None
+        slices = run.slices if build.interleaves else None
         if slices and build.stuck(with_warmup):
             self._given_up.wait(60.0)
             self._given_up.clear()

@@ -1,4 +1,4 @@
-"""Runs that start no process: they take the place of `subprocesses.run`, and a function decides how each one ends."""
+"""Runs that start no process: they take the place of `supervise`, and a function decides how each one ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeRun:
     """A run that a verb has started: the words of its command, and its side of the interleaving if it has one."""
 
     words: Sequence[str]
-    turns: TimeSlices | None = None
+    slices: TimeSlices | None = None
 
     @property
     def flags(self) -> dict[str, str]:
@@ -59,7 +59,7 @@ class Failure:
 
 
 class FakeRuns:
-    """Stands for `subprocesses.run`; runs that are started together run at once, each in a thread.
+    """Stands for `supervise`; runs that are started together run at once, each in a thread.
 
     Args:
         behave: returns the record that a run leaves, or how it ends without one; raises what interrupts the verb.
@@ -73,7 +73,7 @@ class FakeRuns:
         self._behave = behave
 
     def __call__(self, *commands: Command, timeout_seconds: float | None) -> list[ExitInfo]:
-        runs = [FakeRun(command.words, _turns(command)) for command in commands]
+        runs = [FakeRun(command.words, _time_slices(command)) for command in commands]
         self.started += runs
         if len(runs) == 1:  # in this thread, which alone receives signals
             return [self._run(runs[0], commands[0])]
@@ -84,8 +84,8 @@ class FakeRuns:
         with contextlib.ExitStack() as stack:
             for end in command.hands_over:
                 stack.callback(end.close)
-            if run.turns:
-                stack.callback(run.turns.leave)
+            if run.slices:
+                stack.callback(run.slices.leave)
             found = self._behave(run)
         if isinstance(found, Record):
             run.leave(found)
@@ -96,7 +96,7 @@ class FakeRuns:
         return ExitInfo(found.returncode, found.timed_out, found.out_of_memory, seconds=1.0)
 
 
-def _turns(command: Command) -> TimeSlices | None:
+def _time_slices(command: Command) -> TimeSlices | None:
     """Returns the side of the interleaving that a command hands over, as the run would find it in its environment."""
     if not command.hands_over:
         return None

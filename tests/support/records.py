@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -11,7 +10,6 @@ from results import loading, record
 from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
 
-MakeRun = Callable[..., Record]
 GOLDEN = Path(__file__).resolve().parent.parent / "results" / "golden"
 
 

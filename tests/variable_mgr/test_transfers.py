@@ -16,7 +16,7 @@ from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, find_algorithm
 from variable_mgr.transfers import (
     DEVICE,
     HOST,

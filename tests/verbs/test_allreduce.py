@@ -21,7 +21,7 @@ from benchmarks.errors import ExitStatus, OverdueError, UsageError
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import allreduce, allreduce_verb
-from benchmarks.microbench.allreduce_report import Message, Report, Timing, of_size, winner
+from benchmarks.microbench.allreduce_report import Message, ReductionReport, Timing, of_size, winner
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Status
@@ -30,7 +30,7 @@ from tests.support.commands import Finished
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
 from variable_mgr.reductions import all_reduce_spec, wrappers
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 from variable_mgr.reductions.all_reduce import NoExchange, Reduction, TowerTensors
 from variable_mgr.reductions.all_reduce_spec import fastest_spec
 
@@ -58,7 +58,7 @@ def test_every_reduction_is_timed_and_right(towers: int) -> None:
 
 
 @pytest.fixture
-def two_bad_algorithms() -> object:
+def two_bad_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     def first_tower_only(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
         return [values[0]] * len(values)
 
@@ -66,10 +66,8 @@ def two_bad_algorithms() -> object:
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_sum(values[0]) > math.inf, ["no such luck"])]):
             return [tf.add_n(values) / len(values)] * len(values)
 
-    register(Algorithm("first_only", "forgets the others", first_tower_only))
-    register(Algorithm("nowhere", "fails", nowhere))
-    yield
-    del ALGORITHMS["first_only"], ALGORITHMS["nowhere"]
+    monkeypatch.setitem(ALGORITHMS, "first_only", Algorithm("first_only", "forgets the others", first_tower_only))
+    monkeypatch.setitem(ALGORITHMS, "nowhere", Algorithm("nowhere", "fails", nowhere))
 
 
 def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(two_bad_algorithms: None) -> None:
@@ -286,9 +284,9 @@ def test_rows_and_records(
     assert all(float(row["busbw_gb_per_sec"]) > 0 and row["images_per_sec"] == "" for row in rows)
 
 
-def _report(directory: Path, *arguments: str) -> Report:
+def _report(directory: Path, *arguments: str) -> ReductionReport:
     chosen = _resolve("--device=cpu", "--num_gpus=2", f"--output_dir={directory}", *arguments).chosen
-    return Report(
+    return ReductionReport(
         Store(directory),
         of_this_run([], on_gpus=False),
         {2: "two devices"},

@@ -18,7 +18,7 @@ from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
 from variable_mgr.managers.replicated import Replicated
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 
 
 def test_everything_that_is_registered_is_a_case() -> None:
@@ -42,12 +42,9 @@ def test_a_reduction_that_is_a_little_wrong_is_found(
         with tf.device(place.host):
             return [tf.reduce_mean(tf.stack(values), axis=0) + wrong_by] * len(values)
 
-    register(Algorithm("biased", "a mean that is off", biased))
-    try:
-        case = verify.Case("replicated", Modifiers(all_reduce_spec="biased"), "cpu", reference, "biased")
-        verdict = _only(monkeypatch, case)
-    finally:
-        del ALGORITHMS["biased"]
+    monkeypatch.setitem(ALGORITHMS, "biased", Algorithm("biased", "a mean that is off", biased))
+    case = verify.Case("replicated", Modifiers(all_reduce_spec="biased"), "cpu", reference, "biased")
+    verdict = _only(monkeypatch, case)
     assert verdict.error is not None
     assert verdict.passed == passes
 
@@ -180,12 +177,9 @@ def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch
         with tf.device("/cpu:7"):
             return [tf.add_n(values)] * len(values)
 
-    register(Algorithm("broken", "on a device that is not there", broken))
-    try:
-        case = verify.Case("replicated", Modifiers(all_reduce_spec="broken"), "cpu", "sgd", "broken")
-        verdict = _only(monkeypatch, case)
-    finally:
-        del ALGORITHMS["broken"]
+    monkeypatch.setitem(ALGORITHMS, "broken", Algorithm("broken", "on a device that is not there", broken))
+    case = verify.Case("replicated", Modifiers(all_reduce_spec="broken"), "cpu", "sgd", "broken")
+    verdict = _only(monkeypatch, case)
     assert not verdict.passed and verdict.reason
 
 

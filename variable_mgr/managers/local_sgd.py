@@ -15,10 +15,9 @@ from variable_mgr.transfers import Transfer, summed
 
 
 def local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
-    """Makes copies whose weights are averaged, across workers by collectives, in one process on shared devices."""
-    on_shared = "pscpu" if tuple(shared_devices) == (place.host,) else "psgpu"
-    usual = "collective" if place.workers > 1 else on_shared
-    mean = AllReduce(all_reduce_spec.parse(modifiers.all_reduce_spec or usual), place)
+    """Makes copies whose weights are averaged as the spec of the modifiers says."""
+    assert modifiers.all_reduce_spec is not None, "the factory gives the default"
+    mean = AllReduce(all_reduce_spec.parse(modifiers.all_reduce_spec), place)
     return Replicated(place, NoExchange(), ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
 
 

@@ -51,13 +51,9 @@ _WORKERS_DIAGRAM = """\
 
 
 def all_reducing(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
-    """Makes `replicated` and `distributed_all_reduce`: copies whose gradients are reduced as a spec says."""
-    return Replicated(place, wrappers.reduction(place, modifiers, modifiers.all_reduce_spec or "pscpu"))
-
-
-def collective(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
-    """Makes `collective_all_reduce`: copies whose gradients TensorFlow's collectives reduce."""
-    return Replicated(place, wrappers.reduction(place, modifiers, modifiers.all_reduce_spec or "collective"))
+    """Makes copies whose gradients are reduced as the spec of the modifiers says."""
+    assert modifiers.all_reduce_spec is not None, "the factory gives the default"
+    return Replicated(place, wrappers.reduction(place, modifiers, modifiers.all_reduce_spec))
 
 
 def independent(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from variable_mgr.place import Place, Turn, balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import find_algorithm
+from variable_mgr.reductions.algorithm_catalog import find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range
 from variable_mgr.transfers import FLOAT32_BYTES, UNKNOWN, Transfer, around_ring
 

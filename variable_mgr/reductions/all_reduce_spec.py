@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from variable_mgr.place import Place
-from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, find_algorithm
 
 _RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9][0-9]{0,3}))?", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>[1-9][0-9]{0,17})(?P<unit>[kmg]?)", re.IGNORECASE)

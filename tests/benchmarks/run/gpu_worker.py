@@ -6,8 +6,6 @@ Instead of running its part of a graph, it keeps the part and fails.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -25,14 +23,6 @@ _KEPT = "the part of this worker is kept"
 _AS_LARGE_AS_NEEDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Edges:
-    """How many tensors, and how many control dependencies, a step sends between GPUs."""
-
-    data: int
-    control: int
-
-
 class GpuWorker:
     """The first task of a cluster is a server in this process, the second one has GPUs that do not exist."""
 
@@ -40,8 +30,8 @@ class GpuWorker:
         self._target = target
         self.parts: list[tf.compat.v1.GraphDef] = []
 
-    def place(self, built: Built) -> Edges:
-        """Lets TensorFlow place a step's graph strictly, with a session's options.
+    def place(self, built: Built) -> int:
+        """Lets TensorFlow place a step's graph strictly; returns how many tensors a step sends between GPUs.
 
         Raises:
             tf.errors.OpError: it cannot.
@@ -59,10 +49,10 @@ class GpuWorker:
                 if _KEPT not in error.message:
                     raise
         assert self.parts
-        return _edges([node for part in self.parts for node in part.node])
+        return _tensors_sent([node for part in self.parts for node in part.node])
 
 
-def _edges(nodes: list[Any]) -> Edges:
+def _tensors_sent(nodes: list[Any]) -> int:
     device, between = {node.name: node.device for node in nodes}, set()
     for node in nodes:
         for name in node.input:
@@ -70,8 +60,7 @@ def _edges(nodes: list[Any]) -> Edges:
             ends = device.get(source, node.device), node.device
             if ends[0] != ends[1] and all("GPU" in end for end in ends):
                 between.add((name, *ends))
-    kinds = Counter(name.startswith("^") for name, *_ in between)
-    return Edges(data=kinds[False], control=kinds[True])
+    return sum(not name.startswith("^") for name, *_ in between)
 
 
 @contextlib.contextmanager

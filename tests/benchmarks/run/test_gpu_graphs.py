@@ -13,7 +13,7 @@ from tests.benchmarks.run import gpu_graphs, gpu_worker
 from tests.support.models import representatives
 from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_ONE_PROCESS
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 pytestmark = pytest.mark.xdist_group("gpu_graphs")
 
@@ -129,4 +129,4 @@ _SENT = {"independent": 0, "collective_all_reduce": 0, "replicated": 354, "local
 def test_tensorflow_places_a_graph_strictly_and_sends_no_more(
     worker: gpu_worker.GpuWorker, words: list[str], sent: int
 ) -> None:
-    assert worker.place(gpu_graphs.build("--model=resnet20", "--num_gpus=4", *words)).data == sent
+    assert worker.place(gpu_graphs.build("--model=resnet20", "--num_gpus=4", *words)) == sent

@@ -19,7 +19,7 @@ from variable_mgr import expected
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.expected import EXACT, SGD, Rule
 from variable_mgr.modifiers import Modifiers, why_not
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 # In every build each number of towers meets one optimizer.
 on_every_count = rotating(

@@ -235,9 +235,9 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_run_that_is_not_whole_is_neither_published_nor_passed(words: str, tmp_path: Path) -> None:
     (good,) = published(run())
-    assert list(public_record.why_not(good)) == []
+    assert list(public_record.reasons_not_to_publish(good)) == []
     bad = REFUSED[words](good)
-    assert words in " ".join(public_record.why_not(bad))
+    assert words in " ".join(public_record.reasons_not_to_publish(bad))
     assert publication.selected([bad], WORDS, MACHINE)[0] == []
     folder = publication.write([bad], tmp_path / "public")
     assert any(words in refusal for refusal in publication.check(folder, WORDS).refusals)

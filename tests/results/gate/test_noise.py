@@ -48,14 +48,14 @@ def test_the_threshold_is_five_percent_or_twice_the_noise(of: float, threshold: 
 
 
 def test_more_noise_needs_more_rounds() -> None:
-    needed = [noise.rounds_needed(of, drop=0.075, threshold=0.05) for of in (0.0001, 0.01, 0.025)]
+    needed = [noise.rounds_needed(of, drop=0.075, threshold=0.05, most=60) for of in (0.0001, 0.01, 0.025)]
     assert needed[0] == SHORTEST_TRIAL and needed == sorted(needed) and needed[2] > needed[1] > needed[0]
     assert noise.rounds_needed(0.2, drop=0.075, threshold=0.05, most=20) is None
 
 
 def test_so_many_rounds_find_the_drop_in_95_percent_of_the_cases_and_one_fewer_do_not() -> None:
     """With draws of its own. The truth is 97 % and 90 %: three and four standard errors of 1000 trials from 95 %."""
-    needed = noise.rounds_needed(0.02, drop=0.075, threshold=0.05)
+    needed = noise.rounds_needed(0.02, drop=0.075, threshold=0.05, most=60)
     assert needed is not None
     generator = np.random.default_rng(7)
 

@@ -19,7 +19,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases
 from variable_mgr.place import HOST, Place, Turn, group_small
 from variable_mgr.reductions import all_reduce_spec, wrappers
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)
@@ -217,24 +217,21 @@ def test_deferring_hands_out_zeros_first() -> None:
     _assert_means(_reduced(deferred(), values, steps=2), values)
 
 
-def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
+def test_a_new_algorithm_is_one_function_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """It can be named in a spec, and `verify` and `allreduce` have it, with no other change."""
 
     def last_tower(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
         with tf.device(place.towers[-1]):
             return [tf.reduce_mean(tf.stack(values), axis=0)] * len(values)
 
-    register(Algorithm("last_tower", "averaged on the last tower", last_tower))
-    try:
-        values = _tensors(3, [(4,), (2, 3)])
-        _assert_means(_reduced(AllReduce(all_reduce_spec.parse("last_tower#2"), _place(3)), values), values)
-        in_verify = [case for case in cases.cases() if case.modifiers.all_reduce_spec == "last_tower"]
-        assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
-        given = flag.parse(["--device=cpu", "--num_gpus=2"], allreduce_verb.ALLREDUCE_FLAGS).values
-        assert "last_tower" in allreduce_verb.allreduce_options(run_flags.unset(given), lambda: 0).specs
-        config.resolve(
-            flag.parse(["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS).values,
-            lambda: 0,
-        )
-    finally:
-        del ALGORITHMS["last_tower"]
+    monkeypatch.setitem(ALGORITHMS, "last_tower", Algorithm("last_tower", "averaged on the last tower", last_tower))
+    values = _tensors(3, [(4,), (2, 3)])
+    _assert_means(_reduced(AllReduce(all_reduce_spec.parse("last_tower#2"), _place(3)), values), values)
+    in_verify = [case for case in cases.cases() if case.modifiers.all_reduce_spec == "last_tower"]
+    assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
+    given = flag.parse(["--device=cpu", "--num_gpus=2"], allreduce_verb.ALLREDUCE_FLAGS).values
+    assert "last_tower" in allreduce_verb.allreduce_options(run_flags.unset(given), lambda: 0).specs
+    config.resolve(
+        flag.parse(["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS).values,
+        lambda: 0,
+    )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, find_algorithm
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range
 
 ranges = st.builds(Range, st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 64))

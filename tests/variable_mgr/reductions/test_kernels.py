@@ -13,7 +13,7 @@ from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr.place import MeanFunction, Place, Turn
 from variable_mgr.reductions import kernels
-from variable_mgr.reductions.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
 HOST = "/job:worker/device:CPU:9"

@@ -60,11 +60,6 @@ def find_algorithm(name: str) -> Algorithm:
     return Algorithm(name, meaning, mean, functools.partial(_why_not_in_two_levels, inside, across))
 
 
-def register(algorithm: Algorithm) -> None:
-    """Adds an algorithm under its name."""
-    ALGORITHMS[algorithm.name] = algorithm
-
-
 def _kernel(function: str, values: Sequence[Tensor], place: Place, turn: Turn, **options: MeanFunction) -> list[Tensor]:
     kernels = importlib.import_module("variable_mgr.reductions.kernels")
     means: list[Tensor] = getattr(kernels, function)(values, place, turn, **options)
