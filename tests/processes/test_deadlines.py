@@ -46,7 +46,7 @@ ALL_REDUCE = """
     allreduce._step = lambda *_: never().op
 """
 INPUT = """
-    from benchmarks.microbench import input_stages
+    from benchmarks.data.pipeline import input_stages
     input_stages._bare_decode = lambda *_: tf.data.Dataset.from_tensors(never())
 """
 VERIFY = """
