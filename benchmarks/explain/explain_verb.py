@@ -200,7 +200,7 @@ def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:
 
 EXPLAIN = Verb(
     "explain",
-    "where variables live and what is sent; needs no devices, except with --placement",
+    "where variables live, what is sent, which models are bound by that",
     {
         "What is explained": (Flag("placement", bool, "take a few steps, and show the placement that they had"),),
         **RUN_FLAGS,
@@ -210,7 +210,8 @@ EXPLAIN = Verb(
     takes="words",
     words="[MANAGER]",
     known_words=(*MANAGERS, *SHORTHANDS),
-    details="With --model=all, with several models, or with neither a manager nor a model: a table of models.",
+    details="With --model=all, with several models, or with neither a manager nor a model: a table of models. It needs no "
+    "devices, except with --placement.",
     examples=(
         "explain replicated --num_gpus=8 --model=vgg16",
         "explain replicated --num_gpus=8 --model=vgg16 --peak_tflops=100 --link_gbytes_per_second=10",
