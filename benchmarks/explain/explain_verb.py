@@ -210,8 +210,8 @@ EXPLAIN = Verb(
     takes="words",
     words="[MANAGER]",
     known_words=(*MANAGERS, *SHORTHANDS),
-    details="With --model=all, with several models, or with neither a manager nor a model: a table of models. It needs no "
-    "devices, except with --placement.",
+    details="With --model=all, with several models, or with neither a manager nor a model: a table of models. "
+    "It needs no devices, except with --placement.",
     examples=(
         "explain replicated --num_gpus=8 --model=vgg16",
         "explain replicated --num_gpus=8 --model=vgg16 --peak_tflops=100 --link_gbytes_per_second=10",
