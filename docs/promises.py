@@ -67,9 +67,9 @@ PROMISES = {
     ),
     "R15": ("secrets stay inside", "Nothing gets out: secrets appear in no record, report or terminal."),
     "R16": (
-        "nobody gets in",
-        "Nobody gets in: no flag or address becomes an option of another program, no server is open to the network "
-        "without consent.",
+        "no access from outside",
+        "No flag or address becomes an option of another program, and no server is open to the network without "
+        "consent.",
     ),
     "R17": (
         "foreign files are only data",

@@ -3,7 +3,8 @@
 Who saves the record: this process, after the run has ended, failed or been stopped. If its main thread hangs, the
 thread of its watchdog does, and then ends the process. If the process is killed, the sentinel beside it does
 (`run_record.save_of_killed`), unless a parent records the end. Of a cluster the leader alone saves; if it is killed,
-the process that started it does, and nobody if it was started by hand. Whoever saves first dismisses the sentinel.
+the process that started it does. A leader that was started by hand, and is killed, leaves no record. The first that
+saves dismisses the sentinel.
 """
 
 from __future__ import annotations

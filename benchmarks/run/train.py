@@ -116,7 +116,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 _check_variables(run)
                 traced_steps.trace(run)
     team.expect_nothing()
-    _measure_input(built, config, log, display, team)
+    _measure_input(run)
 
 
 @contextlib.contextmanager
@@ -214,13 +214,13 @@ def _check_variables(run: RunSession) -> None:
         log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
 
 
-def _measure_input(built: RunGraph, config: Config, log: RunLog, display: Display, team: Team) -> None:
+def _measure_input(run: RunSession) -> None:
     """Measures the stages of an input that steps have waited for."""
-    source = built.input.source
+    built, config, log, source = run.built, run.config, run.log, run.built.input.source
     waited_seconds = sum(log.measured.observed.get("input_wait_seconds", []))
     if source is None or waited_seconds < LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
         return
-    display.phase("measuring the input's stages", None)
+    run.display.phase("measuring the input's stages", None)
     assert config.data.input is not None, "input that is read has options"
     measured = input_stages.Measuring(
         source=source,
@@ -228,7 +228,7 @@ def _measure_input(built: RunGraph, config: Config, log: RunLog, display: Displa
         options=config.data.input,
         num_devices=len(built.input.towers),
         session_config=device_plan.session_config(dataclasses.replace(config.devices, device="cpu")),
-        deadlines=Deadlines(team, config.processes.step_timeout_seconds),
+        deadlines=Deadlines(run.team, config.processes.step_timeout_seconds),
     )
     log.observe(input_stages=input_stages.measure_after_run(measured))
 
