@@ -134,9 +134,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
     try:
         content = form.render(records, values["table"] or "runs")
     except MissingPackageError as error:
-        raise UsageError(
-            f"--format={name}: {error}. Install the extra: pip install 'cnn-train-bench[{error.name}]'."
-        ) from error
+        raise UsageError(f"--format={name}: {error}. Run {sys.executable} -m pip install {error.name}.") from error
     if values["output"] is None:
         for line in str(content).split("\n")[:-1]:
             say(line)

@@ -49,7 +49,7 @@ _MLLOG_STATS = {
 
 
 class MissingPackageError(ImportError):
-    """A format needs a package that is not installed; `name` is the package, and the extra that installs it."""
+    """A format needs a package that is not installed; `name` is the package."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
     try:
         import pyarrow  # noqa: F401 - pandas needs it
     except ImportError as error:
-        raise MissingPackageError(str(error), name="parquet") from error
+        raise MissingPackageError(str(error), name="pyarrow") from error
     file = io.BytesIO()
     frame = _frame(records, table)
     # A column may hold lists, or values of several types.

@@ -191,11 +191,11 @@ def test_parquet_is_read_back_with_its_types(table: str) -> None:
         assert read.attrs["units"] == frame.attrs["units"]
 
 
-def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(formats.MissingPackageError) as caught:
         formats.render_parquet([fake_run()])
-    assert caught.value.name == "parquet"
+    assert caught.value.name == "pyarrow"
 
 
 def test_markdown_is_the_report_without_plots_and_shows_hostile_text_as_it_is(records: list[Record]) -> None:
