@@ -83,7 +83,7 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
         lines += ["", f"{title}:", *_flag_lines(own)] if own else []
     if verb.name == "run":
         short = ", ".join(f"{word} {name[2:].upper()}" for word, name in SHORT_FLAGS.items())
-        lines += ["", f"Short, of all verbs: {short}. Dashes may replace underscores."]
+        lines += ["", f"Short: {short}. Dashes may replace underscores."]
     lines += _examples(verb.examples)
     if verb.parts:
         lines += ["", f"More: {_PROGRAM} help {verb.parts[0].name}   its flags; so for the other subcommands"]
