@@ -118,7 +118,13 @@ def _verbs() -> str:
 
 
 def _verb(verb: Verb) -> str:
-    """Returns examples of a verb and its flags: its own as tables, those that mean the same as for `run` as links."""
+    """Returns examples of a verb and its flags: its own as tables, those that mean the same as for `run` as links.
+
+    Of a verb with subcommands, those of each.
+    """
+    if verb.parts:
+        titles = [f"#### {f'{part.name} {part.words}'.strip()}\n\n{_sentence(part.meaning)}" for part in verb.parts]
+        return "\n\n".join(f"{title}\n\n{_verb(part)}" for title, part in zip(titles, verb.parts, strict=True))
     examples = "\n".join(f"run_bench.py {example}" for example in verb.examples)
     of_run = {flag: title for title, group in RUN_FLAGS.items() for flag in group}
     own = {title: [flag for flag in group if flag not in of_run] for title, group in flags_of(verb).items()}
@@ -137,6 +143,10 @@ def _verb(verb: Verb) -> str:
         names = "all" if len(taken) == len(group) else _code(f"--{flag.name}" for flag in taken)
         links += [f"- [{title}](flags.md#{_anchor(title)}): {names}"] if taken else []
     return "\n\n".join([*parts, "Flags of `run`:\n\n" + "\n".join(links)] if links else parts)
+
+
+def _sentence(phrase: str) -> str:
+    return phrase[0].upper() + phrase[1:] + ("" if phrase.endswith("?") else ".")
 
 
 def _presets() -> str:

@@ -94,7 +94,7 @@ def load_digits() -> dict[str, tuple[np.ndarray, np.ndarray]]:
         from sklearn import datasets
     except ImportError as error:
         raise UsageError(
-            "data make-digits takes the digits from scikit-learn, which is not installed: "
+            "data make_digits takes the digits from scikit-learn, which is not installed: "
             f"run {sys.executable} -m pip install scikit-learn."
         ) from error
     small, labels = datasets.load_digits(return_X_y=True)
