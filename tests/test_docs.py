@@ -31,8 +31,8 @@ from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
-from docs import generate, hooks, promises
-from tests.support import docs
+from docs import generate, hooks
+from tests.support import docs, promises
 from tests.support.commands import ROOT, Finished
 from variable_mgr import catalog
 
