@@ -47,6 +47,7 @@ OF_OTHERS = {
     "docker": ("target", "gpus", "ipc", "shm-size"),
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
+    "pytest, in tests/conftest.py": ("share",),
     "tools.peers": ("again", "keep", "python", "rounds"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }

@@ -24,6 +24,8 @@ KEPT = _HERE / "seen.json"
 _UNITS = {"images_per_second": "images/s", "process_seconds": "s", "first_measured_step_seconds": "s"}
 # Of a difference that matters; the interval of `judge`, which alone is used here, does not depend on it.
 _THRESHOLD = 0.05
+# Of each row of a published table.
+_LEAST_ROUNDS = 3
 _HEADER = ("work", "theirs", "ours", "ours / theirs [95 % interval]", "rounds")
 
 
@@ -179,6 +181,14 @@ def table(finished: Sequence[Round], here: Mapping[str, Any], failures: Mapping[
         commits=list(dict.fromkeys(each.commit for each in every if each.commit)),
         lines=[line(row, those, failures.get(row.name, "")) for row, those in counted_by_row.items()],
     )
+
+
+def why_not_published(made: Table) -> str:
+    """Returns why a table must not be published, or nothing if all is of one commit and enough rounds."""
+    if len(made.commits) != 1 or made.commits[0].endswith("+"):
+        return f"its rounds are of commits {', '.join(made.commits) or 'unknown'}, not of one without changes"
+    few = [each.name for each in made.lines if each.rounds < _LEAST_ROUNDS]
+    return f"rows with fewer than {_LEAST_ROUNDS} rounds: {', '.join(few)}" if few else ""
 
 
 def as_json(made: Table) -> str:
