@@ -24,7 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from benchmarks import option
-from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
+from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import peer_flags
 from benchmarks.config.config import Config
 from benchmarks.config.flag import presets
@@ -123,7 +123,12 @@ def _verbs() -> str:
 
 
 def _verb(verb: Verb) -> str:
-    """Returns examples of a verb and its flags: its own as tables, those of `run` or of an earlier verb as links."""
+    """Returns examples of a verb and its flags: its own as tables, those of `run` or of an earlier verb as links.
+
+    Of a verb with subcommands, those of each.
+    """
+    if verb.parts:
+        return "\n\n".join(f"#### {part.name}\n\n{_sentence(part.meaning)}\n\n{_verb(part)}" for part in verb.parts)
     examples = "\n".join(f"run_bench.py {example}" for example in verb.examples)
     new: dict[str, list[Flag]] = {}
     as_for: dict[str, list[str]] = {}
@@ -136,14 +141,15 @@ def _verb(verb: Verb) -> str:
             as_for.setdefault(earlier, []).append(f"`--{flag.name}`{differs}")
     parts = [f"```\n{examples}\n```"]
     parts += [f"{title}:\n\n{_flags(group)}" if len(new) > 1 else _flags(group) for title, group in new.items()]
-    parts += [f"As for [`{name}`](#{_anchor(name)}): {', '.join(flags)}." for name, flags in as_for.items()]
+    shared = (f"{', '.join(flags)} of [`{name}`](#{_anchor(name)})" for name, flags in as_for.items())
+    parts += [f"Also {'; '.join(shared)}."] if as_for else []
     return "\n\n".join([*parts, *_of_run(verb)])
 
 
 @functools.cache
 def _first_verbs() -> dict[tuple[str, str, str], tuple[str, str]]:
     """Returns the first verb that has a flag with a meaning, and the flag's default there."""
-    every = [(_meaning(flag), (verb.name, flag.default_text)) for verb in VERBS.values() for _, flag in _own(verb)]
+    every = [(_meaning(flag), (verb.name, flag.default_text)) for verb in COMMANDS.values() for _, flag in _own(verb)]
     return dict(reversed(every))
 
 
@@ -172,6 +178,10 @@ def _of_run(verb: Verb) -> list[str]:
     if len(links) > _MOST_GROUPS:
         return [f"Most [flags of `run`](flags.md).{listed}"]
     return [f"Flags of `run`: {'; '.join(links)}.{listed if '(some)' in ''.join(links) else ''}"] if links else []
+
+
+def _sentence(phrase: str) -> str:
+    return phrase[0].upper() + phrase[1:] + ("" if phrase.endswith("?") else ".")
 
 
 def _presets() -> str:

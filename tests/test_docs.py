@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.checkpoints import export_verb
+from benchmarks.checkpoints import export_model_verb
 from benchmarks.cli import main
-from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.cli.verbs import COMMANDS, VERBS, chosen, flags_of
 from benchmarks.cluster import server_verb
-from benchmarks.compare import ab_verb
+from benchmarks.compare import ab_verb, calibration
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
@@ -41,7 +41,7 @@ PAGES = docs.pages(ROOT)
 PROGRAMS = ("run_bench.py", "run-bench")
 PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
 # Verbs whose words are files: their flags are parsed, and nothing else.
-READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history", "publish")
+READING = ("report", "rerun", "diff", "compare", "track", "publish")
 # What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
@@ -49,7 +49,7 @@ OF_OTHERS = {
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
     "pytest, in tests/conftest.py": ("share",),
-    "tools.peers": ("again", "keep", "python", "rounds"),
+    "tools.peers": ("again", "keep", "python", "repeats"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
 OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
@@ -90,7 +90,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         verify_verb: "run_verify",
         doctor_verb: "run_doctor",
         server_verb: "run_server",
-        export_verb: "run_export",
+        export_model_verb: "run_export",
         allreduce_verb: "run_allreduce",
         input_verb: "run_input",
         data_flow: "show_data_flow",
@@ -100,7 +100,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     }
     for module, job in jobs.items():
         monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)
-    monkeypatch.setattr(ab_verb, "run_calibrate", lambda *_, **__: ExitStatus.OK)
+    monkeypatch.setattr(calibration, "run_calibrate", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(
         batch_size, "resolve_batch_size", lambda values, *_: config.resolve({**values, "batch_size": 1}, int)
     )
@@ -126,14 +126,12 @@ def _check_run_bench(words: Sequence[str]) -> None:
     Raises:
         WrongPageError: there is no such verb or flag, or the flags cannot go together.
     """
-    verb = words[0] if words and not words[0].startswith("-") else "run"
     words = [word for word in words if word != "--help"]
     try:
-        if verb in READING:
-            flag.parse(words[1:], flags_of(VERBS[verb]))
-            if verb == "baseline":
-                _check_baseline(words[1])
-        elif verb == "data":
+        verb, rest = chosen(words)
+        if verb.name.split()[0] in READING and verb.takes != "lists":
+            flag.parse(rest, flags_of(verb))
+        elif words[:1] == ["data"]:
             _check_data(words[1:])
         else:
             main.dispatch([PLACEHOLDERS.get(word, word) for word in words])
@@ -145,15 +143,7 @@ def _check_data(words: Sequence[str]) -> None:
     try:
         main.dispatch(["data", words[0], *(word for word in words[1:] if word.startswith("-"))])
     except BenchError as error:
-        if not re.match(rf"data {words[0]}( SRC DIR)?: name ", str(error)):
-            raise
-
-
-def _check_baseline(command: str) -> None:
-    try:
-        main.dispatch(["baseline", command])
-    except BenchError as error:
-        if "there is no" in str(error):  # else it misses files
+        if not re.match(rf"data {words[0].replace('-', '_')}( SRC DIR)?: name ", str(error)):
             raise
 
 
@@ -259,7 +249,7 @@ def _check_flags(words: Sequence[str]) -> None:
     named = [word for word in words if _name_of(word) not in known]
     names = {_name_of(word) for word in named if word.startswith("--")} - {""}
     # Of a flag that is unknown, absl searches for others that are alike, which takes long.
-    knowing = [groups for groups in map(flags_of, VERBS.values()) if names <= _spellings(groups)]
+    knowing = [groups for groups in map(flags_of, COMMANDS.values()) if names <= _spellings(groups)]
     problem = ""
     for groups in knowing or [flags_of(VERBS["run"])]:
         try:
@@ -414,7 +404,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`check out --output_format=jsom`", "there is no 'jsom'"),
         ("`replicated --all_reduce_spec=ring`", "ring"),
         ("`baseline promot FILE`", "there is no 'promot'"),
-        ("`data make-imagenet DIR --gzip`", "data make-imagenet takes no --gzip"),
+        ("`data make_imagenet DIR --gzip`", "data make_imagenet takes no --gzip"),
         ("```\nTry --num_batch, or wait.\n```", "There is no flag --num_batch"),
         ('`ARGS="--modle=vgg16"`', "There is no flag --modle"),
         ("`make tests`", "no target 'tests'"),
@@ -446,20 +436,20 @@ def test_a_mistake_in_a_page_is_found_with_its_line(tmp_path: Path, text: str, w
 EXECUTED = (
     ("run_bench.py --model=mlp --data_dir=data/mnist --print_training_accuracy", ("--device=cpu",)),
     ("run_bench.py report out --output=report", ("--against=guide2017",)),
-    ("run_bench.py baseline promote out", ()),
-    ("run_bench.py check out", ()),
-    ("run_bench.py history --plot=history.png", ()),
+    ("run_bench.py track store out", ()),
+    ("run_bench.py track check out", ()),
+    ("run_bench.py track history --output=history.png", ()),
     ("run_bench.py explain replicated --num_gpus=8 --model=vgg16", ()),
     ("run_bench.py doctor --nobreakdown", ()),
-    ("run_bench.py data make-imagenet data/fake --train_images=512", ()),
-    ("run_bench.py input --data_dir=data/fake", ("--device=cpu", "--seconds=0.2")),
+    ("run_bench.py data make_imagenet data/fake --train_images=512", ()),
+    ("run_bench.py input --data_dir=data/fake", ("--device=cpu", "--stage_seconds=0.2")),
 )
 
 
 @pytest.mark.slow
 def test_the_short_commands_of_the_pages_work(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     known = {code.text for page in PAGES for code in docs.code_of(page)}
-    assert run_bench("data", "make-mnist", "data/mnist").status == ExitStatus.OK
+    assert run_bench("data", "make_mnist", "data/mnist").status == ExitStatus.OK
     for text, shorter in EXECUTED:
         assert text in known, f"no page has {text} any more"
         done = run_bench(*docs.words_of(text.removeprefix("run_bench.py ")), *shorter)

@@ -90,10 +90,10 @@ _OF_RUN = ("model", "batch_size", "precision", "variable_update", "data_dir")
 _OF_THE_BREAKDOWN = (
     *(flag for name, flag in FLAGS.items() if name in _OF_RUN),
     Flag(
-        "time_limit_seconds",
+        "budget_seconds",
         float,
-        "for all stages of the breakdown together; each gets at least the time of five steps",
-        default=breakdown_run.DEFAULT_TIME_LIMIT_SECONDS,
+        "plan the breakdown to fit into this time; each stage takes at least five steps",
+        default=breakdown_run.DEFAULT_BUDGET_SECONDS,
         above=0,
     ),
     Flag(

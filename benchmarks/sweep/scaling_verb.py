@@ -120,7 +120,7 @@ def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:
 
 SCALING_FLAGS: Groups = {
     "The measurement": (
-        Flag("repeats", int, "rounds, each run in a fresh process", default=_REPEATS, at_least=1),
+        Flag("repeats", int, "runs of each combination, each in a fresh process", default=_REPEATS, at_least=1),
         *(flag for flag in sweep_verb.SWEEP_FLAGS["The sweep"] if flag.name not in ("repeats", "suite")),
     )
 }

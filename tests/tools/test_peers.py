@@ -109,7 +109,7 @@ def test_a_table_that_cannot_be_published_is_not_kept(
     compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(comparison, "KEPT", tmp_path / "kept.json")
-    assert compare("--rounds=1", "--keep", "alone") == ExitStatus.UNDECIDED
+    assert compare("--repeats=1", "--keep", "alone") == ExitStatus.UNDECIDED
     assert not (tmp_path / "kept.json").exists()
     assert "rounds" in capsys.readouterr().err
 
@@ -117,7 +117,7 @@ def test_a_table_that_cannot_be_published_is_not_kept(
 def test_sides_alternate_with_equal_flags_and_what_is_finished_is_not_run_again(
     compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare("--rounds=2", "pair") == ExitStatus.OK
+    assert compare("--repeats=2", "pair") == ExitStatus.OK
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     assert [call[0] for call in calls] == ["theirs", "ours"] * 2
     assert set(calls[0]) - set(calls[1]) == {"theirs", "--data_format=NHWC"}
@@ -126,10 +126,10 @@ def test_sides_alternate_with_equal_flags_and_what_is_finished_is_not_run_again(
     assert (pair["theirs"], pair["ours"], pair["ratio"]) == pytest.approx((128, 160, 1.25))
     printed = capsys.readouterr().out
     assert printed == (tmp_path / "out/peers/table.md").read_text()
-    assert compare("--rounds=3", "pair") == ExitStatus.OK
+    assert compare("--repeats=3", "pair") == ExitStatus.OK
     assert len((tmp_path / "calls").read_text().splitlines()) == 6
-    assert compare("--rounds=1", "alone") == ExitStatus.OK
-    assert compare("--rounds=1", "--again", "pair") == ExitStatus.OK
+    assert compare("--repeats=1", "alone") == ExitStatus.OK
+    assert compare("--repeats=1", "--again", "pair") == ExitStatus.OK
     assert len((tmp_path / "calls").read_text().splitlines()) == 6 + 2 + 2
     lines = json.loads((tmp_path / "out/peers/table.json").read_text())["lines"]
     assert [line["rounds"] for line in lines] == [1, 1, 0]
@@ -143,7 +143,7 @@ def test_a_cluster_is_one_server_and_two_workers_of_which_the_first_tells_the_ra
         'case "$*" in *--job_name=worker*--task_index=0*) sleep 0.3;; *) echo "total images/sec: 1"; sleep 60;; esac\n'
     )
     script.write_text(f'echo "$*" >>{tmp_path}/calls\n{wait}echo "total images/sec: 128.00"\n')
-    assert compare("--rounds=1", "cluster") == ExitStatus.OK
+    assert compare("--repeats=1", "cluster") == ExitStatus.OK
     calls = (tmp_path / "calls").read_text().splitlines()
     jobs = sorted(call.partition("--job_name=")[2] for call in calls[:3])
     assert jobs == ["ps --task_index=0", "worker --task_index=0", "worker --task_index=1"]
@@ -155,7 +155,7 @@ def test_a_failed_run_is_a_sentence_with_its_log_and_the_other_rows_go_on(
     compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "checkout/scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py").write_text("echo no such model; exit 3\n")
-    assert compare("--rounds=2", "pair", "alone") == ExitStatus.RUN_FAILED
+    assert compare("--repeats=2", "pair", "alone") == ExitStatus.RUN_FAILED
     printed = capsys.readouterr().out
     assert "ended with status 3: its log is out/peers/logs/pair-1-theirs.log" in printed.replace("\\", "")
     assert "no such model" in (tmp_path / "out/peers/logs/pair-1-theirs.log").read_text()
@@ -195,7 +195,7 @@ def test_times_are_of_the_process_or_up_to_the_first_measured_step(
         return [dataclasses.replace(each, seconds=7.0) for each in run(*commands, timeout_seconds=timeout_seconds)]
 
     monkeypatch.setattr(sides.subprocesses, "supervise", timed)
-    assert compare("--rounds=1") == ExitStatus.OK
+    assert compare("--repeats=1") == ExitStatus.OK
     (line,) = json.loads((tmp_path / "out/peers/table.json").read_text())["lines"]
     assert (line["theirs"], line["ours"], line["unit"]) == (pytest.approx(theirs), pytest.approx(ours), "s")
 
@@ -208,9 +208,9 @@ def test_images_are_made_once_for_the_rows_that_read_them(
     (tmp_path / "ours").write_text(
         f'#!/bin/sh\nif [ "$1" = data ]; then mkdir -p "$3"; echo "$@" >>calls; else cat {tmp_path}/record.json; fi\n'
     )
-    assert compare("--rounds=2") == ExitStatus.OK
+    assert compare("--repeats=2") == ExitStatus.OK
     folder = tmp_path / "out/peers" / name
-    assert (tmp_path / "calls").read_text() == f"data make-imagenet {folder}.partial --overwrite{flags}\n"
+    assert (tmp_path / "calls").read_text() == f"data make_imagenet {folder}.partial --overwrite{flags}\n"
     assert f"--data_dir={folder}" in (tmp_path / "out/peers/logs/alone-2-ours.log").read_text()
 
 
@@ -250,7 +250,7 @@ def installs(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_without_a_python_an_environment_is_made_once(installs: Path, compare: Compare) -> None:
     for _ in range(2):
-        assert peers.main(["--rounds=1", "checkout", "pair"]) == ExitStatus.OK
+        assert peers.main(["--repeats=1", "checkout", "pair"]) == ExitStatus.OK
     assert installs.read_text().splitlines() == [
         "tensorflow-cpu==2.21.0 psutil pandas",
         "--no-deps tf_keras portpicker",

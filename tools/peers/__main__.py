@@ -29,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("checkout", help="the repository that contains scripts/tf_cnn_benchmarks")
     parser.add_argument("rows", nargs="*", help="names of rows, with * and ? (default: all)")
     parser.add_argument("--python", default="", help="runs tf_cnn_benchmarks (default: an environment that is made)")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each side (default 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each side (default 5)")
     parser.add_argument("--output_dir", type=Path, default=Path("out/peers"), help="default out/peers")
     parser.add_argument("--again", action="store_true", help="forget the finished rounds of the named rows")
     parser.add_argument(
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
             raise UsageError(f"ROWS={' '.join(given.rows)} names no row. Rows: {names}.")
         given.output_dir.mkdir(parents=True, exist_ok=True)
         peer = find_peer(given.checkout, given.python, given.output_dir)
-        return _compare(chosen, Sides(given.output_dir, peer), given.rounds, again=given.again, keep=given.keep)
+        return _compare(chosen, Sides(given.output_dir, peer), given.repeats, again=given.again, keep=given.keep)
     except KeyboardInterrupt:  # while the environment is made; later, the table is still printed
         return ExitStatus.INTERRUPTED
     except BenchError as error:
