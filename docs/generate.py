@@ -11,7 +11,6 @@ A page marks where a table goes. What stands between the marks is replaced:
 from __future__ import annotations
 
 import csv
-import dataclasses
 import functools
 import inspect
 import json
@@ -109,6 +108,8 @@ def _flags(group: Sequence[Flag]) -> str:
 
 
 def _values(flag: Flag) -> str:
+    if flag.kind is bool:
+        return "switch"
     if flag.kind is str and flag.words:
         return _code(flag.words) if len(flag.words) <= _MOST_WORDS else f"the {len(flag.words)} [models](models.md)"
     return flag.values_text.replace("|", ", ")
@@ -318,17 +319,6 @@ def _json_type(hint: Any) -> str:
     return "string" if issubclass(hint, str) else "number"
 
 
-def _fields_not_in_key() -> str:
-    """Returns the fields of the configuration that cannot change the rate."""
-    hints, names = typing.get_type_hints(Config), ["notices"]
-    for part in (field for field in dataclasses.fields(Config) if dataclasses.is_dataclass(hints[field.name])):
-        in_key = part.metadata.get("in_key", True)
-        names += [
-            f.name for f in dataclasses.fields(hints[part.name]) if not (in_key and f.metadata.get("in_key", True))
-        ]
-    return f"{_code(sorted(names))}."
-
-
 # The rest
 
 
@@ -382,7 +372,6 @@ def _models() -> str:
     rows = (
         (
             f"`{spec.name}`",
-            spec.title,
             spec.data_name,
             spec.image_size,
             f"{spec.parameters / 1e6:.3g}",
@@ -392,7 +381,7 @@ def _models() -> str:
         )
         for spec in specs.MODELS
     )
-    header = ("model", "is", "data set", "pixels", "parameters, M", "GFLOP", "batch, GPU / CPU", "learning rate")
+    header = ("model", "data set", "pixels", "parameters, M", "GFLOP", "batch, GPU / CPU", "learning rate")
     return _table(header, rows)
 
 
@@ -435,7 +424,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fields of the record": functools.partial(_fields, Record),
     "fields of identity": functools.partial(_fields, Identity),
     "fields of measurement": functools.partial(_fields, Measurement),
-    "fields not in the key": _fields_not_in_key,
+    "fields not in the key": lambda: f"{_code(sorted(Config.from_flags(device='cpu').fields_not_in_key()))}.",
     "exit statuses": lambda: _table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus)),
     "managers": _managers,
     "modifiers": _modifiers,
