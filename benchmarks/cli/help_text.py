@@ -7,7 +7,7 @@ import platform
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.config.flag import describe, presets
+from benchmarks.config.flag import SHORT_FLAGS, describe, presets
 from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.option import Flag, Groups
@@ -81,6 +81,9 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
     elif flags:
         title = "Flags that most runs use" if verb.name == "run" else f"Flags of {verb.name}"
         lines += ["", f"{title}:", *_flag_lines(own)] if own else []
+    if verb.name == "run":
+        short = ", ".join(f"{word} {name[2:].upper()}" for word, name in SHORT_FLAGS.items())
+        lines += ["", f"Short: {short}. Dashes may replace underscores."]
     lines += _examples(verb.examples)
     if verb.parts:
         lines += ["", f"More: {_PROGRAM} help {verb.parts[0].name}   its flags; so for the other subcommands"]

@@ -53,6 +53,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     Raises:
         BenchError: it cannot be run; the message says why.
     """
+    arguments = [flag.spelled(word) for word in arguments]
     if "--version" in arguments:
         say(help_text.versions())
         return ExitStatus.OK

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from benchmarks.compare import builds, interleaved_rounds
 from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, PLAN_FLAGS, Configuration, Pair, RoundsPlan
+from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.machine import hardware
-from benchmarks.option import Flag, Groups
+from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from results.gate import noise
@@ -35,6 +38,7 @@ def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStat
         DataError: the stored noise of this machine cannot be read.
     """
     count = _REPEATS if values["repeats"] is None else values["repeats"]
+    as_json = values["output_format"] == "json"
     cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
     plan = interleaved_rounds.plan_rounds(values, cells, count, _OUTPUT_DIR)
 
@@ -43,8 +47,12 @@ def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStat
         configurations = [Configuration(cell) for cell in plan.cells]
         interleaved_rounds.run_rounds(plan, {BASE: suite, CANDIDATE: suite}, configurations, command)
         done = [each for each in configurations if not each.failure]
-        for each, title in zip(done, interleaved_rounds.titles(done), strict=True):
-            _store_noise(plan, each.pairs, title)
+        stored = [
+            _store_noise(plan, each.pairs, title, as_text=not as_json)
+            for each, title in zip(done, interleaved_rounds.titles(done), strict=True)
+        ]
+        if as_json:
+            say(json.dumps(stored))
         for each in configurations:
             if each.failure:
                 warn(f"{each.what} is not calibrated. {each.failure[1]}")
@@ -53,8 +61,8 @@ def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStat
     return until_stopped(calibrate, interleaved_rounds.STOPPED.format(plan.output_dir))
 
 
-def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
-    """Reports the noise of a configuration, and stores it."""
+def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str, *, as_text: bool) -> dict[str, Any]:
+    """Reports the noise of a configuration, stores it, and returns it as JSON can hold it."""
     base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
     first = pairs[0].base
     result = replace(
@@ -64,16 +72,19 @@ def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
         title=title,
         is_interleaved=first.is_interleaved,
     )
-    for line in noise_lines(result):
+    path, keys = noise.path_of(plan.baselines_dir, first.identity.hardware_key), first.identity
+    for line in noise_lines(result) if as_text else ():
         say(line)
-    path = noise.path_of(plan.baselines_dir, first.identity.hardware_key)
     try:
         noise.save(path, {first.identity.config_key: result})
     except noise.NoiseFileError as error:
         raise DataError(str(error)) from error
     except OSError as error:
         raise UsageError(f"--baselines_dir={plan.baselines_dir}: {error.strerror or error}.") from error
-    say(f"  stored in {path}; `ab` uses it for this configuration on this hardware")
+    if as_text:
+        say(f"  stored in {path}; `ab` uses it for this configuration on this hardware")
+    stored = {"config_key": keys.config_key, "hardware_key": keys.hardware_key, "threshold": result.threshold}
+    return {**msgspec.to_builtins(result), **stored}
 
 
 def noise_lines(result: Noise) -> list[str]:
@@ -127,5 +138,6 @@ CALIBRATE_FLAGS: Groups = {
             default=_OUTPUT_DIR,
             path="directory",
         ),
+        *only(RUN_FLAGS["Output"], "output_format"),
     ),
 }

@@ -22,6 +22,7 @@ from results.summary import summarize
 from results.text import counted
 
 _REPEATS = 3
+_NOT_HERE = ("repeats", "suite", "output_format")
 _ONE_THREAD = {"num_intra_threads": ["1"], "num_inter_threads": ["1"]}
 _INSTEAD = (
     "Use a machine with several GPUs; several hosts: --hosts=host_0,host_1 --ssh; or workers of one thread each: "
@@ -121,7 +122,7 @@ def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:
 SCALING_FLAGS: Groups = {
     "The measurement": (
         Flag("repeats", int, "runs of each combination, each in a fresh process", default=_REPEATS, at_least=1),
-        *(flag for flag in sweep_verb.SWEEP_FLAGS["The sweep"] if flag.name not in ("repeats", "suite")),
+        *(flag for flag in sweep_verb.SWEEP_FLAGS["The sweep"] if flag.name not in _NOT_HERE),
     )
 }
 VERB = Verb(

@@ -83,18 +83,23 @@ def run_cells(
     # And back, so that a drift of the machine affects all cells alike.
     rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
     kept, refused, missing = _split(rounds, _done(earlier if values["resume"] else [], cells, runner.provenance))
+    as_json = values["output_format"] == "json"
     for line in grid_lines(cells, estimates, repeats, missing):
-        say(line)
+        (warn if as_json else say)(line)
     if values["dry_run"]:
         return ExitStatus.OK
 
     def sweep() -> ExitStatus:
         finished = [*kept, *map(runner.refuse, refused)]
         finished += _run_all(runner, cells, missing, values["budget_seconds"])
-        show(finished)
+        if as_json:
+            say("\n".join(record.to_json() for record in finished))
+        else:
+            show(finished)
         for warning in warnings_of(finished):
             warn(warning)
-        say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
+        if not as_json:
+            say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
         failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
         return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
 
@@ -199,7 +204,7 @@ SWEEP_FLAGS: Groups = {
         Flag("dry_run", bool, "print the grid and stop"),
         Flag("run_timeout_seconds", float, "kill a run that takes longer", default=DEFAULT_TIMEOUT_SECONDS, above=0),
         Flag("budget_seconds", float, "start no run after this time; --resume runs the rest", above=0),
-        *only(RUN_FLAGS["Output"], "output_dir"),
+        *only(RUN_FLAGS["Output"], "output_dir", "output_format"),
     )
 }
 VERB = Verb(
@@ -208,7 +213,7 @@ VERB = Verb(
     SWEEP_FLAGS,
     lambda given, command: run_sweep(given.values, command),
     takes="lists",
-    details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all stands for "
-    "every model.",
+    details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all is every "
+    "model. --output_format=json prints a record per line.",
     examples=("sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8", "sweep --preset=scaling --dry_run"),
 )

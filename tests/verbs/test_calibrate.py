@@ -81,6 +81,15 @@ def test_each_configuration_has_its_noise_and_one_that_fails_none(
     assert sorted(_kept(tmp_path)) == ["mlp", "trivial", "vgg16"]
 
 
+def test_noise_as_json_is_what_is_stored(
+    calibrate: Calibrate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert calibrate("--repeats=3", "--output_format=json") == ExitStatus.OK
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert printed["threshold"] == 0.05 and printed["hardware_key"] == fake_run().identity.hardware_key
+    assert _kept(tmp_path)["trivial"].items() <= printed.items()
+
+
 def test_noise_in_words() -> None:
     *_, advice = calibration.noise_lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
     assert "too few to be sure: increase --repeats" in advice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -118,6 +119,13 @@ def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBen
     done = run_bench("diff", one.identity.run_id, other.identity.run_id)
     assert done.status == 0 and "config.model: resnet50 -> [2J" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_diff_as_json_has_both_values_whole(run_bench: RunBench, tmp_path: Path) -> None:
+    one, other = fake_run(), fake_run(model="x" * 999)
+    Store(tmp_path / "out").append(one, other)
+    done = run_bench("diff", one.identity.run_id, other.identity.run_id, "--output_format=json")
+    assert done.status == 0 and json.loads(done.stdout)["config"]["model"] == ["resnet50", "x" * 999]
 
 
 def test_diff_shows_the_beginning_of_what_is_long(run_bench: RunBench, tmp_path: Path) -> None:

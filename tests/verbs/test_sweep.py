@@ -599,6 +599,13 @@ def test_all_stands_for_every_model(run_bench: Callable[..., Finished], words: s
     assert all(f"--model={name}" in done.stdout.split() for name in specs.names())
 
 
+def test_as_json_a_sweep_prints_its_records_alone(sweep: Sweep, runs: Runs) -> None:
+    done = sweep("--batch_size=2,4", "--output_format=json")
+    printed = [Record.from_json(line) for line in done.stdout.splitlines()]
+    assert [record.config["batch_per_device"] for record in printed] == [2, 4]
+    assert "2 of 2 combinations: 2 runs" in done.stderr
+
+
 def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
     assert len(runs.started) == 1 and "same as an earlier one" in done.stdout

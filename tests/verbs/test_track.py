@@ -70,6 +70,9 @@ def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, pro
     listed = run_bench("track", "list")
     assert listed.status == 0 and path.parent.name in listed.stdout and path.stem in listed.stdout
     assert " 11 " in listed.stdout and "2026-01-11 00:00" in listed.stdout
+    (as_json,) = json.loads(run_bench("track", "list", "--output_format=json").stdout)
+    assert as_json["config_key"] == path.stem and len(as_json["sessions"]) == 11
+    assert json.loads(run_bench("track", "show", path.stem[:5], "--output_format=json").stdout) == [as_json]
     shown = run_bench("track", "show", path.stem[:5])
     assert shown.status == 0 and shown.stdout.count("2026-01-") == 11 and "2.21.0" in shown.stdout
     pruned = run_bench("track", "prune", "--keep=4")
