@@ -121,7 +121,7 @@ MODULE ?=
 mutate: $(VENV)/.installed-mutate
 	$(BIN)/python -m tools.mutation $(MODULE)
 
-# The faults of docs/reference/reliability.md and the rows of docs/acceptance.md are marks of tests. With more MOMENTS, signals
+# The faults of tests/reliability.md and the rows of tests/acceptance.md are marks of tests. With more MOMENTS, signals
 # come at more moments of a run; PYTEST_FLAGS="-k disk" selects some.
 MOMENTS ?= 40
 faults: install-test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import itertools
 import re
 import shlex
@@ -31,8 +32,8 @@ from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
-from docs import generate, hooks, promises
-from tests.support import docs
+from docs import generate, hooks
+from tests.support import docs, promises
 from tests.support.commands import ROOT, Finished
 from variable_mgr import catalog
 
@@ -47,6 +48,7 @@ OF_OTHERS = {
     "docker": ("target", "gpus", "ipc", "shm-size"),
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
+    "pytest, in tests/conftest.py": ("share",),
     "tools.peers": ("again", "keep", "python", "repeats"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
@@ -55,6 +57,23 @@ OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
 OF_RENDER = ("command", "deadline_seconds", "results_claim", "scratch_size", "image", "port", "nccl")
 # Variables of the Makefile, and the verb whose flags they hold.
 OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
+# What an address may name: each of these exists, or stands for any. Of GitHub, owner and repository.
+HOSTS = (
+    "arxiv.org",
+    "bencher.dev",
+    "jobset.sigs.k8s.io",
+    "pandas.pydata.org",
+    "ui.perfetto.dev",
+    "user:password@host",
+)
+REPOSITORIES = (
+    "huggingface/pytorch-image-models",
+    "mlcommons/training",
+    "NVIDIA/nccl-tests",
+    "prometheus/node_exporter",
+    "tensorflow/benchmarks",
+)
+ADDRESS = re.compile(r"https?://([^\s/()<>`'\"]+)/?([\w.-]+/[\w.-]+)?")
 SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|tools|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
 
 
@@ -158,11 +177,27 @@ def _check_render(words: Sequence[str]) -> None:
     _check_run_bench(["run", *bench_flags])
 
 
+def _check_pip(words: Sequence[str]) -> None:
+    """Checks that pip installs this checkout, with extras that it has, or packages that it requires."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    extras = dict(setup["options.extras_require"])
+    lines = "\n".join([setup["options"]["install_requires"], *extras.values()]).split("\n")
+    known = {".", "pre-commit", *(re.split(r"[^\w.-]", line)[0] for line in lines)}
+    for word in words:
+        package, _, extra = re.split("[=<>~!;]", word)[0].rstrip("]").partition("[")
+        if not word.startswith("-") and (package not in known or extra and extra not in extras):
+            raise WrongPageError(f"pip cannot install {word}: no such package, or extra of it, is known here")
+
+
 def _check_command(text: str) -> bool:
     """Checks a command line and returns whether it is one of a program that is known here."""
     words = docs.words_of(text)
     while words and re.match(r"[A-Z_]+=", words[0]):
         words.pop(0)
+    if "install" in words[1:4] and any(word.rsplit("/", 1)[-1] == "pip" for word in words[:3]):
+        _check_pip(words[words.index("install") + 1 :])
+        return True
     for number, word in enumerate(words[:3]):
         name = word.rsplit("/", 1)[-1]
         if name in PROGRAMS and (number == 0 or words[number - 1].rsplit("/", 1)[-1].startswith("python")):
@@ -245,7 +280,8 @@ def _problems(page: Path) -> list[str]:
     """Returns what is wrong with a page, each with its place."""
     found = []
     for code in docs.code_of(page):
-        for text in docs.spellings(code.text):
+        # The brackets of `.[cuda]` are no pattern.
+        for text in [code.text] if "pip install" in code.text else docs.spellings(code.text):
             try:
                 if code.inline:
                     _check_inline(text)
@@ -262,7 +298,15 @@ def _problems(page: Path) -> list[str]:
             found += [f"{page}:{line}: {cell.arguments}: {cell.why_not}" for cell in cells if not cell.config]
         except BenchError as error:
             found.append(f"{page}:{line}: {error}")
-    return found + [f"{page}:{line}: {problem}" for line, problem in _wrong_links(page)]
+    wrong = [*_wrong_links(page), *_unknown_addresses(page)]
+    return found + [f"{page}:{line}: {problem}" for line, problem in wrong]
+
+
+def _unknown_addresses(page: Path) -> Iterator[tuple[int, str]]:
+    for line, text in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        for host, path in ADDRESS.findall(text):
+            if not (path in REPOSITORIES if host == "github.com" else host in HOSTS):
+                yield line, f"no list has the address {host}/{path}"
 
 
 def _wrong_links(page: Path) -> Iterator[tuple[int, str]]:
@@ -281,6 +325,11 @@ def _wrong_links(page: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_a_page_names_exists(page: Path) -> None:
     assert not (problems := _problems(page)), "\n".join(problems)
+
+
+@pytest.mark.parametrize("name", ["mkdocs.yml", "setup.cfg"])
+def test_addresses_in_metadata_exist(name: str) -> None:
+    assert not list(_unknown_addresses(ROOT / name))
 
 
 def test_the_commands_of_all_pages_are_found() -> None:
@@ -369,6 +418,10 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`benchmarks/flagz.py`", "there is no benchmarks/flagz.py"),
         ("[a page](docs/nowhere.md)", "leads nowhere"),
         ("[a part](#nothing)", "no heading for #nothing"),
+        ("[a host](https://example.com/page)", "no list has the address example.com"),
+        ("```\ngit clone https://github.com/nobody/nothing\n```", "no list has the address github.com/nobody/nothing"),
+        ("`pip install cnn-train-bench`", "pip cannot install cnn-train-bench"),
+        ("`python -m pip install -e '.[cudda]'`", "pip cannot install .[cudda]"),
     ],
 )
 def test_a_mistake_in_a_page_is_found_with_its_line(tmp_path: Path, text: str, words: str) -> None:
