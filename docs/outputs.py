@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -20,12 +21,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.errors import ExitStatus
+
 ROOT = Path(__file__).resolve().parent.parent
 _MARKED = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n)(?P<block>.*?)(<!-- end -->)", re.DOTALL)
 # What has none of these neither trains nor measures.
 _TRAINS = re.compile(
     r"run_bench\.py (?:--|run|sweep|scaling|recommend|ab|calibrate|doctor|verify|placement|input|allreduce|data)"
 )
+_ANSWERS = (ExitStatus.OK, ExitStatus.REGRESSED, ExitStatus.UNDECIDED)
 _NUMBERS = re.compile(r"\b(?=[a-f]*\d)[\da-f]{7,}\b|[-+]?\d[\d.,:]*(?:[kMG]\b)?")
 
 
@@ -59,7 +63,7 @@ def fresh(page: str) -> str:
     """Runs the commands of the text of a page and returns the text with what they print.
 
     Raises:
-        subprocess.CalledProcessError: a command failed.
+        RuntimeError: a command failed; "slower" and "undecided" are answers.
     """
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory, "cnn-train-bench")
@@ -91,7 +95,10 @@ def _run(words: list[str], directory: Path) -> str:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(directory / "cache"),
     }
-    return subprocess.run(words, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    done = subprocess.run(words, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in _ANSWERS or (done.returncode and not done.stdout):
+        raise RuntimeError(f"{shlex.join(words)} ended with status {done.returncode}.")
+    return done.stdout
 
 
 def main(names: list[str]) -> None:
