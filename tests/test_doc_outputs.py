@@ -12,7 +12,7 @@ from tests.support.commands import ROOT
 
 SHOWING = [ROOT / "README.md", ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
-PROGRAMS = r"python[\d.]*|make|git|gh|docker|kubectl|mpirun|sbatch|sed|nft|iptables|bencher|pip"
+PROGRAMS = r"cd|python[\d.]*|make|git|gh|docker|kubectl|mpirun|sbatch|sed|nft|iptables|bencher|pip"
 COMMAND = re.compile(rf"\s*(?:#|[A-Z_]+=\S+ |(?:/\S+/)?(?:{PROGRAMS})\b)")
 OF_A_RUN = re.compile(r"images/s|^run_bench: |^-{3,}  -{3,}|^ok  ", re.MULTILINE)
 
