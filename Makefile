@@ -10,11 +10,11 @@ TAG ?=
 PEER ?=
 PEER_PYTHON ?=
 ROWS ?=
-ROUNDS ?= 5
+REPEATS ?= 5
 override export PEER := $(value PEER)
 override export PEER_PYTHON := $(value PEER_PYTHON)
 override export ROWS := $(value ROWS)
-override export ROUNDS := $(value ROUNDS)
+override export REPEATS := $(value REPEATS)
 override export BASE := $(value BASE)
 override export TAG := $(value TAG)
 PYTHON ?= python3
@@ -54,7 +54,7 @@ bench: install
 PEERS := $(BIN)/python run_bench.py sweep --repeats=3 --output_dir=out/peers
 ifdef PEER
 compare-peers: install-test
-	@set -f; $(BIN)/python -m tools.peers --python="$$PEER_PYTHON" --rounds="$$ROUNDS" -- "$$PEER" $$ROWS
+	@set -f; $(BIN)/python -m tools.peers --python="$$PEER_PYTHON" --repeats="$$REPEATS" -- "$$PEER" $$ROWS
 else
 compare-peers: install
 	$(PEERS) $(ARGS) --variable_update=replicated,mirrored_strategy,keras_fit
@@ -121,7 +121,7 @@ MODULE ?=
 mutate: $(VENV)/.installed-mutate
 	$(BIN)/python -m tools.mutation $(MODULE)
 
-# The faults of docs/reference/reliability.md and the rows of docs/acceptance.md are marks of tests. With more MOMENTS, signals
+# The faults of tests/reliability.md and the rows of tests/acceptance.md are marks of tests. With more MOMENTS, signals
 # come at more moments of a run; PYTEST_FLAGS="-k disk" selects some.
 MOMENTS ?= 40
 faults: install-test

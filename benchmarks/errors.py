@@ -17,9 +17,9 @@ class ExitStatus(enum.IntEnum):
     meaning: str
 
     OK = 0, "success; the measurement is valid"
-    REGRESSED = 1, "`ab`, `compare`, `check`: something is slower, or failed where it ran before"
+    REGRESSED = 1, "`ab`, `compare`, `track check`: something is slower, or failed where it ran before"
     USAGE = 2, "the command line or the configuration is wrong"
-    UNDECIDED = 3, "`ab`, `compare`, `check` cannot decide; `doctor`: the machine is not quiet"
+    UNDECIDED = 3, "`ab`, `compare`, `track check` cannot decide; `doctor`: the machine is not quiet"
     RUN_FAILED = 4, "a run failed or is invalid, or a result could not be written"
     DATA = 5, "the data or a file of records cannot be used"
     CLUSTER = 6, "a task of the cluster is missing, lost, restarted or unreachable; the message names it"
@@ -119,7 +119,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """Returns ' Did you mean ...?' for the nearest choice, or one that begins so; nothing if none is near."""
     word, known = value.lower(), list(choices)
     begun = [choice for choice in known if len(word) >= _FEW_LETTERS and choice.startswith(word)]
-    near = get_close_matches(word, known, n=1, cutoff=_LIKENESS) or begun
+    near = begun or get_close_matches(word, known, n=1, cutoff=_LIKENESS)
     return f" Did you mean '{near[0]}'?" if near else ""
 
 

@@ -162,7 +162,7 @@ def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: b
 def test_every_room_stands_in_the_stack_and_on_its_page_and_is_small() -> None:
     entries = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.stem != "__pycache__"}
     assert entries == set(LEVEL) - {"options", "verb"}
-    page = (ROOT / "docs" / "background" / "architecture.md").read_text()
+    page = (ROOT / "contributing" / "architecture.md").read_text()
     drawn = [set(line.split("   ")[0].split()) for line in re.findall(r"^[a-z].*", page.split("```")[5], re.MULTILINE)]
     assert drawn == [rooms for rooms in reversed(STACK[:-1]) if rooms not in ({"options"}, {"verb"})]
     for room in {path.parent for path in _sources()} - {ROOT, ROOT / "models"}:  # one file per family of models

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import itertools
 import re
 import shlex
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.checkpoints import export_verb
+from benchmarks.checkpoints import export_model_verb
 from benchmarks.cli import main
-from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.cli.verbs import COMMANDS, VERBS, chosen, flags_of
 from benchmarks.cluster import server_verb
-from benchmarks.compare import ab_verb
+from benchmarks.compare import ab_verb, calibration
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
@@ -31,8 +32,8 @@ from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
-from docs import generate, hooks, promises
-from tests.support import docs
+from docs import generate, hooks
+from tests.support import docs, promises
 from tests.support.commands import ROOT, Finished
 from variable_mgr import catalog
 
@@ -40,14 +41,15 @@ PAGES = docs.pages(ROOT)
 PROGRAMS = ("run_bench.py", "run-bench")
 PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
 # Verbs whose words are files: their flags are parsed, and nothing else.
-READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history", "publish")
+READING = ("report", "rerun", "diff", "compare", "track", "publish")
 # What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
     "docker": ("target", "gpus", "ipc", "shm-size"),
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
-    "tools.peers": ("again", "keep", "python", "rounds"),
+    "pytest, in tests/conftest.py": ("share",),
+    "tools.peers": ("again", "keep", "python", "repeats"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
 OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
@@ -55,6 +57,23 @@ OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
 OF_RENDER = ("command", "deadline_seconds", "results_claim", "scratch_size", "image", "port", "nccl")
 # Variables of the Makefile, and the verb whose flags they hold.
 OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
+# What an address may name: each of these exists, or stands for any. Of GitHub, owner and repository.
+HOSTS = (
+    "arxiv.org",
+    "bencher.dev",
+    "jobset.sigs.k8s.io",
+    "pandas.pydata.org",
+    "ui.perfetto.dev",
+    "user:password@host",
+)
+REPOSITORIES = (
+    "huggingface/pytorch-image-models",
+    "mlcommons/training",
+    "NVIDIA/nccl-tests",
+    "prometheus/node_exporter",
+    "tensorflow/benchmarks",
+)
+ADDRESS = re.compile(r"https?://([^\s/()<>`'\"]+)/?([\w.-]+/[\w.-]+)?")
 SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|tools|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
 
 
@@ -71,7 +90,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         verify_verb: "run_verify",
         doctor_verb: "run_doctor",
         server_verb: "run_server",
-        export_verb: "run_export",
+        export_model_verb: "run_export",
         allreduce_verb: "run_allreduce",
         input_verb: "run_input",
         data_flow: "show_data_flow",
@@ -81,7 +100,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     }
     for module, job in jobs.items():
         monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)
-    monkeypatch.setattr(ab_verb, "run_calibrate", lambda *_, **__: ExitStatus.OK)
+    monkeypatch.setattr(calibration, "run_calibrate", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(
         batch_size, "resolve_batch_size", lambda values, *_: config.resolve({**values, "batch_size": 1}, int)
     )
@@ -107,14 +126,12 @@ def _check_run_bench(words: Sequence[str]) -> None:
     Raises:
         WrongPageError: there is no such verb or flag, or the flags cannot go together.
     """
-    verb = words[0] if words and not words[0].startswith("-") else "run"
     words = [word for word in words if word != "--help"]
     try:
-        if verb in READING:
-            flag.parse(words[1:], flags_of(VERBS[verb]))
-            if verb == "baseline":
-                _check_baseline(words[1])
-        elif verb == "data":
+        verb, rest = chosen(words)
+        if verb.name.split()[0] in READING and verb.takes != "lists":
+            flag.parse(rest, flags_of(verb))
+        elif words[:1] == ["data"]:
             _check_data(words[1:])
         else:
             main.dispatch([PLACEHOLDERS.get(word, word) for word in words])
@@ -126,15 +143,7 @@ def _check_data(words: Sequence[str]) -> None:
     try:
         main.dispatch(["data", words[0], *(word for word in words[1:] if word.startswith("-"))])
     except BenchError as error:
-        if not re.match(rf"data {words[0]}( SRC DIR)?: name ", str(error)):
-            raise
-
-
-def _check_baseline(command: str) -> None:
-    try:
-        main.dispatch(["baseline", command])
-    except BenchError as error:
-        if "there is no" in str(error):  # else it misses files
+        if not re.match(rf"data {words[0].replace('-', '_')}( SRC DIR)?: name ", str(error)):
             raise
 
 
@@ -168,11 +177,27 @@ def _check_render(words: Sequence[str]) -> None:
     _check_run_bench(["run", *bench_flags])
 
 
+def _check_pip(words: Sequence[str]) -> None:
+    """Checks that pip installs this checkout, with extras that it has, or packages that it requires."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    extras = dict(setup["options.extras_require"])
+    lines = "\n".join([setup["options"]["install_requires"], *extras.values()]).split("\n")
+    known = {".", "pre-commit", *(re.split(r"[^\w.-]", line)[0] for line in lines)}
+    for word in words:
+        package, _, extra = re.split("[=<>~!;]", word)[0].rstrip("]").partition("[")
+        if not word.startswith("-") and (package not in known or extra and extra not in extras):
+            raise WrongPageError(f"pip cannot install {word}: no such package, or extra of it, is known here")
+
+
 def _check_command(text: str) -> bool:
     """Checks a command line and returns whether it is one of a program that is known here."""
     words = docs.words_of(text)
     while words and re.match(r"[A-Z_]+=", words[0]):
         words.pop(0)
+    if "install" in words[1:4] and any(word.rsplit("/", 1)[-1] == "pip" for word in words[:3]):
+        _check_pip(words[words.index("install") + 1 :])
+        return True
     for number, word in enumerate(words[:3]):
         name = word.rsplit("/", 1)[-1]
         if name in PROGRAMS and (number == 0 or words[number - 1].rsplit("/", 1)[-1].startswith("python")):
@@ -224,7 +249,7 @@ def _check_flags(words: Sequence[str]) -> None:
     named = [word for word in words if _name_of(word) not in known]
     names = {_name_of(word) for word in named if word.startswith("--")} - {""}
     # Of a flag that is unknown, absl searches for others that are alike, which takes long.
-    knowing = [groups for groups in map(flags_of, VERBS.values()) if names <= _spellings(groups)]
+    knowing = [groups for groups in map(flags_of, COMMANDS.values()) if names <= _spellings(groups)]
     problem = ""
     for groups in knowing or [flags_of(VERBS["run"])]:
         try:
@@ -255,7 +280,8 @@ def _problems(page: Path) -> list[str]:
     """Returns what is wrong with a page, each with its place."""
     found = []
     for code in docs.code_of(page):
-        for text in docs.spellings(code.text):
+        # The brackets of `.[cuda]` are no pattern.
+        for text in [code.text] if "pip install" in code.text else docs.spellings(code.text):
             try:
                 if code.inline:
                     _check_inline(text)
@@ -272,7 +298,15 @@ def _problems(page: Path) -> list[str]:
             found += [f"{page}:{line}: {cell.arguments}: {cell.why_not}" for cell in cells if not cell.config]
         except BenchError as error:
             found.append(f"{page}:{line}: {error}")
-    return found + [f"{page}:{line}: {problem}" for line, problem in _wrong_links(page)]
+    wrong = [*_wrong_links(page), *_unknown_addresses(page)]
+    return found + [f"{page}:{line}: {problem}" for line, problem in wrong]
+
+
+def _unknown_addresses(page: Path) -> Iterator[tuple[int, str]]:
+    for line, text in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        for host, path in ADDRESS.findall(text):
+            if not (path in REPOSITORIES if host == "github.com" else host in HOSTS):
+                yield line, f"no list has the address {host}/{path}"
 
 
 def _wrong_links(page: Path) -> Iterator[tuple[int, str]]:
@@ -291,6 +325,11 @@ def _wrong_links(page: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_a_page_names_exists(page: Path) -> None:
     assert not (problems := _problems(page)), "\n".join(problems)
+
+
+@pytest.mark.parametrize("name", ["mkdocs.yml", "setup.cfg"])
+def test_addresses_in_metadata_exist(name: str) -> None:
+    assert not list(_unknown_addresses(ROOT / name))
 
 
 def test_the_commands_of_all_pages_are_found() -> None:
@@ -365,7 +404,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`check out --output_format=jsom`", "there is no 'jsom'"),
         ("`replicated --all_reduce_spec=ring`", "ring"),
         ("`baseline promot FILE`", "there is no 'promot'"),
-        ("`data make-imagenet DIR --gzip`", "data make-imagenet takes no --gzip"),
+        ("`data make_imagenet DIR --gzip`", "data make_imagenet takes no --gzip"),
         ("```\nTry --num_batch, or wait.\n```", "There is no flag --num_batch"),
         ('`ARGS="--modle=vgg16"`', "There is no flag --modle"),
         ("`make tests`", "no target 'tests'"),
@@ -379,6 +418,10 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`benchmarks/flagz.py`", "there is no benchmarks/flagz.py"),
         ("[a page](docs/nowhere.md)", "leads nowhere"),
         ("[a part](#nothing)", "no heading for #nothing"),
+        ("[a host](https://example.com/page)", "no list has the address example.com"),
+        ("```\ngit clone https://github.com/nobody/nothing\n```", "no list has the address github.com/nobody/nothing"),
+        ("`pip install cnn-train-bench`", "pip cannot install cnn-train-bench"),
+        ("`python -m pip install -e '.[cudda]'`", "pip cannot install .[cudda]"),
     ],
 )
 def test_a_mistake_in_a_page_is_found_with_its_line(tmp_path: Path, text: str, words: str) -> None:
@@ -393,20 +436,20 @@ def test_a_mistake_in_a_page_is_found_with_its_line(tmp_path: Path, text: str, w
 EXECUTED = (
     ("python run_bench.py --model=mlp --data_dir=data/mnist --print_training_accuracy", ("--device=cpu",)),
     ("python run_bench.py report out --output=report", ("--against=guide2017",)),
-    ("python run_bench.py baseline promote out", ()),
-    ("python run_bench.py check out", ()),
-    ("python run_bench.py history --plot=history.png", ()),
+    ("python run_bench.py track store out", ()),
+    ("python run_bench.py track check out", ()),
+    ("python run_bench.py track history --output=history.png", ()),
     ("python run_bench.py explain replicated --num_gpus=4 --model=resnet20", ()),
     ("python run_bench.py doctor --nobreakdown", ()),
-    ("python run_bench.py data make-imagenet data/fake --train_images=512", ()),
-    ("python run_bench.py input --data_dir=data/fake", ("--device=cpu", "--seconds=0.2")),
+    ("python run_bench.py data make_imagenet data/fake --train_images=512", ()),
+    ("python run_bench.py input --data_dir=data/fake", ("--device=cpu", "--stage_seconds=0.2")),
 )
 
 
 @pytest.mark.slow
 def test_the_short_commands_of_the_pages_work(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     known = {code.text for page in PAGES for code in docs.code_of(page)}
-    assert run_bench("data", "make-mnist", "data/mnist").status == ExitStatus.OK
+    assert run_bench("data", "make_mnist", "data/mnist").status == ExitStatus.OK
     for text, shorter in EXECUTED:
         assert text in known, f"no page has {text} any more"
         done = run_bench(*docs.words_of(text.removeprefix("python run_bench.py ")), *shorter)

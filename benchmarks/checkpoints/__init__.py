@@ -1,1 +1,1 @@
-"""Checkpoints: when they are saved, files, formats, continuing; the verb `export`."""
+"""Checkpoints: when they are saved, files, formats, continuing; the verb `export_model`."""

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.config import flag
+from benchmarks.config.flag import Parsed
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
-from benchmarks.errors import ExitStatus, UsageError, did_you_mean
+from benchmarks.errors import ExitStatus
 from benchmarks.option import Flag
 
 _PROGRAMS = "run-bench run_bench.py"
@@ -68,20 +69,6 @@ def script(shell: str) -> str:
     options = [f"{word.name}|{word.values}|{' '.join(verbs)}|{word.meaning}" for word, verbs in table.items()]
     text = SHELLS[shell].replace("@OPTIONS@", shlex.quote("\n".join(options)))
     return text.replace("@VERBS@", shlex.quote("\n".join(f"{name}|{meaning}" for name, meaning in meanings.items())))
-
-
-def run_completion(words: Sequence[str]) -> ExitStatus:
-    """Prints the script for the shell that is named.
-
-    Raises:
-        UsageError: none is named, or there is no script for it.
-    """
-    if len(words) != 1 or words[0] not in SHELLS:
-        hint = did_you_mean(words[0], SHELLS) if words else ""
-        problem = f"there is no script for '{' '.join(words)}'.{hint}" if words else "name a shell."
-        raise UsageError(f"completion: {problem} Shells: {', '.join(SHELLS)}.")
-    say(script(words[0]))
-    return ExitStatus.OK
 
 
 def _fish_lines(meanings: Mapping[str, str], table: Mapping[_Word, Sequence[str]]) -> Iterator[str]:
@@ -192,14 +179,23 @@ for program in {_PROGRAMS}
 @COMPLETE@
 end"""
 SHELLS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def _part(shell: str, installed: str) -> Verb:
+    def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+        say(script(shell))
+        return ExitStatus.OK
+
+    return Verb(f"completion {shell}", f"for {shell}: {installed}", run=run, examples=(f"completion {shell}",))
+
+
 VERB = Verb(
     "completion",
     "print a script that completes commands in a shell",
-    {},
-    lambda given, command: run_completion(given.words),
-    takes="words",
-    words="|".join(SHELLS),
-    known_words=tuple(SHELLS),
-    details='For bash and zsh: eval "$(run_bench.py completion bash)"; for fish: run_bench.py completion fish | source',
     examples=("completion bash",),
+    parts=(
+        _part("bash", 'eval "$(run-bench completion bash)" in ~/.bashrc'),
+        _part("zsh", 'eval "$(run-bench completion zsh)" in ~/.zshrc'),
+        _part("fish", "run-bench completion fish | source, in config.fish"),
+    ),
 )

@@ -7,7 +7,7 @@ import platform
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.config.flag import describe, presets
+from benchmarks.config.flag import SHORT_FLAGS, describe, presets
 from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.option import Flag, Groups
@@ -16,6 +16,7 @@ from results.version import SUITE_VERSION
 _WIDTH = 80
 _PROGRAM = "run_bench.py"
 _FEW = 15
+_SHOWN_BY_EXAMPLE = ("run", "sweep", "ab")
 _MOST_USED = (
     "model",
     "batch_size",
@@ -31,26 +32,27 @@ _MOST_USED = (
 
 
 def of_program(verbs: Mapping[str, Sequence[Verb]]) -> str:
-    """Returns the short help: the verbs by title, the flags that most runs use, and where to find more."""
-    width = 2 + max(len(verb.name) for group in verbs.values() for verb in group)
+    """Returns the short help: the verbs by title, examples, and where to find more."""
     lines = [
-        "Measures how fast a CNN trains on these devices and this TensorFlow build.",
+        "Benchmarks CNN training with TensorFlow on GPUs, hosts and CPUs, and shows what",
+        "limits the speed.",
         "",
         f"usage: {_PROGRAM} [VERB] --flag=value ...",
     ]
+    width = 2 + max(len(verb.name) for group in verbs.values() for verb in group)
     for title, group in verbs.items():
-        lines += ["", f"{title}:", *(f"  {verb.name:{width}}{verb.meaning}" for verb in group)]
-    lines += ["", "Flags that most runs use:", *_flag_lines(FLAGS[name] for name in _MOST_USED)]
-    examples = [verb.examples[0] for group in verbs.values() for verb in group if verb.name in ("run", "sweep", "ab")]
+        lines += ["", title, *_verb_lines(group, width)]
+    examples = [verb.examples[0] for group in verbs.values() for verb in group if verb.name in _SHOWN_BY_EXAMPLE]
     return "\n".join(
         [
             *lines,
             *_examples(examples),
             "",
-            f"More: {_PROGRAM} help VERB    what a verb does, its flags, and examples",
-            f"      {_PROGRAM} --helpfull   all flags of a run",
-            f"      {_PROGRAM} --version    of this suite, TensorFlow and Python",
-            "      README.md and docs/       how to use it, and what it measures",
+            f"More: {_PROGRAM} help VERB     flags and examples of a verb, such as run",
+            f"      {_PROGRAM} help --all    all verbs",
+            f"      {_PROGRAM} --helpfull    all flags of a run",
+            f"      {_PROGRAM} --version     versions of this suite, TensorFlow and Python",
+            "      README.md and docs/        how to use it, and what it measures",
         ]
     )
 
@@ -67,18 +69,25 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
     if len(flags) > _FEW:
         of_run = FLAGS.values()
         own = [flag for flag in flags if (flag.name in _MOST_USED if verb.name == "run" else flag not in of_run)]
-    words = f" {verb.words}" if verb.words else ""
+    words = " SUBCOMMAND ..." if verb.parts else f" {verb.words}" if verb.words else ""
     meaning = f"{verb.name}: {verb.meaning}" + (f". {verb.details}" if verb.details else "")
     name = "[run]" if verb.name == "run" else verb.name
     lines = [f"usage: {_PROGRAM} {name}{words}{' --flag=value ...' if flags else ''}", ""]
     lines += textwrap.wrap(meaning.replace("?.", "?"), _WIDTH)
-    if full:
+    if verb.parts:
+        lines += ["", "Subcommands:", *_verb_lines(verb.parts, 2 + max(len(part.name) for part in verb.parts))]
+    elif full:
         lines += [describe(groups), "", f"Files of flags: --flagfile=FILE, --preset={'|'.join(presets())}"]
     elif flags:
         title = "Flags that most runs use" if verb.name == "run" else f"Flags of {verb.name}"
         lines += ["", f"{title}:", *_flag_lines(own)] if own else []
+    if verb.name == "run":
+        short = ", ".join(f"{word} {name[2:].upper()}" for word, name in SHORT_FLAGS.items())
+        lines += ["", f"Short: {short}. Dashes may replace underscores."]
     lines += _examples(verb.examples)
-    if not full and len(own) < len(flags):
+    if verb.parts:
+        lines += ["", f"More: {_PROGRAM} help {verb.parts[0].name}   its flags; so for the other subcommands"]
+    elif not full and len(own) < len(flags):
         others = (
             f"also {len(flags) - len(own)} flags of a run" if own and verb.name != "run" else f"all {len(flags)} flags"
         )
@@ -93,6 +102,18 @@ def versions() -> str:
     except importlib.metadata.PackageNotFoundError:
         tensorflow = "not installed"
     return f"cnn-train-bench {SUITE_VERSION} (TensorFlow {tensorflow}, Python {platform.python_version()})"
+
+
+def _verb_lines(verbs: Sequence[Verb], width: int) -> list[str]:
+    """Returns each verb and what it does, in two columns."""
+    indent = " " * (width + 2)
+    return [
+        line
+        for verb in verbs
+        for line in textwrap.wrap(
+            verb.meaning, _WIDTH, initial_indent=f"  {verb.name:{width}}", subsequent_indent=indent
+        )
+    ]
 
 
 def _flag_lines(flags: Iterable[Flag]) -> list[str]:

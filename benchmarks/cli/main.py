@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks import console
-from benchmarks.cli import help_text
+from benchmarks.cli import help_text, verbs
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
-from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
+from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError
 from benchmarks.process import requirements, signals
 from benchmarks.sweep import grid
-
-_FULL_HELP = "--helpfull"
-_HELP_WORDS = ("--help", "-h", "--helpshort", _FULL_HELP)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,21 +53,21 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     Raises:
         BenchError: it cannot be run; the message says why.
     """
+    arguments = [flag.spelled(word) for word in arguments]
     if "--version" in arguments:
         say(help_text.versions())
         return ExitStatus.OK
     rest = list(arguments)
-    if rest[:1] == ["help"]:  # `help VERB` is `VERB --help`
+    while rest[:1] == ["help"]:  # `help VERB` is `VERB --help`
         rest = [*rest[1:], "--help"]
-    name = rest.pop(0) if rest and not rest[0].startswith("-") else ""
-    if name and name not in VERBS:
-        raise UsageError(_no_verb(name))
-    verb = VERBS[name or "run"]
-    if any(word in _HELP_WORDS for word in rest):
-        full = _FULL_HELP in rest
-        say(
-            help_text.of_verb(verb, flags_of(verb), full=full) if name or full else help_text.of_program(VERBS_BY_TITLE)
-        )
+    names_verb = bool(rest) and not rest[0].startswith("-")
+    verb, rest = verbs.chosen(rest)
+    if set(rest) & {*verbs.HELP_WORDS}:
+        full = verbs.FULL_HELP in rest
+        if names_verb or full:
+            say(help_text.of_verb(verb, flags_of(verb), full=full))
+        else:
+            say(help_text.of_program(VERBS_BY_TITLE if "--all" in rest else verbs.FIRST_VERBS))
         return ExitStatus.OK
     _refuse_words_of_others(verb, rest)
     if verb.takes == "lists":
@@ -81,19 +78,6 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         _refuse_words(rest, parsed.words)
     words = [flag.local_path(word) for word in parsed.words]  # of which some may be paths
     return verb.run(flag.Parsed(run_flags.unset(parsed.values), words), arguments)
-
-
-def _no_verb(name: str) -> str:
-    """Returns a sentence on a first word that is no verb, but perhaps a flag without its dashes."""
-    word, *_ = name.split("=")
-    if flag_named := run_flags.FLAGS.get(word):
-        return f"'{word}' is not a verb, but a flag: {flag_named.spelling} ({flag_named.help.partition(';')[0]})."
-    if word == "version":
-        return "'version' is not a verb, but a flag: --version."
-    return (
-        f"There is no verb '{name}'.{did_you_mean(name, [*VERBS, 'help'])} Verbs: {', '.join(VERBS)}; everything else "
-        "is spelled --flag=value."
-    )
 
 
 def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shlex
 import sys
@@ -66,11 +67,11 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
     targets = tracker_list.targets_of(values)
     tracker_list.require(targets)
-    if values["format"] is not None:
+    if values["output_format"] not in (None, "text"):
         _export(records, values)
         return _sent(records, targets, paths, announce=warn)  # stdout may have the export
     if values["table"] is not None:
-        raise UsageError(f"--table={values['table']} is about an export: give --format=csv, json or parquet, too.")
+        raise UsageError(f"--table={values['table']} is for --output_format=csv, json or parquet: set one.")
     contents = Report(records, _tables(values["against"] or ""))
     if values["output"] is None:
         for line in contents.lines:
@@ -118,24 +119,24 @@ def _sent(
 
 
 def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
-    """Writes records in the format of --format to the file --output, or to stdout.
+    """Writes records in the format of --output_format to the file --output, or to stdout.
 
     Raises:
         UsageError: the format needs another flag or a package, or the file cannot be written.
     """
-    name, form = values["format"], FORMATS[values["format"]]
+    name, form = values["output_format"], FORMATS[values["output_format"]]
     if values["against"]:
-        raise UsageError("--against is about the table and the page: omit --format.")
+        raise UsageError("--against is about the table and the page: omit --output_format.")
     if values["table"] is not None and not form.has_tables:
         with_tables = ", ".join(other_name for other_name, other in FORMATS.items() if other.has_tables)
         raise UsageError(f"--table={values['table']}: {name} has a view of its own. Tables are for {with_tables}.")
     if form.is_binary and values["output"] is None:
-        raise UsageError(f"--format={name} is not text: give --output=FILE, too.")
+        raise UsageError(f"--output_format={name} is not text: give --output=FILE, too.")
     try:
         content = form.render(records, values["table"] or "runs")
     except MissingPackageError as error:
         raise UsageError(
-            f"--format={name}: {error}. Install the extra: pip install 'cnn-train-bench[{error.name}]'."
+            f"--output_format={name}: {error}. Install the extra: pip install 'cnn-train-bench[{error.name}]'."
         ) from error
     if values["output"] is None:
         for line in str(content).split("\n")[:-1]:
@@ -145,7 +146,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
         replace(Path(values["output"]), content)
     except OSError as error:
         raise UsageError(
-            f"--output={values['output']}: {error.strerror or error}. With --format, name a file that can be written."
+            f"--output={values['output']}: {error.strerror or error}. Name a file that can be written."
         ) from error
 
 
@@ -235,8 +236,8 @@ def _repeated(command: Sequence[str]) -> list[str]:
     return [verb, *run_flags.words(values)]
 
 
-def diff(words: Sequence[str]) -> ExitStatus:
-    """Prints what differs between two records in configuration, environment and result.
+def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Prints what differs between two records in configuration, environment, placement and result.
 
     Raises:
         UsageError: no record has such an id.
@@ -246,14 +247,18 @@ def diff(words: Sequence[str]) -> ExitStatus:
         raise UsageError("diff: name two records by their run ids, such as diff f13e1c470598 0daa2ee5cace.")
     records = record_files.load(record_files.paths(words[2:]))
     first, second = (_find(word, records) for word in words[:2])
-    alike = True
+    changed = {}
     for part in ("config", "environment", "placement", "derived"):
         before, after = (flat(msgspec.to_builtins(getattr(record, part))) for record in (first, second))
-        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-        for name in changed:
-            say(f"{part}.{name}: {_shown(before.get(name))} -> {_shown(after.get(name))}")
-        alike = alike and (not changed or part == "derived")
-    if alike:
+        fields = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
+        changed[part] = {name: pair for name, pair in fields.items() if pair[0] != pair[1]}
+    if values["output_format"] == "json":
+        say(json.dumps(changed))
+        return ExitStatus.OK
+    for part, fields in changed.items():
+        for name, (one, other) in fields.items():
+            say(f"{part}.{name}: {_shown(one)} -> {_shown(other)}")
+    if not any(fields for part, fields in changed.items() if part != "derived"):
         say("Configuration, environment and placement are the same.")
     return ExitStatus.OK
 
@@ -279,27 +284,29 @@ REPORT = Verb(
             Flag(
                 "output",
                 str,
-                "where to write report.html, report.md, results.csv and plots; with --format, the file",
-                default="print the headline table",
+                "write report.html, report.md, results.csv and plots into this directory; with another format, write "
+                "this file",
+                default="print the table",
                 path="directory",
             ),
             Flag(
-                "format",
+                "output_format",
                 str,
-                f"print this instead, for other programs; {'; '.join(f'{n}: {f.meaning}' for n, f in FORMATS.items())}",
-                tuple(FORMATS),
+                f"what to print or write; {'; '.join(f'{name}: {form.meaning}' for name, form in FORMATS.items())}",
+                ("text", *FORMATS),
+                default="text",
             ),
             Flag(
                 "table",
                 str,
-                "what csv, json or parquet have a row of",
+                "of csv, json and parquet: what a row is",
                 tuple(TABLES),
                 default="runs",
             ),
             Flag(
                 "against",
                 str,
-                "tables, directories of results, or CSV files to compare with; separated by commas",
+                "comma-separated tables, directories of results or CSV files to compare with",
                 known=tuple(published.SOURCES),
             ),
             WHERE,
@@ -311,8 +318,8 @@ REPORT = Verb(
     words="[FILE ...]",
     examples=(
         "report out/results.jsonl --output=report",
-        "report out --format=json --table=steps",
-        "report out --format=openmetrics --output=/var/lib/node_exporter/cnn_train_bench.prom",
+        "report out --output_format=json --table=steps",
+        "report out --output_format=openmetrics --output=/var/lib/node_exporter/cnn_train_bench.prom",
     ),
 )
 RERUN = Verb(
@@ -321,7 +328,7 @@ RERUN = Verb(
     {
         "The run": (
             Flag("dry_run", bool, "print the command and stop"),
-            Flag("output_dir", str, "of the results", default="out", path="directory"),
+            Flag("output_dir", str, "directory of results.jsonl and results.csv", default="out", path="directory"),
         )
     },
     lambda given, command: rerun(given.words, given.values),
@@ -331,9 +338,9 @@ RERUN = Verb(
 )
 DIFF = Verb(
     "diff",
-    "what differs between two records",
-    {},
-    lambda given, command: diff(given.words),
+    "show what differs between two records",
+    {"Output": only(run_verb.VERB.flags["Output"], "output_format")},
+    lambda given, command: diff(given.words, given.values),
     takes="words",
     words="RUN_ID RUN_ID [FILE ...]",
     examples=("diff f13e1c470598 0daa2ee5cace out/results.jsonl",),

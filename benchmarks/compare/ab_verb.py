@@ -1,30 +1,25 @@
-"""The verbs `ab`: is the candidate slower than the base?, and `calibrate`: how much do equal runs differ?"""
+"""The verb `ab`: is the candidate slower than the base?"""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from benchmarks.compare import builds, compare_verb, interleaved_rounds
 from benchmarks.compare.builds import Build
 from benchmarks.compare.compare_verb import OUTPUT_FLAGS
-from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
+from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, PLAN_FLAGS, SIDES, Configuration, Pair, RoundsPlan
 from benchmarks.config.verb import Verb
-from benchmarks.console import in_words, say, warn
+from benchmarks.console import in_words, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
-from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.sweep.progress import estimate_seconds, what_is_run
 from results.gate import noise
-from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import (
     config_differences,
     hardware_in_words,
@@ -32,35 +27,28 @@ from results.gate.comparison import (
     software_differences,
     software_in_words,
 )
-from results.gate.decision import FEWEST_ROUNDS, NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
-from results.gate.noise import Noise
 from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial
 from results.record import Record
 from results.text import counted
 
-_STOPPED = "Stopped before the end. The finished runs are in {}."
-_MAX_ROUNDS = 15
+_MAX_REPEATS = 15
 _OUTPUT_DIR = "out/ab"
-_CALIBRATION_ROUNDS = 10
-_CALIBRATION_DIR = "out/calibrate"
-# A drop that a gate should not miss, in thresholds.
-_CLEAR_DROP = 1.5
-_MOST_NEEDED = 60
 _UNKNOWN = "unknown, no run was valid"
 
 
 def _plan_ab(values: Mapping[str, Any]) -> RoundsPlan:
     """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
-    max_rounds = _MAX_ROUNDS if values["max_rounds"] is None else values["max_rounds"]
+    max_repeats = _MAX_REPEATS if values["max_repeats"] is None else values["max_repeats"]
     for side in (BASE, CANDIDATE):
         if values[side] is not None and values[f"{side}_command"] is not None:
             raise UsageError(f"--{side} and --{side}_command both define the {side}: set only one of them.")
     if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
         raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
     cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if not cell.same_as_before]
-    return interleaved_rounds.plan_rounds(values, cells, max_rounds, _OUTPUT_DIR)
+    return interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR)
 
 
 @contextlib.contextmanager
@@ -94,22 +82,22 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
             findings = _compare(plan, threshold, sides, command)
         return compare_verb.report(findings, values)
 
-    return until_stopped(compare, _STOPPED.format(plan.output_dir))
+    return until_stopped(compare, interleaved_rounds.STOPPED.format(plan.output_dir))
 
 
 def _compare(plan: RoundsPlan, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]) -> Findings:
-    cells, max_rounds = plan.cells, plan.max_rounds
+    cells, max_repeats = plan.cells, plan.max_repeats
     once = 2 * sum(estimate_seconds(cell.config, []) for cell in cells if cell.config)
     warn(f"base: {sides[BASE].name}; candidate: {sides[CANDIDATE].name}")
     warn(
-        f"{counted(len(cells), 'configuration')}, at most {max_rounds} pairs of rounds each; about {in_words(once)} "
-        "for one pair of each, by a rough guess."
+        f"{counted(len(cells), 'configuration')}, at most {max_repeats} repeats each on both sides; about "
+        f"{in_words(once)} for one repeat of each, by a rough guess."
     )
     notes: list[str] = []
 
     def make_trial(record: Record) -> Trial:
         share = _supported_threshold(plan.baselines_dir, record, notes) if threshold is None else threshold
-        return Trial(share, max_rounds=max_rounds)
+        return Trial(share, max_rounds=max_repeats)
 
     configurations = [Configuration(cell, make_trial) for cell in cells]
     run_notes = interleaved_rounds.run_rounds(plan, sides, configurations, command)
@@ -140,7 +128,7 @@ def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) 
         return QUIET_THRESHOLD
     if stored.is_interleaved != record.is_interleaved:
         how = "interleaved steps" if stored.is_interleaved else "whole runs"
-        notes.append(f"{stored.title}: calibrate has measured the noise of {how} ({path}): run it again.")
+        notes.append(f"{stored.title}: `track calibrate` measured the noise of {how} ({path}): run it again.")
         return QUIET_THRESHOLD
     if stored.threshold > QUIET_THRESHOLD:
         notes.append(
@@ -159,134 +147,27 @@ def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
             yield f"The sides understand the same flags differently: {listed(fields)}."
 
 
-def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
-    """Runs the suite against itself, reports the noise, and stores it.
-
-    Raises:
-        UsageError: a value is out of range, nothing can be run, or records or noise cannot be stored.
-        DataError: the stored noise of this machine cannot be read.
-    """
-    count = _CALIBRATION_ROUNDS if values["rounds"] is None else values["rounds"]
-    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
-    plan = interleaved_rounds.plan_rounds(values, cells, count, _CALIBRATION_DIR)
-
-    def calibrate() -> ExitStatus:
-        suite = builds.this_suite()
-        configurations = [Configuration(cell) for cell in plan.cells]
-        interleaved_rounds.run_rounds(plan, {BASE: suite, CANDIDATE: suite}, configurations, command)
-        done = [each for each in configurations if not each.failure]
-        for each, title in zip(done, interleaved_rounds.titles(done), strict=True):
-            _store_noise(plan, each.pairs, title)
-        for each in configurations:
-            if each.failure:
-                warn(f"{each.what} is not calibrated. {each.failure[1]}")
-        return ExitStatus.OK if len(done) == len(configurations) else ExitStatus.RUN_FAILED
-
-    return until_stopped(calibrate, _STOPPED.format(plan.output_dir))
-
-
-def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str) -> None:
-    """Reports the noise of a configuration, and stores it."""
-    base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
-    first = pairs[0].base
-    result = replace(
-        noise.estimate(base, candidate),
-        time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        suite_commit=first.identity.suite_commit,
-        title=title,
-        is_interleaved=first.is_interleaved,
-    )
-    for line in noise_lines(result):
-        say(line)
-    path = noise.path_of(plan.baselines_dir, first.identity.hardware_key)
-    try:
-        noise.save(path, {first.identity.config_key: result})
-    except noise.NoiseFileError as error:
-        raise DataError(str(error)) from error
-    except OSError as error:
-        raise UsageError(f"--baselines_dir={plan.baselines_dir}: {error.strerror or error}.") from error
-    say(f"  stored in {path}; ab uses it for this configuration on this hardware")
-
-
-def noise_lines(result: Noise) -> list[str]:
-    """Returns what noise means for thresholds and rounds, in lines."""
-    threshold = result.threshold
-    drop = _CLEAR_DROP * threshold
-    count = noise.rounds_needed(result.noise, drop=drop, threshold=threshold, most=_MOST_NEEDED) if drop < 1 else None
-    needed = f"up to {count} pairs of rounds" if count else f"more than {_MOST_NEEDED} pairs of rounds"
-    interval = f"{_percent(result.low)} to {_percent(result.high)}"
-    return [
-        result.title,
-        f"  noise of one round: {_percent(result.noise)} (95 % interval {interval}, {result.rounds} pairs)",
-        f"  threshold that this machine supports: {_percent(threshold)}",
-        f"  a drop of {_percent(drop)} is found in 95 % of the cases with {needed}",
-        f"  {_advice(result)}",
-    ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
-
-
-def _advice(result: Noise) -> str:
-    if result.threshold > QUIET_THRESHOLD:
-        advice = "give the run fewer threads than there are cores"
-        if result.is_interleaved:
-            advice = "let the run use all cores"
-        return (
-            "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
-            f"{advice}; then calibrate again."
-        )
-    if NOISE_IN_THRESHOLD * result.high > QUIET_THRESHOLD:
-        return "Quiet enough for 5 %, but these rounds are too few to be sure: set more --rounds."
-    return "Quiet enough for 5 %."
-
-
-_SUITE = Flag(
-    "suite", str, "a TOML file with a table [[grid]] per grid, which contains flags, as for a sweep", path="file"
-)
-_TIMEOUT = Flag(
-    "round_timeout_seconds",
-    float,
-    "kill a run after this time, a pair after twice it",
-    default=DEFAULT_TIMEOUT_SECONDS,
-    above=0,
-)
-_INTERLEAVING = Flag(
-    "interleave_steps",
-    bool,
-    "start both sides of a pair at once and interleave their steps in time slices of 0.25 s, so that both run under "
-    "the same load; on CPUs with synthetic images only; false: one run after the other",
-    default=True,
-)
-_BASELINES = Flag(
-    "baselines_dir", str, "directory of the noise that calibrate has stored", default=BASELINES_DIR, path="directory"
-)
-
 AB_FLAGS: Groups = {
     "What is compared, and how": (
         Flag("base", str, "a git revision of this suite, which is checked out temporarily"),
         Flag("candidate", str, "a git revision of this suite", default="this suite as it is"),
         Flag("base_command", str, "words that start a run, such as '/venv/bin/python /src/run_bench.py'"),
         Flag("candidate_command", str, "words that start a run; a side without any flag is this suite as it is"),
-        _SUITE,
         Flag(
             "threshold",
             float,
-            "smallest drop in percent that matters",
+            "smallest drop that matters, in percent",
             default=f"{100 * QUIET_THRESHOLD:g}, or twice the noise if that is larger",
         ),
         Flag(
-            "max_rounds",
+            "max_repeats",
             int,
-            "pairs of rounds per configuration after which it ends undecided",
-            default=_MAX_ROUNDS,
+            "maximum repeats of each configuration, a pair of runs each; then it is undecided",
+            default=_MAX_REPEATS,
             at_least=SHORTEST_TRIAL,
         ),
-        Flag("warmup_round", bool, "first run all once, uncounted; needed to interleave steps", default=True),
-        _INTERLEAVING,
-        _TIMEOUT,
-        _BASELINES,
+        Flag("warmup", bool, "run everything once before the first repeat; needed to interleave steps", default=True),
+        *PLAN_FLAGS,
         Flag(
             "output_dir",
             str,
@@ -297,31 +178,9 @@ AB_FLAGS: Groups = {
     ),
     "Output of the findings": OUTPUT_FLAGS,
 }
-CALIBRATE_FLAGS: Groups = {
-    "The calibration": (
-        Flag(
-            "rounds",
-            int,
-            "pairs of rounds per configuration",
-            default=_CALIBRATION_ROUNDS,
-            at_least=FEWEST_ROUNDS,
-        ),
-        _SUITE,
-        _INTERLEAVING,
-        _TIMEOUT,
-        _BASELINES,
-        Flag(
-            "output_dir",
-            str,
-            "directory of base/ and candidate/, with records and logs",
-            default=_CALIBRATION_DIR,
-            path="directory",
-        ),
-    ),
-}
 
 
-AB = Verb(
+VERB = Verb(
     "ab",
     "is this revision, or environment, slower than that one?",
     AB_FLAGS,
@@ -329,12 +188,4 @@ AB = Verb(
     takes="lists",
     details="Fresh processes of both alternate. Exit status 1 if the candidate is slower, 3 if noise hides the answer.",
     examples=("ab --base=main --model=resnet50 --num_gpus=1",),
-)
-CALIBRATE = Verb(
-    "calibrate",
-    "how much do equal runs differ here, and which drop can be seen?",
-    CALIBRATE_FLAGS,
-    lambda given, command: run_calibrate(given.values, command),
-    takes="lists",
-    examples=("calibrate --model=resnet50 --num_gpus=1",),
 )

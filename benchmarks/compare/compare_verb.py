@@ -19,23 +19,32 @@ from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings
 
 OUTPUT_FLAGS: list[Flag] = [
-    Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
-    Flag("json", str, "write all findings, for programs", path="file"),
-    Flag("junit", str, "write a test report, for GitLab, Jenkins and GitHub's publishers", path="file"),
+    Flag("output_format", str, "format of the result on stdout", ("text", "json"), default="text"),
+    Flag("json_file", str, "also write all findings as JSON", path="file"),
+    Flag("junit_file", str, "also write a JUnit report, for GitLab, Jenkins or GitHub actions", path="file"),
     Flag(
-        "markdown",
+        "markdown_file",
         str,
-        "write a comment for a pull request; it is also appended to $GITHUB_STEP_SUMMARY if that is set",
+        "also write a comment for a pull request; it is appended to $GITHUB_STEP_SUMMARY, too, if that is set",
         path="file",
     ),
-    Flag("benchmark_json", str, "write input of github-action-benchmark, which draws rates over commits", path="file"),
+    Flag(
+        "benchmark_json_file",
+        str,
+        "also write input for github-action-benchmark",
+        path="file",
+    ),
 ]
-WHERE = Flag("where", str, "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)")
+WHERE = Flag(
+    "where",
+    str,
+    "only records that match, such as model=vgg16,num_gpus=1 or 'num_gpus > 1'; the names are columns of results.csv",
+)
 _FILES: Mapping[str, Callable[[Findings], str]] = {
-    "json": views.render_json,
-    "junit": views.render_junit,
-    "markdown": views.render_markdown,
-    "benchmark_json": views.render_github_benchmark,
+    "json_file": views.render_json,
+    "junit_file": views.render_junit,
+    "markdown_file": views.render_markdown,
+    "benchmark_json_file": views.render_github_benchmark,
 }
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _STATUS = {"regressed": ExitStatus.REGRESSED, "undecided": ExitStatus.UNDECIDED, "passed": ExitStatus.OK}
@@ -113,7 +122,7 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
 COMPARE_FLAGS: Groups = {
     "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
-        Flag("threshold", float, "smallest drop in percent that matters", default=100 * QUIET_THRESHOLD),
+        Flag("threshold", float, "smallest drop that matters, in percent", default=100 * QUIET_THRESHOLD),
         WHERE,
     ),
     "Output": OUTPUT_FLAGS,

@@ -18,9 +18,11 @@ from benchmarks.console import in_words, progress, warn
 from benchmarks.errors import UsageError
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
+from benchmarks.option import Flag, only
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
+from benchmarks.sweep.sweep_verb import SWEEP_FLAGS
 from benchmarks.trackers import tracker_list
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import differences, hardware, listed
@@ -32,6 +34,7 @@ from results.report.anomalies import title
 from results.summary import summarize
 
 BASE, CANDIDATE = "base", "candidate"
+STOPPED = "Stopped before the end. The finished runs are in {}."
 # The sides in sentences.
 SIDES = ("the base", "the candidate")
 
@@ -55,23 +58,23 @@ class RoundsPlan:
     """What is run in rounds, and how.
 
     Attributes:
-        max_rounds: pairs per configuration.
+        max_repeats: of each configuration, a pair of runs each.
         output_dir: gets a directory of records per side.
-        baselines_dir: contains the noise files of calibrate.
-        warmup_round: whether an uncounted round goes before.
+        baselines_dir: contains the noise files of `track calibrate`.
+        warmup: whether an uncounted repeat goes before.
         interleave_steps: whether both runs of a pair may start at once and interleave their steps.
     """
 
     cells: Sequence[Cell]
-    max_rounds: int
+    max_repeats: int
     output_dir: Path
     baselines_dir: Path
-    warmup_round: bool
+    warmup: bool
     interleave_steps: bool
-    round_timeout_seconds: float
+    run_timeout_seconds: float
 
 
-def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, output_dir: str) -> RoundsPlan:
+def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_repeats: int, output_dir: str) -> RoundsPlan:
     """Turns flag values (None: not given) into a plan; `output_dir` is the default.
 
     Raises:
@@ -87,12 +90,12 @@ def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: in
         )
     return RoundsPlan(
         cells=cells,
-        max_rounds=max_rounds,
+        max_repeats=max_repeats,
         output_dir=directory,
         baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
-        warmup_round=values.get("warmup_round") is not False,
+        warmup=values.get("warmup") is not False,
         interleave_steps=values["interleave_steps"] is not False,
-        round_timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
+        run_timeout_seconds=values["run_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
     )
 
 
@@ -137,7 +140,7 @@ class Configuration:
         if pair.rates is None:
             base_ran = rate(pair.base) is not None or interleaved_steps.waited_in_vain(pair.base.reason)
             side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
-            reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
+            reason = f"The {side} did not run in repeat {len(self.pairs)}: {why_failed(record)}"
             self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
             self.is_over = True
             return reason
@@ -183,15 +186,15 @@ def run_rounds(
     """
     on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in plan.cells)
     provenance = new_session(command, on_gpus=on_gpus)
-    runner = _PairRunner(builds, plan.output_dir, provenance, plan.round_timeout_seconds)
+    runner = _PairRunner(builds, plan.output_dir, provenance, plan.run_timeout_seconds)
     notes: list[str] = []
     interleaved: set[Cell] = set()
-    if plan.warmup_round:
-        warmup = _PairRunner(builds, plan.output_dir / "warmup", provenance, plan.round_timeout_seconds)
+    if plan.warmup:
+        warmup = _PairRunner(builds, plan.output_dir / "warmup", provenance, plan.run_timeout_seconds)
         for configuration in configurations:
             cell = configuration.cell
             together = plan.interleave_steps and cell.config is not None and cell.config.can_interleave
-            progress.begin(f"warm-up round, {what_is_run(cell)}", measured=True)
+            progress.begin(f"warm-up, {what_is_run(cell)}", measured=True)
             pair = warmup.run_pair(cell, (BASE, CANDIDATE), interleaved=together)
             if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
@@ -201,13 +204,13 @@ def run_rounds(
             else:
                 interleaved.add(cell)
     begun = time.monotonic()
-    for number in range(plan.max_rounds):
-        rest = (time.monotonic() - begun) * (plan.max_rounds / number - 1) if number else None
+    for number in range(plan.max_repeats):
+        rest = (time.monotonic() - begun) * (plan.max_repeats / number - 1) if number else None
         left = "" if rest is None else f", {in_words(rest)} left at most"
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
         for configuration in [each for each in configurations if not each.is_over]:
             cell = configuration.cell
-            which = f"round {number + 1} of at most {plan.max_rounds}"
+            which = f"repeat {number + 1} of at most {plan.max_repeats}"
             progress.begin(f"{which}, {configuration.what}{left}", measured=True)
             pair = runner.run_pair(cell, order, interleaved=cell in interleaved, repeat_failures=True)
             _refuse_unlike_hardware(pair)
@@ -251,7 +254,7 @@ class _PairRunner:
                 output_dir=str((directory / side).resolve()),  # the program may run in another directory
                 provenance=origin,
                 timeout_seconds=limit_seconds,
-                timeout_flag="--round_timeout_seconds",
+                timeout_flag="--run_timeout_seconds",
                 numbers=numbers,
             )
             for side, build in builds.items()
@@ -275,3 +278,29 @@ class _PairRunner:
     def _start(self, sides: Sequence[str], cell: Cell) -> dict[str, Record]:
         records = run_together([self._runners[side] for side in sides], [cell] * len(sides))
         return dict(zip(sides, records, strict=True))
+
+
+PLAN_FLAGS: tuple[Flag, ...] = (
+    *only(SWEEP_FLAGS["The sweep"], "suite"),
+    Flag(
+        "interleave_steps",
+        bool,
+        "start both runs of a repeat at once and interleave their steps in time slices of 0.25 s, so that both run "
+        "under the same load; CPUs and synthetic images only; otherwise one run follows the other",
+        default=True,
+    ),
+    Flag(
+        "run_timeout_seconds",
+        float,
+        "kill a run that takes longer; interleaved runs may take twice as long",
+        default=DEFAULT_TIMEOUT_SECONDS,
+        above=0,
+    ),
+    Flag(
+        "baselines_dir",
+        str,
+        "directory of the noise that `track calibrate` measured",
+        default=BASELINES_DIR,
+        path="directory",
+    ),
+)

@@ -22,7 +22,8 @@ _PRESETS = Path(__file__).resolve().parent / "presets"
 # Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
 _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
-_ONE_DASH = re.compile(r"-[A-Za-z]\w+(=|$)")
+_FLAG = re.compile(r"--?([A-Za-z][\w-]+)")
+SHORT_FLAGS = {"-m": "--model", "-b": "--batch_size", "-g": "--num_gpus"}
 
 
 class ContradictionError(UsageError):
@@ -41,8 +42,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     """Reads flags.
 
     Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`; one dash is as good
-    as two), a boolean may be followed by the word true or false, as in scripts for tf_cnn_benchmarks, and
-    `--preset=NAME` is a file of flags that comes with the suite.
+    as two, and dashes in names as underscores), a boolean may be followed by the word true or false, as in scripts
+    for tf_cnn_benchmarks, and `--preset=NAME` is a file of flags that comes with the suite.
 
     Raises:
         UsageError: an unknown flag, or a value that the flag does not take.
@@ -191,13 +192,13 @@ def presets() -> list[str]:
 
 
 def read_files(arguments: Sequence[str]) -> list[str]:
-    """Replaces `--flagfile=FILE` and `--preset=NAME` by the words in the file, and one dash before a flag by two.
+    """Replaces `--flagfile=FILE` and `--preset=NAME` by the words in the file, and flags by their `spelled` form.
 
     Raises:
         UsageError: there is no such file, or it is no text.
     """
     words = []
-    for argument in map(_with_two_dashes, arguments):
+    for argument in map(spelled, arguments):
         name = argument.removeprefix("--preset=")
         if argument == "--preset" or argument != name and name not in presets():
             hint = did_you_mean(name, presets()) if name != argument else ""
@@ -209,11 +210,15 @@ def read_files(arguments: Sequence[str]) -> list[str]:
         raise UsageError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--flagfile: a file is not a text with one --name=value per line ({error}).") from error
-    return [_with_two_dashes(word) for word in words]
+    return [spelled(word) for word in words]
 
 
-def _with_two_dashes(word: str) -> str:
-    return f"-{word}" if _ONE_DASH.match(word) else word
+def spelled(word: str) -> str:
+    """Returns a word with its flag as the table spells it: `-xla` is `--xla`, `--no-sync` `--nosync`."""
+    name, equals, value = word.partition("=")
+    if match := _FLAG.fullmatch(name):
+        name = f"--{re.sub('^no-', 'no', match[1]).replace('-', '_')}"
+    return SHORT_FLAGS.get(name, name) + equals + value
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:

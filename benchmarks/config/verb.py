@@ -27,14 +27,16 @@ class Verb:
         known_words: words that the first may be; without them, words are files.
         details: sentences for the help of the verb.
         examples: command lines that work, without the program.
+        parts: its subcommands, as verbs named by both words, such as `track store`; it has no other flags or words.
     """
 
     name: str
     meaning: str
-    flags: Groups
-    run: Callable[[Parsed, Sequence[str]], ExitStatus]
+    flags: Groups = dataclasses.field(default_factory=dict)
+    run: Callable[[Parsed, Sequence[str]], ExitStatus] = lambda given, command: ExitStatus.OK
     takes: Literal["flags", "words", "lists"] = "flags"
     words: str = ""
     known_words: tuple[str, ...] = ()
     details: str = ""
     examples: tuple[str, ...] = ()
+    parts: tuple[Verb, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -9,90 +10,40 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.config.flag import Parsed
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.data.sources.safe_files import FileWork, only_writer
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
-from benchmarks.option import Flag, Groups
+from benchmarks.errors import DataError, ExitStatus, UsageError, headline
+from benchmarks.option import Flag
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.process.watchdog import Watchdog, watched
 
 _PHOTOS, _SMALL_IMAGES = 512, 2000
 _PHOTOS_PER_SHARD, _CONVERTED_PER_SHARD = 64, 1280
-DATA_FLAGS: Groups = {
-    "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set; make-digits DIR: real digits": (
-        Flag(
-            "train_images",
-            int,
-            "training images",
-            default=f"{_PHOTOS} photos, {_SMALL_IMAGES} small images",
-            at_least=0,
-        ),
-        Flag("validation_images", int, "validation images", default=0, at_least=0),
-        Flag(
-            "images_per_shard",
-            int,
-            "photos in one file",
-            default=f"{_PHOTOS_PER_SHARD}; of convert, {_CONVERTED_PER_SHARD}",
-            at_least=1,
-        ),
-        Flag("seed", int, "equal seeds write equal files", default=1, at_least=0),
-        Flag("overwrite", bool, "replace files that exist"),
-        Flag("python", bool, "make-cifar10: the version for Python, not the binary one"),
-        Flag("gzip", bool, "make-mnist, make-digits: compressed files"),
-    ),
-    "convert SRC DIR: folders of photos, tar archives or TFRecords, to TFRecords; goes on where it was interrupted": (
-        Flag(
-            "resize", int, "convert, make-imagenet: make larger photos smaller: pixels of the shorter side", at_least=1
-        ),
-        Flag("decoded", bool, "convert, make-imagenet: store pixels, not JPEGs: more bytes, nothing to decode"),
-    ),
-    "check DIR: read every record and list what is wrong": (
-        Flag("data_name", str, "which data set", tuple(DATA_SETS), default="imagenet"),
-        Flag("data_split", str, "convert, check: which part", ("train", "validation"), default="train"),
-        Flag("decode", bool, "decode every photo, too"),
-        Flag(
-            "num_classes",
-            int,
-            "check, convert: of TFRecords, as in a run on them",
-            default="ImageNet's; of check, with the background class",
-            at_least=2,
-        ),
-    ),
-}
+_TRAIN_IMAGES = Flag(
+    "train_images",
+    int,
+    "number of training images",
+    default=f"{_PHOTOS} photos, {_SMALL_IMAGES} small images",
+    at_least=0,
+)
+_VALIDATION_IMAGES = Flag("validation_images", int, "number of validation images", default=0, at_least=0)
+_SEED = Flag("seed", int, "random seed; the same seed writes the same files", default=1, at_least=0)
+_OVERWRITE = Flag("overwrite", bool, "replace existing files")
+_GZIP = Flag("gzip", bool, "compress the files")
+_RESIZE = Flag("resize", int, "shrink larger photos to this many pixels on the shorter side", at_least=1)
+_DECODED = Flag("decoded", bool, "store pixels, not JPEGs: larger files, but nothing to decode")
+_PER_SHARD = Flag("images_per_shard", int, "photos per file", default=_PHOTOS_PER_SHARD, at_least=1)
+_SPLIT = Flag("data_split", str, "part of the data set", ("train", "validation"), default="train")
+_NUM_CLASSES = Flag(
+    "num_classes", int, "classes of TFRecords, as in a run", default="ImageNet's, with the background class", at_least=2
+)
+_MAKING = (_TRAIN_IMAGES, _VALIDATION_IMAGES, _SEED, _OVERWRITE)
 _SHOWN = 100
-_DEFAULTS = {
-    flag.name: flag.default
-    for group in DATA_FLAGS.values()
-    for flag in group
-    if flag.name in ("seed", "data_name", "data_split", "validation_images")
-}
-_MAKING = ("train_images", "validation_images", "seed", "overwrite")
-
-
-def run_data(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
-    """Runs `data COMMAND ...`: the words are the command and its arguments; a flag that is None was not given.
-
-    Raises:
-        UsageError: the command or its arguments are wrong, or it would overwrite something.
-        DataError: the source cannot be read.
-    """
-    if not words:
-        raise UsageError(f"data needs a command: {', '.join(_COMMANDS)}.")
-    command, *arguments = words
-    if command not in _COMMANDS:
-        hint = did_you_mean(command, _COMMANDS)
-        raise UsageError(f"data: there is no command '{command}'.{hint} Commands: {', '.join(_COMMANDS)}.")
-    work, flags = _COMMANDS[command]
-    for name, value in given.items():
-        if value is not None and name not in flags:
-            raise UsageError(f"data {command} takes no --{name}. It takes {', '.join(f'--{flag}' for flag in flags)}.")
-    defaults = {name: value for name, value in _DEFAULTS.items() if given[name] is None}
-    with watched() as watchdog:
-        return work(arguments, {**given, **defaults}, watchdog)
 
 
 def _import_tensorflow(watchdog: Watchdog) -> None:
@@ -131,12 +82,12 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
 
 
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    directory = _directory("make-imagenet", arguments)
+    directory = _directory("make_imagenet", arguments)
     _import_tensorflow(watchdog)
     from benchmarks.data.writing import fake_imagenet, photo_records
 
-    per_shard = given["images_per_shard"] or _PHOTOS_PER_SHARD
-    parts = [photo_records.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
+    per_shard = given["images_per_shard"]
+    parts = [photo_records.split(name, n, per_shard) for name, n in _counts("make_imagenet", given, _PHOTOS).items()]
     for part in parts:
         existing = part.shards_in(directory)
         if existing and not given["overwrite"]:
@@ -145,7 +96,7 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
                 "directory, or pass --overwrite to replace them."
             )
     work = FileWork(watchdog.expect, watchdog.expect_nothing)
-    with _writing("make-imagenet", directory, "images"):
+    with _writing("make_imagenet", directory, "images"):
         for part in parts:
             fake_imagenet.write(
                 directory,
@@ -164,7 +115,7 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
 def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     from benchmarks.data.writing import small_image_files
 
-    command, is_digits = f"make-{name}", name == "digits"
+    command, is_digits = f"make_{name}", name == "digits"
     directory = _directory(command, arguments)
     counts = {} if is_digits else _counts(command, given, _SMALL_IMAGES)
     _require_empty(directory, given)
@@ -297,26 +248,80 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     return ExitStatus.DATA if kinds else ExitStatus.OK
 
 
-# What runs each command, and its flags.
-_COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog], ExitStatus], tuple[str, ...]]] = {
-    "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard", "resize", "decoded")),
-    "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
-    "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
-    "make-digits": (partial(_make_small_images, "digits"), ("overwrite", "gzip")),
-    "convert": (_convert, ("data_split", "decoded", "images_per_shard", "num_classes", "resize", "seed")),
-    "check": (_check, ("data_name", "data_split", "decode", "num_classes")),
-}
+_Work = Callable[[Sequence[str], Mapping[str, Any], Watchdog], ExitStatus]
+
+
+def _part(name: str, meaning: str, work: _Work, flags: Sequence[Flag], example: str, *, words: str = "DIR") -> Verb:
+    """Returns a subcommand. Flags that are not given have their defaults, unless those are phrases."""
+
+    def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+        usual = {flag.name: flag.usual for flag in flags if given.values[flag.name] is None}
+        with watched() as watchdog:
+            return work(given.words, {**given.values, **usual}, watchdog)
+
+    examples = (f"data {name} {example}",)
+    return Verb(f"data {name}", meaning, {"Flags": flags}, run, takes="words", words=words, examples=examples)
+
+
 VERB = Verb(
     "data",
     "make, convert and check data sets",
-    DATA_FLAGS,
-    lambda given, command: run_data(given.words, given.values),
-    takes="words",
-    words="COMMAND DIR",
-    known_words=tuple(_COMMANDS),
-    examples=(
-        "data make-imagenet data/fake --train_images=512",
-        "data make-digits data/digits",
-        "data check data/fake",
+    examples=("data make_imagenet data/fake --train_images=512", "data check data/fake"),
+    parts=(
+        _part(
+            "make_imagenet",
+            "write a fake ImageNet: TFRecords of photos that are drawn at random",
+            _make_imagenet,
+            (*_MAKING, _PER_SHARD, _RESIZE, _DECODED),
+            "data/fake --train_images=512",
+        ),
+        _part(
+            "make_cifar10",
+            "write a fake CIFAR-10",
+            partial(_make_small_images, "cifar10"),
+            (*_MAKING, Flag("python", bool, "write the Python version, not the binary one")),
+            "data/cifar10",
+        ),
+        _part(
+            "make_mnist",
+            "write a fake MNIST",
+            partial(_make_small_images, "mnist"),
+            (*_MAKING, _GZIP),
+            "data/mnist",
+        ),
+        _part(
+            "make_digits",
+            "write real handwritten digits, in the format of MNIST",
+            partial(_make_small_images, "digits"),
+            (_OVERWRITE, _GZIP),
+            "data/digits",
+        ),
+        _part(
+            "convert",
+            "convert folders of photos, tar archives or TFRecords to TFRecords; resumes where it was interrupted",
+            _convert,
+            (
+                _SPLIT,
+                _RESIZE,
+                _DECODED,
+                dataclasses.replace(_PER_SHARD, default=f"{_CONVERTED_PER_SHARD}; TFRecords keep theirs"),
+                dataclasses.replace(_NUM_CLASSES, default="ImageNet's"),
+                _SEED,
+            ),
+            "photos data/imagenet --resize=480",
+            words="SRC DIR",
+        ),
+        _part(
+            "check",
+            "read every record, and list the defects",
+            _check,
+            (
+                Flag("data_name", str, "the data set", tuple(DATA_SETS), default="imagenet"),
+                _SPLIT,
+                Flag("decode", bool, "also decode every photo"),
+                _NUM_CLASSES,
+            ),
+            "data/fake",
+        ),
     ),
 )

@@ -46,7 +46,7 @@ def input_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> t
     chosen = config.resolve(values, count_gpus, environ={})
     if chosen.data.data_name not in DATA_SETS:
         raise UsageError("input measures how images are read: pass --data_dir=DIR.")
-    return chosen, _DEFAULT_SECONDS if values["seconds"] is None else values["seconds"]
+    return chosen, _DEFAULT_SECONDS if values["stage_seconds"] is None else values["stage_seconds"]
 
 
 def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
@@ -176,12 +176,12 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
         ratios = [batches / decodes for batches, decodes in pairs]
         say(
             f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
-            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
+            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} repeats)."
         )
     if not all(cost.is_clear for cost in stage_costs):
-        say("noise: the rounds do not separate this stage from the slowest before it (paired t test at 99 %).")
+        say("noise: the repeats do not separate this stage from the slowest before it (paired t test at 99 %).")
     if odd := out_of_order(rounds):
-        say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: try a longer --seconds.")
+        say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: increase --stage_seconds.")
     say(advice(stages, options, rounds))
     if measurement.shuffle_buffer:
         say(shuffle_buffer_in_words(measurement.shuffle_buffer))
@@ -193,10 +193,10 @@ def _in_words(title: str, name: str, meaning: str) -> list[Flag]:
 
 INPUT_FLAGS: Groups = {
     "What is measured": (
-        Flag("seconds", float, "per stage", default=_DEFAULT_SECONDS, above=0),
+        Flag("stage_seconds", float, "measuring time per stage", default=_DEFAULT_SECONDS, above=0),
         *only(RUN_FLAGS["What is trained"], "model", "batch_size", "num_classes"),
-        *_in_words("Optimizer", "tf_random_seed", "seed of the order and the crops"),
-        *_in_words("Several processes", "step_timeout_seconds", "how long a batch may take"),
+        *_in_words("Optimizer", "tf_random_seed", "random seed of the order and the crops"),
+        *_in_words("Several processes", "step_timeout_seconds", "maximum time per batch"),
     ),
     **{title: RUN_FLAGS[title] for title in ("Data", "How images are read and prepared")},
     "Devices": RUN_FLAGS["Devices"],
@@ -211,7 +211,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "input",
-    "how fast is each stage of the input, and which one limits it?",
+    "measure each stage of the input pipeline, and find the slowest",
     INPUT_FLAGS,
     _resolve_and_run,
     examples=("input --data_dir=data/fake",),

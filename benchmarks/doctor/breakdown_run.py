@@ -34,7 +34,7 @@ from results.record import Record, Status
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted
 
-DEFAULT_TIME_LIMIT_SECONDS = 300.0
+DEFAULT_BUDGET_SECONDS = 300.0
 # The smallest step: one image and few weights. With `trivial`, whose weights are 17 MB, the update alone took 36 ms on
 # two busy cores, where this took 0.6 ms.
 _SMALLEST_STEP = {"model": "mlp", "batch_size": "1", "num_gpus": "1", "variable_update": "independent"}
@@ -59,7 +59,7 @@ class BreakdownPlan:
     setting: Setting
     output: Output
     common: Mapping[str, str]
-    time_limit_seconds: float
+    budget_seconds: float
 
 
 def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan]:
@@ -92,7 +92,7 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         setting=setting,
         output=chosen.output,
         common={"device": chosen.devices.device, **given},
-        time_limit_seconds=values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS,
+        budget_seconds=values["budget_seconds"] or DEFAULT_BUDGET_SECONDS,
     )
 
 
@@ -138,7 +138,7 @@ def _generate_images(data_name: str, directory: str) -> str:
     """Returns why it failed; empty if it did not."""
     number = (f"--train_images={_FAKE_PHOTOS}",) if data_name == "imagenet" else ()
     progress.begin("making images to read", measured=True)
-    words = [*PROGRAM, "data", f"make-{data_name}", directory, *number]
+    words = [*PROGRAM, "data", f"make_{data_name}", directory, *number]
     with tempfile.TemporaryFile() as output:
         make = subprocesses.Command(words=words, stdout=output, stderr=output)
         (ended,) = subprocesses.supervise(make, timeout_seconds=_STUCK_SECONDS)
@@ -166,7 +166,7 @@ def measure_breakdown(
     devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
     show(
         f"\nWhere does the time go? {of.workload.model}, {of.precision}, {of.manager}, {devices}, "
-        f"{of.workload.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}.\n"
+        f"{of.workload.batch_per_device} images each; about {in_words(plan.budget_seconds)}.\n"
     )
     show(advice.TABLE.line())
     roofline, about_roofline = None, list[str]()
@@ -209,10 +209,10 @@ class _StageRunner:
         self.runner = CellRunner(
             output_dir=directory,
             provenance=new_session(command, on_gpus=on_gpus),
-            timeout_seconds=plan.time_limit_seconds + _STUCK_SECONDS,
+            timeout_seconds=plan.budget_seconds + _STUCK_SECONDS,
         )
         self._plan, self._show = plan, show
-        self._end = time.monotonic() + plan.time_limit_seconds
+        self._end = time.monotonic() + plan.budget_seconds
         self._ran: dict[Part, tuple[Mapping[str, str], Record]] = {}
         self._least_seconds = _LEAST_SECONDS
 

@@ -54,13 +54,14 @@ _SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNORECASE)
 class AllReducePlan:
     """The reductions and messages to measure."""
 
-    chosen: Config  # all devices, wrappers around the reductions, number of rounds, output
+    chosen: Config  # all devices, wrappers around the reductions, number of steps, output
     counts: tuple[int, ...]  # numbers of devices that reduce together, ascending
     places: Mapping[int, Place]  # of their towers, where there are several
     specs: tuple[str, ...]  # values of `--all_reduce_spec`
     cannot: Mapping[int, Mapping[str, str]]  # by number of devices, reductions that cannot run, each with the reason
     sizes_bytes: tuple[int, ...]  # of the messages of one tensor
     models: tuple[str, ...]  # whose gradients are further messages
+    budget_seconds: float  # for all messages together
 
 
 def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllReducePlan:
@@ -97,6 +98,7 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         cannot=cannot,
         sizes_bytes=_sizes(given["min_bytes"], given["max_bytes"]),
         models=models,
+        budget_seconds=given["budget_seconds"] or math.inf,
     )
 
 
@@ -154,7 +156,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     report.open(plan.cannot)
     reductions = _reductions(plan)
     how_long = {"warmup_rounds": chosen.length.num_warmup_batches, "rounds": chosen.length.num_batches or 0}
-    limit, begun = chosen.length.time_limit_seconds or math.inf, time.monotonic()
+    limit, begun = plan.budget_seconds, time.monotonic()
     with recorded(chosen.processes.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
         deadlines.preparation("Building the models")
         comparisons = list(itertools.product(_messages(plan), plan.places))
@@ -163,7 +165,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
             for done, (message, count) in enumerate(comparisons):
                 left = limit - (time.monotonic() - begun)
                 if left <= 0:
-                    warn(f"--time_limit_seconds={limit:g} is over: {number - done} of {number} are left out.")
+                    warn(f"--budget_seconds={limit:g} is over: {number - done} of {number} are left out.")
                     break
                 report.begin(message, count)
                 timings = allreduce.measure(
@@ -208,19 +210,19 @@ def _messages(plan: AllReducePlan) -> list[Message]:
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 _NUMBERS_OF_DEVICES = dataclasses.replace(
-    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="devices; 1,2,4,8 compares several numbers", at_least=None
+    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="number of devices; 1,2,4,8 compares several", at_least=None
 )
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (
         Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2", default="all that can run here"),
-        Flag("min_bytes", str, "smallest message, with K, M or G", default=_DEFAULTS["min_bytes"]),
+        Flag("min_bytes", str, "smallest message in bytes, such as 4096, 64K or 1M", default=_DEFAULTS["min_bytes"]),
         Flag(
             "max_bytes",
             str,
-            "largest message; the sizes between are powers of two",
+            "largest message in bytes; sizes in between are powers of two",
             default=_DEFAULTS["max_bytes"],
         ),
-        Flag("model", str, "models whose gradients are reduced, or none", default=_USUAL_MODELS),
+        Flag("model", str, "models whose gradients are reduced, too; none: no model", default=_USUAL_MODELS),
         *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_AROUND_THE_REDUCTION)),
     ),
     "Devices": [_NUMBERS_OF_DEVICES if flag.name == "num_gpus" else flag for flag in SEVERAL_DEVICES],
@@ -228,21 +230,21 @@ ALLREDUCE_FLAGS: Groups = {
         Flag(
             "num_batches",
             int,
-            "measured rounds per message; each round runs every reduction once",
+            "measured steps per message; in each, every reduction runs once",
             default=_DEFAULTS["num_batches"],
             at_least=1,
         ),
         Flag(
             "num_warmup_batches",
             int,
-            "rounds before measuring, in which graphs are optimised and NCCL connects the GPUs",
+            "warm-up steps, in which graphs are optimised and NCCL connects the GPUs",
             default=_DEFAULTS["num_warmup_batches"],
             at_least=0,
         ),
         Flag(
-            "time_limit_seconds",
+            "budget_seconds",
             float,
-            "for all messages together, in equal shares; each gets three rounds at least, and none begins later",
+            "plan all messages to fit into this time, in equal shares; each is repeated at least three times",
             above=0,
         ),
         *only(RUN_FLAGS["Several processes"], "step_timeout_seconds"),
@@ -260,14 +262,14 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "allreduce",
-    "how fast is each reduction of gradients, by message size?",
+    "measure each reduction of gradients by message size",
     ALLREDUCE_FLAGS,
     _resolve_and_run,
     details="Messages are single tensors of each size, and each model's gradients. Unless a flag packs them, gradients "
     "travel one by one, also with nccl, under which `run` groups them.",
     examples=(
         "allreduce --num_gpus=8",
-        "allreduce --num_gpus=1,2,4,8 --time_limit_seconds=120",
+        "allreduce --num_gpus=1,2,4,8 --budget_seconds=120",
         "allreduce --device=cpu --num_gpus=2 --all_reduce_spec=pscpu,xring",
     ),
 )

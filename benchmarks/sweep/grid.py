@@ -107,6 +107,7 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     grids = tables.pop("grid", None)
     if tables or not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise UsageError(f"--suite={path}: a suite contains only tables [[grid]], with flags as keys.")
+    grids = [{name.replace("-", "_"): value for name, value in grid.items()} for grid in grids]
     for name in {name for grid in grids for name in grid} & {*_NOT_HERE}:
         raise UsageError(f"--suite={path}: {name} is for all runs together: set it on the command line.")
     known = [f.name for group in _PARSED.values() for f in group]

@@ -22,6 +22,7 @@ from results.summary import summarize
 from results.text import counted
 
 _REPEATS = 3
+_NOT_HERE = ("repeats", "suite", "output_format")
 _ONE_THREAD = {"num_intra_threads": ["1"], "num_inter_threads": ["1"]}
 _INSTEAD = (
     "Use a machine with several GPUs; several hosts: --hosts=host_0,host_1 --ssh; or workers of one thread each: "
@@ -120,18 +121,18 @@ def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:
 
 SCALING_FLAGS: Groups = {
     "The measurement": (
-        Flag("repeats", int, "rounds, each run in a fresh process", default=_REPEATS, at_least=1),
-        *(flag for flag in sweep_verb.SWEEP_FLAGS["The sweep"] if flag.name not in ("repeats", "suite")),
+        Flag("repeats", int, "runs of each combination, each in a fresh process", default=_REPEATS, at_least=1),
+        *(flag for flag in sweep_verb.SWEEP_FLAGS["The sweep"] if flag.name not in _NOT_HERE),
     )
 }
 VERB = Verb(
     "scaling",
-    "how many more devices pay? measures, fits and predicts",
+    "measure scaling efficiency, and predict larger device counts",
     SCALING_FLAGS,
     lambda given, command: run_scaling(given.values, command),
     takes="lists",
-    details="Runs 1, 2, 4, ... devices up to all GPUs or --num_gpus; with --local_cluster=worker:N or --hosts, as many "
-    "workers. A list, such as --num_gpus=1,3,6, chooses the numbers. Each combination of other flags is a curve.",
+    details="Runs 1, 2, 4, ... devices up to all GPUs or --num_gpus; with --local_cluster=worker:N or --hosts, "
+    "workers. A list such as --num_gpus=1,3,6 sets the numbers. Each combination of other flags is a curve.",
     examples=(
         "scaling --model=resnet50 --variable_update=replicated,independent",
         "scaling --model=resnet20 --device=cpu --local_cluster=worker:2 --variable_update=collective_all_reduce",

@@ -73,8 +73,8 @@ def run_cells(
     runner = CellRunner(
         output_dir=output_dir,
         provenance=new_session(command, on_gpus=on_gpus),
-        timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
-        timeout_flag="--round_timeout_seconds",
+        timeout_seconds=values["run_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
+        timeout_flag="--run_timeout_seconds",
     )
     store = runner.store
     earlier = store.load().records
@@ -83,18 +83,23 @@ def run_cells(
     # And back, so that a drift of the machine affects all cells alike.
     rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
     kept, refused, missing = _split(rounds, _done(earlier if values["resume"] else [], cells, runner.provenance))
+    as_json = values["output_format"] == "json"
     for line in grid_lines(cells, estimates, repeats, missing):
-        say(line)
+        (warn if as_json else say)(line)
     if values["dry_run"]:
         return ExitStatus.OK
 
     def sweep() -> ExitStatus:
         finished = [*kept, *map(runner.refuse, refused)]
-        finished += _run_all(runner, cells, missing, values["stop_after_seconds"])
-        show(finished)
+        finished += _run_all(runner, cells, missing, values["budget_seconds"])
+        if as_json:
+            say("\n".join(record.to_json() for record in finished))
+        else:
+            show(finished)
         for warning in warnings_of(finished):
             warn(warning)
-        say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
+        if not as_json:
+            say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
         failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
         return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
 
@@ -141,7 +146,7 @@ def _run_all(
     display = SweepDisplay([seconds for _, seconds in missing])
     for count, (cell, _) in enumerate(missing):
         if limit is not None and time.monotonic() - begun > limit:
-            warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
+            warn(f"--budget_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
             break
         display.begin(differing[cell] if len(differing) > 1 else what_is_run(cell))
         records.append(runner.run_cell(cell))
@@ -193,22 +198,22 @@ def _key(config: Mapping[str, Any]) -> str:
 
 SWEEP_FLAGS: Groups = {
     "The sweep": (
-        Flag("repeats", int, "rounds, each run in a fresh process", default=1, at_least=1),
-        Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags", path="file"),
-        Flag("resume", bool, "run only what --output_dir lacks, of this machine and software"),
+        Flag("repeats", int, "runs of each combination, each in a fresh process", default=1, at_least=1),
+        Flag("suite", str, "TOML file of grids: a table [[grid]] of flags for each", path="file"),
+        Flag("resume", bool, "run only what --output_dir does not have from this machine and software"),
         Flag("dry_run", bool, "print the grid and stop"),
-        Flag("round_timeout_seconds", float, "kill a run that takes longer", default=DEFAULT_TIMEOUT_SECONDS, above=0),
-        Flag("stop_after_seconds", float, "start no run after this time", above=0),
-        *only(RUN_FLAGS["Output"], "output_dir"),
+        Flag("run_timeout_seconds", float, "kill a run that takes longer", default=DEFAULT_TIMEOUT_SECONDS, above=0),
+        Flag("budget_seconds", float, "start no run after this time; --resume runs the rest", above=0),
+        *only(RUN_FLAGS["Output"], "output_dir", "output_format"),
     )
 }
 VERB = Verb(
     "sweep",
-    "many runs: one for each combination of flag values",
+    "run every combination of flag values",
     SWEEP_FLAGS,
     lambda given, command: run_sweep(given.values, command),
     takes="lists",
-    details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all stands for "
-    "every model.",
+    details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all is every "
+    "model. --output_format=json prints a record per line.",
     examples=("sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8", "sweep --preset=scaling --dry_run"),
 )

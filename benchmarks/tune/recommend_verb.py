@@ -23,8 +23,8 @@ from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.tune import remembered, search_stages
 from benchmarks.tune.halving import NOT_RUN
 from benchmarks.tune.search import (
+    DEFAULT_BUDGET_SECONDS,
     DEFAULT_OUTPUT_DIR,
-    DEFAULT_TIME_LIMIT_SECONDS,
     Answer,
     Finder,
     RecommendPlan,
@@ -42,9 +42,9 @@ _NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accurac
 _FLAGFILE = "recommended.flags"
 _TIE_RULE = (
     "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
-    "paired test of runs that were repeated in turn. A longer --time_limit_seconds may separate more."
+    "paired test of runs that were repeated in turn. A longer --budget_seconds may separate more."
 )
-_OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
+_OWN = ("budget_seconds", "any_precision", "fresh", "output_dir", "output_format")
 
 
 def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RecommendPlan:
@@ -53,7 +53,7 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
     Raises:
         UsageError: a value is invalid.
     """
-    limit = DEFAULT_TIME_LIMIT_SECONDS if values["time_limit_seconds"] is None else values["time_limit_seconds"]
+    limit = DEFAULT_BUDGET_SECONDS if values["budget_seconds"] is None else values["budget_seconds"]
     if values["any_precision"] and values["precision"]:
         raise UsageError("--any_precision tries all precisions, but one is given: drop one of the two flags.")
     given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
@@ -72,7 +72,7 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
         fixed=fixed,
         usual=usual,
         stages=search_stages.stages(fixed, usual, any_precision=bool(values["any_precision"])),
-        time_limit_seconds=limit,
+        budget_seconds=limit,
         any_precision=bool(values["any_precision"]),
         fresh=bool(values["fresh"]),
         output_dir=values["output_dir"] or DEFAULT_OUTPUT_DIR,
@@ -90,7 +90,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     question = {
         "what": "recommend",
         "fixed": plan.fixed,
-        "limit": plan.time_limit_seconds,
+        "limit": plan.budget_seconds,
         "usual": plan.usual.to_dict(),
         "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
@@ -172,7 +172,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
         yield f"A later run of it failed: {best.reason}"
     late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
     if late and answer.is_complete:
-        yield f"There was no time for {late} more candidates: a longer --time_limit_seconds tries them."
+        yield f"There was no time for {late} more candidates: a longer --budget_seconds tries them."
     for table in answer.tables:
         close = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_close]
         taken = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_taken]
@@ -205,18 +205,18 @@ def _by_topology(devices: Devices) -> str | None:
 RECOMMEND_FLAGS: Groups = {
     "The search": (
         Flag(
-            "time_limit_seconds",
+            "budget_seconds",
             float,
-            "for all runs together; no run starts that would end later",
-            default=DEFAULT_TIME_LIMIT_SECONDS,
+            "plan all runs to fit into this time; no run starts that would end later",
+            default=DEFAULT_BUDGET_SECONDS,
             above=0,
         ),
         Flag("any_precision", bool, "also try precisions other than fp32, which change the arithmetic"),
-        Flag("fresh", bool, "search again, even if the answer is in the cache"),
+        Flag("fresh", bool, "search again, even if the answer is cached"),
         Flag(
             "output_dir",
             str,
-            "directory for records and logs of all runs",
+            "directory of the records and logs of all runs",
             default=DEFAULT_OUTPUT_DIR,
             path="directory",
         ),
@@ -230,9 +230,9 @@ RECOMMEND_FLAGS: Groups = {
 }
 VERB = Verb(
     "recommend",
-    "which batch size, layout, manager ... are fastest here?",
+    "find the batch size, layout, manager ... that are fastest here",
     RECOMMEND_FLAGS,
     lambda given, command: run_recommend(plan_search(given.values, count_gpus), command, count_gpus),
     details="A flag of a run that is given is not varied. The answer is also a file for --flagfile.",
-    examples=("recommend --model=resnet50 --num_gpus=8 --time_limit_seconds=600",),
+    examples=("recommend --model=resnet50 --num_gpus=8 --budget_seconds=600",),
 )

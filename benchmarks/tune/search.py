@@ -32,7 +32,7 @@ _RESERVED_RUNS = 1.5
 # Two runs at once must not need more of the available memory.
 _SHARE_OF_MEMORY = 0.8
 
-DEFAULT_TIME_LIMIT_SECONDS = 600.0
+DEFAULT_BUDGET_SECONDS = 600.0
 DEFAULT_OUTPUT_DIR = "out/recommend"
 
 
@@ -46,7 +46,7 @@ class RecommendPlan:
     fixed: Texts
     usual: Config
     stages: Sequence[SearchStage]
-    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
+    budget_seconds: float = DEFAULT_BUDGET_SECONDS
     any_precision: bool = False
     fresh: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
@@ -101,7 +101,7 @@ class Finder:
 
     def __init__(self, plan: RecommendPlan, runner: CellRunner, count_gpus: Callable[[], int]) -> None:
         self._plan, self._runner, self._count_gpus = plan, runner, count_gpus
-        self._end = self._stage_end = time.monotonic() + plan.time_limit_seconds
+        self._end = self._stage_end = time.monotonic() + plan.budget_seconds
         self._durations = Durations(lambda candidate, steps: estimate_seconds(_config(candidate), [], steps))
         self._longest_seconds = 0.0  # of a run that succeeded
         self._step_seconds: float | None = None  # of the best so far
@@ -144,7 +144,7 @@ class Finder:
             best=best,
             tables=self._tables,
             notes=list(self._warnings()),
-            seconds=self._plan.time_limit_seconds - (self._end - time.monotonic()),
+            seconds=self._plan.budget_seconds - (self._end - time.monotonic()),
             is_complete=is_complete,
             results=str(self._runner.store.jsonl_path),
             untested_on=self._plan.usual.devices.num_devices if best and is_untested else 0,

@@ -147,7 +147,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _uses_nccl(options: argparse.Namespace, bench_flags: Sequence[str]) -> bool:
     """Returns whether NCCL connects the pods: run_bench's default for several workers with GPUs and no servers."""
-    given = dict(flag.lstrip("-").partition("=")[::2] for flag in bench_flags)
+    given = {_flag_name(flag): flag.partition("=")[2] for flag in bench_flags}
     usual = "psgpu" if given.get("variable_update") == "distributed_all_reduce" else "nccl"
     several = options.workers > 1 and options.gpus_per_worker > 0 and options.ps == 0
     whole = given.get("device") != "cpu" and given.get("virtual_gpus", "1") == "1" and "forward_only" not in given
@@ -160,7 +160,7 @@ def _escape(letter: re.Match[str]) -> str:
 
 
 def _flag_name(flag: str) -> str:
-    return flag.lstrip("-").partition("=")[0]
+    return flag.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

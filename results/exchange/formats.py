@@ -1,4 +1,4 @@
-"""Results in the formats of other programs: `report --format=NAME`."""
+"""Results in the formats of other programs: `report --output_format=NAME`."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ def _finding(today: RunGroup, history: Sequence[Session], threshold: float | Non
     decision = limits.judge(today.rates, threshold=limit)
     failed = today.failures
     if history and failed:
-        reason = f"{len(failed)} of today's {len(today.records)} rounds failed where {len(history)} stored sessions "
+        reason = f"{len(failed)} of today's {len(today.records)} runs failed where {len(history)} stored sessions "
         reason += f"ran. {rounds.why_failed(failed[0])}"
         decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
     elif not today.rates:
-        reason = f"Today has no valid round of it. {rounds.why_failed(today.records[0])}"
+        reason = f"Today has no valid run of it. {rounds.why_failed(today.records[0])}"
         decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
     stored_rounds = sum(len(session.records) for session in history)
     base = (math.exp(limits.centre) if history else None, stored_rounds)
@@ -123,7 +123,7 @@ def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[st
     if points:
         yield (
             f"{finding.title}: its rate changed with the session of {history[points[-1]].date}, which counts as noise. "
-            f"If the new rate is expected, `baseline prune --keep={len(history) - points[-1]}` keeps only the sessions "
+            f"If the new rate is expected, `track prune --keep={len(history) - points[-1]}` keeps only the sessions "
             "since then, of every configuration."
         )
 
@@ -201,31 +201,31 @@ class SessionLimits:
             smallest_drop=smallest,
             rounds=len(today),
         )
-        subject = f"Today's {counted(len(logs), 'round')} {'are' if len(logs) > 1 else 'is'}"
+        subject = f"Today's {counted(len(logs), 'run')} {'are' if len(logs) > 1 else 'is'}"
         seen = f"{subject} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
         bound, share = in_words(math.expm1(math.copysign(self.bound, change))), f"{100 * threshold:.3g} %"
         medians = " and ".join(in_words(math.expm1(half)) for half in halves)
         reasons = Reasons(
             repeated=f"{seen}, which is beyond their 99 % bound ({bound}), and the earlier and the later half of the "
-            f"rounds show it: {medians}. The threshold is {share}.",
+            f"runs show it: {medians}. The threshold is {share}.",
             unchanged=f"{seen}; with 95 % confidence it has not changed by the threshold of {share}.",
             unclear=f"{seen}, which neither shows nor excludes a change by the threshold of {share}: sessions differ "
             f"by {100 * self.noise:.1f} % here. A drop of {100 * smallest:.1f} % or more would be seen.",
-            not_repeated=f"{seen}, but the earlier and the later half of the rounds do not agree on it: {medians}. The "
+            not_repeated=f"{seen}, but the earlier and the later half of the runs do not agree on it: {medians}. The "
             f"threshold is {share}."
             if halves
-            else f"{seen}, but a single round is not repeated. Run it again with 3 rounds or more. The threshold is "
+            else f"{seen}, but a single run is not repeated. Run it again with 3 repeats or more. The threshold is "
             f"{share}.",
         )
         return decide(evidence, threshold, reasons)
 
     def _too_few(self, logs: Sequence[float]) -> Decision:
-        reason = "There are no rounds of today to compare."
+        reason = "There are no runs of today to compare."
         if not self.is_enough:
             reason = (
                 f"There {'is' if self.sessions == 1 else 'are'} {counted(self.sessions, 'stored session')} of this "
                 f"configuration on this hardware, and {FEWEST_SESSIONS} are needed to separate a change from noise: "
-                f"promote {FEWEST_SESSIONS - self.sessions} more."
+                f"store {FEWEST_SESSIONS - self.sessions} more."
             )
         change = Interval(math.expm1(median(logs))) if logs and self.sessions else None
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=len(logs), change=change)

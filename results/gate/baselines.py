@@ -20,8 +20,8 @@ _KEY = re.compile(r"[0-9A-Za-z_-]+")
 
 
 @dataclasses.dataclass(frozen=True)
-class Promoted:
-    """The result of promoting records to baselines.
+class Stored:
+    """The result of storing records as baselines.
 
     Attributes:
         added: records that are new.
@@ -43,10 +43,10 @@ def load(directory: Path) -> loading.Loaded:
     return loading.load(*_paths(directory))
 
 
-def promote(directory: Path, records: Iterable[Record]) -> Promoted:
+def store_runs(directory: Path, records: Iterable[Record]) -> Stored:
     """Appends the records that can be baselines and are not yet stored; creates the directory.
 
-    Of two processes that promote at once, one waits for the other.
+    Of two processes that store at once, one waits for the other.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -56,7 +56,7 @@ def promote(directory: Path, records: Iterable[Record]) -> Promoted:
     for record in records:
         identity = record.identity
         if why := _why_not(record):
-            refused.append(f"Run {identity.run_id} cannot become a baseline: {why}.")
+            refused.append(f"Run {identity.run_id} cannot be stored: {why}.")
         else:
             path = directory / identity.hardware_key / f"{identity.config_key}.jsonl"
             files.setdefault(path, []).append(record)
@@ -71,7 +71,7 @@ def promote(directory: Path, records: Iterable[Record]) -> Promoted:
                 store.append_lines(file, new)
         present += [record for record in group if record.identity.run_id in stored]
         added += new
-    return Promoted(added, present, refused)
+    return Stored(added, present, refused)
 
 
 def prune(directory: Path, keep: int) -> dict[Path, int]:

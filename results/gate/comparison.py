@@ -79,10 +79,10 @@ def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
     if not candidate.records:
         return Decision(verdict=Verdict.MISSING, reason="The candidate has no run of it on this hardware.")
     if not base.rates:
-        reason = f"The base has no valid round to compare with. {_how_it_ended(base)}"
+        reason = f"The base has no valid run to compare with. {_how_it_ended(base)}"
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason)
     if candidate.failures:
-        seen = f"{len(candidate.failures)} of {len(candidate.records)} rounds failed"
+        seen = f"{len(candidate.failures)} of {len(candidate.records)} runs failed"
         if candidate.rates and base.failures:
             reason = f"{seen}, but so did {len(base.failures)} of {len(base.records)} of the base."
             verdict = Verdict.INCONCLUSIVE
@@ -94,8 +94,8 @@ def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
         return Decision(verdict=Verdict.MISSING, reason=reason)
     if min(counts) < FEWEST_ROUNDS:
         reason = (
-            f"Valid rounds: {counts[0]} of the base and {counts[1]} of the candidate; {FEWEST_ROUNDS} of each are "
-            "needed to separate a change from noise. Run more rounds."
+            f"Valid runs: {counts[0]} of the base and {counts[1]} of the candidate; {FEWEST_ROUNDS} of each are "
+            "needed to separate a change from noise. Run more repeats."
         )
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason)
     return None
@@ -178,7 +178,7 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
     """
     if not stored:
         raise UnlikeError(
-            f"There are no baselines in {stored_name}. Add some with `baseline promote FILE`, or name the directory "
+            f"There are no baselines in {stored_name}. Add some with `track store FILE`, or name the directory "
             "with --baselines_dir."
         )
     if record.identity.hardware_key in {other.identity.hardware_key for other in stored}:
@@ -190,7 +190,7 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
     raise UnlikeError(
         f"There are no baselines of this hardware ({hardware_in_words(record)}) in {stored_name}. The nearest there is "
         f"{hardware_in_words(other)}: {listed(differing)}. Only rates of equal machines compare: check on a machine "
-        "that has baselines, or promote runs of this one."
+        "that has baselines, or store runs of this one."
     )
 
 

@@ -95,7 +95,7 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
         degrees=rounds - 1,
         repeats=[fmean(log_ratios[-fresh:])] if fresh else [],
         repeat_error=spread / math.sqrt(rounds // 2),
-        repeats_name=f"the last {fresh} rounds alone" if fresh > 1 else "the last round alone",
+        repeats_name=f"the last {fresh} repeats alone" if fresh > 1 else "the last repeat alone",
         rounds=rounds,
         threshold=threshold,
     )
@@ -195,26 +195,26 @@ def _judge_sample(
         rounds=rounds,
     )
     change = evidence.interval
-    seen = f"It is {in_words(change.value)} over {rounds} rounds (95 % interval: {change.range(in_words)})"
+    seen = f"It is {in_words(change.value)} over {rounds} repeats (95 % interval: {change.range(in_words)})"
     means = " and ".join(in_words(_expm1(mean)) for mean in repeats)
     share = f"{100 * threshold:.3g} %"
     reasons = Reasons(
         repeated=f"{seen}, and {repeats_name} showed it again: {means}. The threshold is {share}.",
         unchanged=f"{seen}; with 99 % confidence it has not changed by the threshold of {share}.",
         unclear=f"{seen}, which neither shows nor excludes a change by the threshold of {share}. With this noise, so "
-        f"many rounds show a drop of {100 * evidence.smallest_drop:.1f} % or more.",
+        f"many repeats show a drop of {100 * evidence.smallest_drop:.1f} % or more.",
         not_repeated=f"{seen}, but {repeats_name} did not show the threshold of {share} again: {means}."
         if repeats
-        else f"{seen}, but no rounds were left to repeat it. Run it again, or with more rounds.",
+        else f"{seen}, but no repeats were left to confirm it. Run it again, or with more repeats.",
     )
     return decide(evidence, threshold, reasons)
 
 
 def _too_few(log_ratios: Sequence[float]) -> Decision:
     if not log_ratios:
-        return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no rounds of both sides to compare.")
+        return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no repeats of both sides to compare.")
     change = Interval(_expm1(log_ratios[0]))
-    reason = f"It is {in_words(change.value)} in one round, which may be noise. Run at least 5 rounds."
+    reason = f"It is {in_words(change.value)} in one repeat, which may be noise. Run at least 5 repeats."
     return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=1, change=change)
 
 

@@ -120,7 +120,7 @@ def load(path: Path) -> dict[str, Noise]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:
-        raise NoiseFileError(f"{path}: {error}. Remove it, and run calibrate again.") from error
+        raise NoiseFileError(f"{path}: {error}. Remove it, and run `track calibrate` again.") from error
 
 
 def save(path: Path, noises: dict[str, Noise]) -> None:

@@ -28,8 +28,8 @@ from results.text import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLUMNS = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")
-_NUMBERS = ("rounds", "images/s", "change %")
+_COLUMNS = ("date (UTC)", "suite", "TensorFlow", "runs", "images/s")
+_NUMBERS = ("runs", "images/s", "change %")
 _MOST_DATES = 8
 # Each panel shows at least this share below and above the median, so that noise does not look like a change.
 _LEAST_SHOWN = 0.05
@@ -167,7 +167,7 @@ def _fields(history: History) -> dict[str, Any]:
                 "time_utc": session.records[0].identity.time_utc,
                 "suite_commit": session.records[0].identity.suite_commit,
                 "tensorflow_version": session.tensorflow_version or None,
-                "rounds": len(session.records),
+                "runs": len(session.records),
                 "images_per_sec": session.images_per_sec,
                 "change": change,
                 "is_change_point": index in history.points,

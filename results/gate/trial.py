@@ -79,14 +79,14 @@ class Trial:
         """Returns the change so far and what is missing, in a few words."""
         rounds, change = len(self._log_ratios), self.decision.change
         if change is None:
-            return "no rounds yet"
+            return "no repeats yet"
         if self.is_over:
             state = str(self.decision.verdict)
         elif rounds < self._min_rounds:
             state = f"at least {self._min_rounds} are needed"
         else:
             state = "not decided" if self._suspected_after is None else "repeating it"
-        return f"{counted(rounds, 'round')}: {in_words(change.value)}, {state}"
+        return f"{counted(rounds, 'repeat')}: {in_words(change.value)}, {state}"
 
     @property
     def _is_clear(self) -> bool:

@@ -17,7 +17,7 @@ from results.text import Table, markdown
 
 # Of the JSON, which `data/findings.schema.json` describes.
 FORMAT_VERSION = 1
-_NUMBERS = ("base images/s", "candidate images/s", "change %", "95 % interval", "rounds")
+_NUMBERS = ("base images/s", "candidate images/s", "change %", "95 % interval", "runs")
 _BY_SEVERITY = (
     Verdict.REGRESSED,
     Verdict.FAILED,
@@ -86,7 +86,7 @@ def render_github_benchmark(findings: Findings) -> str:
         if finding.candidate_images_per_sec is None or not math.isfinite(finding.candidate_images_per_sec):
             continue
         _, _, _, change, interval, _, verdict = _cells(finding)
-        extra = [f"verdict: {verdict}", f"rounds: {finding.candidate_rounds}", f"config_key: {finding.config_key}"]
+        extra = [f"verdict: {verdict}", f"runs: {finding.candidate_rounds}", f"config_key: {finding.config_key}"]
         if change:
             within = f" (95 % interval {interval})" if interval else ""
             extra.insert(1, f"change: {change} %{within} against {findings.base.name}")

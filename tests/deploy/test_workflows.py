@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.compare import ab_verb, baseline_verb
+from benchmarks.cli.verbs import COMMANDS, flags_of
+from benchmarks.compare import ab_verb
 from benchmarks.config import flag
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
@@ -213,7 +214,9 @@ def test_the_flags_of_nightly_reach_every_configuration() -> None:
 
 FAKE_PYTHON = """#!/bin/bash
 echo "$@" >> "$RECORDED"
-status=STATUS_$2
+verb=$2
+[ "$2" = track ] && verb=$3
+status=STATUS_$verb
 exit "${!status:-0}"
 """
 
@@ -226,6 +229,11 @@ class Ran:
     stdout: str
     stderr: str
     commands: Sequence[Sequence[str]]
+
+
+def verbs_of(ran: Ran) -> list[str]:
+    """Returns the verb of each command, of `track` the subcommand."""
+    return [command[1] if command[0] == "track" else command[0] for command in ran.commands]
 
 
 @pytest.fixture
@@ -262,15 +270,15 @@ def test_the_gate_compares_with_the_base_and_says_it_in_every_format(
         "base": "v1",
         "suite": "deploy/gate/gate.toml",
         "output_dir": "out/gate",
-        "json": "out/gate/gate.json",
-        "junit": "out/gate/junit.xml",
-        "markdown": "out/gate/gate.md",
-        "benchmark_json": "out/gate/benchmark.json",
+        "json_file": "out/gate/gate.json",
+        "junit_file": "out/gate/junit.xml",
+        "markdown_file": "out/gate/gate.md",
+        "benchmark_json_file": "out/gate/benchmark.json",
         "threshold": 7.0,
     }
 
 
-NIGHT = ["doctor", "sweep", "check", "baseline"]
+NIGHT = ["doctor", "sweep", "check", "store"]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +297,7 @@ NIGHT = ["doctor", "sweep", "check", "baseline"]
         (["nightly"], {"sweep": 4, "check": 1}, 1, NIGHT[:3], False),
         (["nightly"], {"sweep": 4, "check": 3}, 4, NIGHT[:3], None),
         (["nightly"], {"doctor": 2}, 2, NIGHT[:1], False),
-        (["nightly"], {"baseline": 2}, 2, NIGHT, False),
+        (["nightly"], {"store": 2}, 2, NIGHT, False),
         ([], {}, 2, [], False),
         (["night"], {}, 2, [], False),
     ],
@@ -299,7 +307,7 @@ def test_a_script_ends_as_its_verbs_do_and_a_bad_night_becomes_no_baseline(
     is_undecided: bool | None,
 ) -> None:  # fmt: skip
     ran = script(*words, GITHUB_ACTIONS="true", **{f"STATUS_{verb}": value for verb, value in statuses.items()})
-    assert (ran.status, [command[0] for command in ran.commands]) == (status, verbs)
+    assert (ran.status, verbs_of(ran)) == (status, verbs)
     if is_undecided is not None:  # a warning, and no failure
         assert (ran.stdout.startswith("::warning::"), ran.stdout.count("\n")) == (is_undecided, is_undecided)
     if not verbs:
@@ -332,8 +340,8 @@ def test_make_fails_for_a_regression_and_not_for_what_cannot_be_decided(
 
 def test_make_hands_on_base_and_flags(made: Callable[..., tuple[int, list[str]]]) -> None:
     assert "--base=origin/main" in made("gate")[1], "unless another is given"
-    _, (verb, *words) = made("gate", "BASE=v1", "GATE_FLAGS=--threshold=7 --max_rounds=9")
-    assert verb == "ab" and words[-3:] == ["--base=v1", "--threshold=7", "--max_rounds=9"]
+    _, (verb, *words) = made("gate", "BASE=v1", "GATE_FLAGS=--threshold=7 --max_repeats=9")
+    assert verb == "ab" and words[-3:] == ["--base=v1", "--threshold=7", "--max_repeats=9"]
 
 
 @pytest.mark.parametrize("is_flag", [True, False])
@@ -370,8 +378,8 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     ran = script("nightly", "--num_gpus=8")
     assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
     assert not (tmp_path / "a suite" / "out" / "nightly").exists(), "results of another day are not mixed in"
-    assert [command[0] for command in ran.commands] == NIGHT
-    look, sweep, check, promote = ran.commands
+    assert verbs_of(ran) == NIGHT
+    look, sweep, check, store = ran.commands
     assert look == ["doctor", "--nobreakdown"]
     values = flag.parse(sweep[1:], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
@@ -380,6 +388,6 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
         "output_dir": "out/nightly",
         "num_gpus": "8",
     }
-    assert check[1] == "out/nightly"
-    assert flag.parse(check[2:], baseline_verb.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
-    assert promote == ["baseline", "promote", "out/nightly"]
+    assert check[:3] == ["track", "check", "out/nightly"]
+    assert flag.parse(check[3:], flags_of(COMMANDS["track check"])).values["markdown_file"] == "out/nightly/nightly.md"
+    assert store == ["track", "store", "out/nightly"]

@@ -70,7 +70,7 @@ def test_a_signal_while_the_reader_pauses(scratch: Scratch, small_pipe: tuple[in
 def test_bytes_that_are_not_utf_8(scratch: Scratch) -> None:
     directory = os.fsencode(scratch.directory) + b"/m\xff"
     os.mkdir(directory)
-    scratch.expect(scratch.bench("data", "make-mnist", directory), 0)
+    scratch.expect(scratch.bench("data", "make_mnist", directory), 0)
     words = ("--device=cpu", "--model=mlp", "--batch_size=2", "--num_batches=5", b"--session_id=s\xff")
     scratch.expect(scratch.bench("run", *words, b"--data_dir=" + directory), 0, records=["ok"])
     scratch.expect(scratch.bench("report", scratch.out), 0, says=["mlp"])

@@ -107,7 +107,7 @@ def test_a_model_that_would_end_the_run(scratch: Scratch, function: str) -> None
 def test_secrets_stay_inside(scratch: Scratch) -> None:
     outputs = [f"--{name}={scratch.directory / name}" for name in ("json", "junit", "markdown")]
     base = f"--base_command=env API_TOKEN=secret-7 {sys.executable} -c 0"
-    ab = (*SHORT, base, "--nowarmup_round", "--max_rounds=6", f"--output_dir={scratch.directory / 'ab'}")
+    ab = (*SHORT, base, "--nowarmup", "--max_repeats=6", f"--output_dir={scratch.directory / 'ab'}")
     summary = {"GITHUB_STEP_SUMMARY": str(scratch.directory / "summary.md")}
     scratch.expect(scratch.bench("run", *SHORT, **SECRETS), 0, records=["ok"])
     page = f"--output={scratch.directory / 'page'}"

@@ -15,7 +15,7 @@ from tests.support.commands import RUN_BENCH
 from tests.support.scratch import ENDLESS, TINY, Scratch
 
 SHORT = (*TINY, "--num_batches=40")
-AB = ("--nowarmup_round", "--nointerleave_steps", "--max_rounds=6", "--output_dir=out")
+AB = ("--nowarmup", "--nointerleave_steps", "--max_repeats=6", "--output_dir=out")
 COMMANDS = {
     "run": ("run", *SHORT),
     "sweep": ("sweep", "--device=cpu", "--model=trivial", "--batch_size=2,3", "--num_batches=20"),

@@ -97,7 +97,7 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     start_cluster: StartCluster, run_process: RunBench, records: Records
 ) -> None:
     """The classic example: connection errors until all are there, and only one worker completes. Not here."""
-    made = run_process("data", "make-mnist", "mnist", "--train_images=600")
+    made = run_process("data", "make_mnist", "mnist", "--train_images=600")
     assert made.status == 0, made.stderr
     flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
     order = ("worker 1", "ps 1", "worker 0", "ps 0")
@@ -201,7 +201,7 @@ def test_the_leader_is_told_why_another_goes(
 
     The deadline of the others is shorter than the search for a lost task, which comes before that for the record.
     """
-    run_process("data", "make-imagenet", "data", "--train_images=16", "--images_per_shard=8")
+    run_process("data", "make_imagenet", "data", "--train_images=16", "--images_per_shard=8")
     damage.corrupt_middle(tmp_path / "data", "crc")
     flags = ("--model=trivial", "--device=cpu", "--batch_size=8", "--data_dir=data", "--datasets_shuffle_records=0")
     for seed in range(1, 5):

@@ -30,7 +30,7 @@ def _accuracy(records: Records) -> float:
 @pytest.mark.row("U1.6")
 @rotating("flags", [*([f"--variable_update={name}"] for name in MANAGERS), STAGED], first=1, ids=lambda flags: flags[0])
 def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Records, flags: Sequence[str]) -> None:
-    assert run_bench("data", "make-digits", "digits").status == 0
+    assert run_bench("data", "make_digits", "digits").status == 0
     done = run_bench("--preset=digits", "--data_dir=digits", "--device=cpu", "--num_gpus=2", *flags)
     assert done.status == 0, done.stderr
     # One point, rounded up to whole images: four of 364.
@@ -47,7 +47,7 @@ def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Re
     ],
 )
 def test_digits_are_learned_in_a_cluster(run_process: RunBench, records: Records, manager: str, tasks: str) -> None:
-    assert run_process("data", "make-digits", "digits").status == 0
+    assert run_process("data", "make_digits", "digits").status == 0
     cluster = (f"--local_cluster={tasks}", f"--variable_update={manager}")
     done = run_process("--preset=digits", "--data_dir=digits", "--device=cpu", *cluster)
     assert done.status == 0, done.stderr
@@ -57,7 +57,7 @@ def test_digits_are_learned_in_a_cluster(run_process: RunBench, records: Records
 @pytest.mark.rotates
 @pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
 def test_resnet20_learns_generated_images(run_bench: RunBench, records: Records, manager: str) -> None:
-    made = run_bench("data", "make-cifar10", "small", "--train_images=1000", "--validation_images=200")
+    made = run_bench("data", "make_cifar10", "small", "--train_images=1000", "--validation_images=200")
     assert made.status == 0
     flags = ("--device=cpu", "--num_gpus=2", f"--variable_update={manager}", "--batch_size=10")
     done = run_bench("--preset=cifar10-resnet20", "--data_dir=small", *flags)

@@ -46,7 +46,7 @@ def test_advice_on_every_stage_that_is_measured_names_flags_that_exist(stage: st
     assert sentence.startswith(f"{share}% of the pipeline's time goes into ") and sentence.endswith(".")
     assert f" {stage}." not in sentence, "more is known of it than its name"
     named = set(re.findall(r"--(\w+)", sentence))
-    groups = (input_verb.INPUT_FLAGS, data_verb.DATA_FLAGS)
+    groups = (input_verb.INPUT_FLAGS, *(part.flags for part in data_verb.VERB.parts))
     assert named <= {flag.name for table in groups for group in table.values() for flag in group}
     others = {advice({other: 100.0}).split("into ")[1] for other in stages_of_a_run() if other != stage}
     assert sentence.split("into ")[1] not in others

@@ -13,6 +13,7 @@ _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"#+\s+(.*)")
 _FENCE = "```"
+_FOLDERS = ("contributing", "docs", "deploy", "tests")
 # Presets that train on images, and evaluate.
 RECIPES = ("cifar10-resnet20", "digits", "imagenet-resnet50")
 
@@ -41,8 +42,11 @@ def pages(root: Path) -> list[Path]:
     return [
         root / "README.md",
         root / "CONTRIBUTING.md",
-        *sorted((root / "docs").rglob("*.md")),
-        *sorted((root / "deploy").rglob("*.md")),
+        *(
+            page
+            for folder in ("contributing", "docs", "deploy", "tests")
+            for page in sorted((root / folder).rglob("*.md"))
+        ),
     ]
 
 

@@ -91,7 +91,7 @@ def test_a_change_of_rate_gets_its_verdict(ab: Ab, rate: int, verdict: str, stat
     assert finding["change"] == pytest.approx(rate / 100 - 1, abs=0.01)
     assert finding["base_rounds"] == finding["candidate_rounds"] >= 5
     assert finding["title"].startswith("trivial") and finding["config_key"] == KEY
-    assert "round 1 of at most 15, trivial" in found.stderr and "candidate" in found.stderr
+    assert "repeat 1 of at most 15, trivial" in found.stderr and "candidate" in found.stderr
 
 
 def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(ab: Ab) -> None:
@@ -124,16 +124,16 @@ def test_both_sides_keep_their_records_in_one_session(ab: Ab, tmp_path: Path) ->
 
 
 def test_without_a_warm_up_there_is_none(ab: Ab, builds: Builds, tmp_path: Path) -> None:
-    ab("--nowarmup_round")
+    ab("--nowarmup")
     assert builds.order[0] == "base trivial" and not (tmp_path / "out" / "warmup").exists()
 
 
 def test_a_candidate_that_crashes_where_the_base_runs_has_failed(ab: Ab, builds: Builds) -> None:
-    found = ab("--nowarmup_round", crashes=[3, 4])
+    found = ab("--nowarmup", crashes=[3, 4])
     assert (found.verdicts, found.status) == (["failed"], ExitStatus.REGRESSED)
     reason = found.findings[0]["reason"]
     assert (
-        "candidate" in reason and "round 3" in reason and "Segmentation fault" in reason and "it broke here" in reason
+        "candidate" in reason and "repeat 3" in reason and "Segmentation fault" in reason and "it broke here" in reason
     )
     assert found.findings[0]["base_rounds"] == 2
     assert builds.order.count("candidate trivial") == 4, "it was tried again, and then left"
@@ -148,7 +148,7 @@ def test_one_crash_is_forgiven_and_noted(ab: Ab) -> None:
 def test_a_base_that_crashes_decides_nothing(ab: Ab) -> None:
     found = ab(base={"crashes": [1, 2]})
     assert (found.verdicts, found.status) == (["inconclusive"], ExitStatus.UNDECIDED)
-    assert "The base did not run in round 1" in found.findings[0]["reason"]
+    assert "The base did not run in repeat 1" in found.findings[0]["reason"]
     assert found.findings[0]["base_images_per_sec"] is None
 
 
@@ -180,7 +180,7 @@ def test_noise_that_cannot_be_read_ends_the_comparison(ab: Ab, tmp_path: Path) -
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    with pytest.raises(DataError, match="run calibrate again"):
+    with pytest.raises(DataError, match="run `track calibrate` again"):
         ab()
 
 
@@ -222,7 +222,7 @@ def test_whole_runs_follow_each_other_if_steps_are_not_interleaved(
 
 
 def test_no_steps_are_interleaved_without_a_warm_up_round(ab: Ab, builds: Builds) -> None:
-    ab("--nowarmup_round", interleave=True)
+    ab("--nowarmup", interleave=True)
     assert builds.pairs[0] == "b" * 20 + "c" * 20
 
 
@@ -256,7 +256,7 @@ def test_the_side_that_takes_no_time_slice_is_named(
     assert found.status == status
     waiting, shown = "candidate" if stuck == "base" else "base", found.stderr
     assert f"a run of the {waiting} failed, and was run again. timeout: The other run of this pair has not" in shown
-    assert f"The {stuck} did not run in round 1: timeout: Killed because the run beside it waited in vain" in shown
+    assert f"The {stuck} did not run in repeat 1: timeout: Killed because the run beside it waited in vain" in shown
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
@@ -264,7 +264,7 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(
     ab: Ab, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_turn: bool
 ) -> None:
     places = [f"--output_dir={tmp_path / 'calibrated'}", f"--baselines_dir={tmp_path / 'baselines'}"]
-    words = ["calibrate", "--device=cpu", "--model=mlp", "--rounds=3", *places]
+    words = ["track", "calibrate", "--device=cpu", "--model=mlp", "--repeats=3", *places]
     assert main.dispatch([*words, *([] if in_turn else ["--nointerleave_steps"])]) == ExitStatus.OK
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     ((key, stored),) = noise.load(path).items()
@@ -272,7 +272,7 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(
     noise.save(path, {key: replace(stored, noise=0.1)})
     capsys.readouterr()
     (note,) = ab(interleave=True, models="mlp", rate=90).notes
-    assert ("the threshold is 20.0 %" if in_turn else "calibrate has measured the noise of whole runs") in note
+    assert ("the threshold is 20.0 %" if in_turn else "measured the noise of whole runs") in note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,7 +390,7 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
     words = [
         "ab",
         "--base=HEAD",
-        "--nowarmup_round",
+        "--nowarmup",
         "--device=cpu",
         "--model=trivial",
         f"--output_dir={tmp_path / 'out'}",
@@ -459,7 +459,7 @@ def test_a_real_slow_down_is_found(run_bench: Callable[..., Finished], tmp_path:
         "--model=mlp",
         "--num_batches=60",
         "--threshold=10",
-        "--json=found.json",
+        "--json_file=found.json",
     )
     assert done.status == ExitStatus.REGRESSED, done.stdout + done.stderr
     (finding,) = json.loads((tmp_path / "found.json").read_text())["findings"]

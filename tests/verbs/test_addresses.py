@@ -106,7 +106,7 @@ def test_a_checkpoint_at_an_address_is_evaluated_exported_and_begun_with(
     assert alone["loss"] == pytest.approx(trained["loss"], rel=1e-5)
     assert (alone["step"], alone["images"]) == (3, 6)
     # Without its ending, ram:// would take it for a directory.
-    done = run_bench("export", f"--checkpoint={address}/model.ckpt-3.index", "--keras_file=model.keras")
+    done = run_bench("export_model", f"--checkpoint={address}/model.ckpt-3.index", "--keras_file=model.keras")
     assert (done.status, (tmp_path / "model.keras").exists()) == (0, True), done.stderr
     assert run_bench(*data, "--num_batches=1", f"--initial_weights={address}").status == 0
 
@@ -161,7 +161,7 @@ def test_summaries_and_a_profile_are_written_to_an_address(run_bench: Run, addre
     [
         ((*TRIVIAL, "--data_dir=nowhere://bucket/x"), 2, "nowhere://...: TensorFlow"),
         ((*SMALL, "--train_dir=nowhere://bucket/x"), 2, "nowhere://...: TensorFlow"),
-        (("export", "--train_dir=nowhere://bucket/x", "--keras_file=x.keras"), 2, "nowhere://...: TensorFlow"),
+        (("export_model", "--train_dir=nowhere://bucket/x", "--keras_file=x.keras"), 2, "nowhere://...: TensorFlow"),
         ((*SMALL, "--data_dir=ram://x/y"), 2, "of an address, only TFRecords are read, and mnist has none"),
         ((*TRIVIAL, "--data_dir=ram://none/y"), 5, "--data_dir=ram://none/y cannot be read: "),
         ((*TRIVIAL, "--data_dir=ram://top"), 5, "no file is named like train-00000-of-00008"),

@@ -246,9 +246,9 @@ def test_several_numbers_of_devices_share_a_table_of_winners(
 
 
 def test_when_time_is_over_no_message_is_begun(run_bench: Callable[..., Finished]) -> None:
-    done = run_bench(*SMALL, "--time_limit_seconds=0.001", "--all_reduce_spec=pscpu")
+    done = run_bench(*SMALL, "--budget_seconds=0.001", "--all_reduce_spec=pscpu")
     assert done.status == 0, done.stderr
-    assert "--time_limit_seconds=0.001 is over: 3 of 3 are left out." in done.stderr
+    assert "--budget_seconds=0.001 is over: 3 of 3 are left out." in done.stderr
     assert " ok" not in done.stdout
 
 

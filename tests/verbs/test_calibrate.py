@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.compare import ab_verb
+from benchmarks.compare import calibration
 from benchmarks.errors import DataError, ExitStatus
 from benchmarks.measure import injected_delay
 from benchmarks.process import subprocesses
@@ -41,7 +41,7 @@ def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
         monkeypatch.setattr(subprocesses, "supervise", FakeRuns(behave))
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
-        return main.dispatch(["calibrate", "--device=cpu", "--nointerleave_steps", *places, *words])
+        return main.dispatch(["track", "calibrate", "--device=cpu", "--nointerleave_steps", *places, *words])
 
     return run
 
@@ -62,10 +62,10 @@ def test_a_quiet_machine_supports_five_percent(
     # Both swing by 0.1 %, against each other: log ratios of +-0.2 %, over the root of 2.
     assert entry["noise"] == pytest.approx(0.002 * (10 / 9 / 2) ** 0.5, rel=0.01)
     shown = capsys.readouterr()
-    assert "noise of one round: 0.15 % (95 % interval" in shown.out
+    assert "noise of one repeat: 0.15 % (95 % interval" in shown.out
     assert "threshold that this machine supports: 5.0 %" in shown.out
-    assert "a drop of 7.5 % is found in 95 % of the cases with up to 7 pairs of rounds" in shown.out
-    assert "Quiet enough for 5 %." in shown.out and "round 10 of at most 10" in shown.err
+    assert "a drop of 7.5 % is found in 95 % of the cases with up to 7 repeats" in shown.out
+    assert "Quiet enough for 5 %." in shown.out and "repeat 10 of at most 10" in shown.err
     for side in ("base", "candidate"):
         assert len(load(tmp_path / "out" / side / "results.jsonl").records) == 10
 
@@ -73,29 +73,38 @@ def test_a_quiet_machine_supports_five_percent(
 def test_each_configuration_has_its_noise_and_one_that_fails_none(
     calibrate: Calibrate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = calibrate("--rounds=3", "--model=trivial,mlp,vgg16", broken="mlp")
+    status = calibrate("--repeats=3", "--model=trivial,mlp,vgg16", broken="mlp")
     assert status == ExitStatus.RUN_FAILED
     assert sorted(_kept(tmp_path)) == ["trivial", "vgg16"]
-    assert "mlp" in (said := capsys.readouterr().err) and "is not calibrated. The base did not run in round 1" in said
-    calibrate("--rounds=3", "--model=mlp")
+    assert "mlp" in (said := capsys.readouterr().err) and "is not calibrated. The base did not run in repeat 1" in said
+    calibrate("--repeats=3", "--model=mlp")
     assert sorted(_kept(tmp_path)) == ["mlp", "trivial", "vgg16"]
 
 
+def test_noise_as_json_is_what_is_stored(
+    calibrate: Calibrate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert calibrate("--repeats=3", "--output_format=json") == ExitStatus.OK
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert printed["threshold"] == 0.05 and printed["hardware_key"] == fake_run().identity.hardware_key
+    assert _kept(tmp_path)["trivial"].items() <= printed.items()
+
+
 def test_noise_in_words() -> None:
-    *_, advice = ab_verb.noise_lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
-    assert "too few to be sure: set more --rounds" in advice
-    lines = ab_verb.noise_lines(Noise(noise=0.08, low=0.05, high=0.1, rounds=5))
+    *_, advice = calibration.noise_lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
+    assert "too few to be sure: increase --repeats" in advice
+    lines = calibration.noise_lines(Noise(noise=0.08, low=0.05, high=0.1, rounds=5))
     assert "threshold that this machine supports: 16.0 %" in lines[2] and "Noisy: look for other load" in lines[-1]
-    words = ab_verb.noise_lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
-    assert any("more than 60 pairs" in line for line in words)
+    words = calibration.noise_lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
+    assert any("more than 60 repeats" in line for line in words)
 
 
 def test_a_damaged_file_is_not_overwritten(calibrate: Calibrate, tmp_path: Path) -> None:
     path = tmp_path / "baselines" / fake_run().identity.hardware_key / "noise.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    with pytest.raises(DataError, match="run calibrate again"):
-        calibrate("--rounds=3")
+    with pytest.raises(DataError, match="run `track calibrate` again"):
+        calibrate("--repeats=3")
     assert path.read_text() == "{"
 
 

@@ -115,7 +115,7 @@ def test_every_output_is_written_and_the_jobs_summary_is_appended_to(
     summary = tmp_path / "summary.md"
     summary.write_text("before")
     names = {"json": "a.json", "junit": "b.xml", "markdown": "c.md", "benchmark_json": "d.json"}
-    flags = [f"--{flag}={name}" for flag, name in names.items()]
+    flags = [f"--{flag}_file={name}" for flag, name in names.items()]
     done = run_bench("compare", "main.jsonl", "branch.jsonl", *flags, GITHUB_STEP_SUMMARY=str(summary))
     assert done.status == 1, done.stderr
     as_json, as_xml, as_markdown, as_benchmark = ((tmp_path / name).read_text() for name in names.values())
@@ -130,9 +130,9 @@ def test_every_output_is_written_and_the_jobs_summary_is_appended_to(
 
 def test_an_output_that_cannot_be_written_is_named_and_stdout_has_the_findings(run_bench: RunBench, keep: Keep) -> None:
     keep("main.jsonl", rounds())
-    done = run_bench("compare", "main.jsonl", "main.jsonl", "--junit=nowhere/b.xml")
+    done = run_bench("compare", "main.jsonl", "main.jsonl", "--junit_file=nowhere/b.xml")
     assert done.status == 2
-    assert "--junit=nowhere/b.xml: No such file or directory. Name a file that can be written." in done.stderr
+    assert "--junit_file=nowhere/b.xml: No such file or directory. Name a file that can be written." in done.stderr
     assert done.stdout.splitlines()[-1] == "1 of 1 unchanged."
 
 

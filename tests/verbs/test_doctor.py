@@ -146,7 +146,7 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
     ) -> BrokenDown:
         runs = FakeRuns(Runs(told or {}))
         monkeypatch.setattr(subprocesses, "supervise", runs)
-        short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=9",)
+        short = () if any("budget" in word for word in arguments) else ("--budget_seconds=9",)
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
         monkeypatch.setattr(breakdown_run, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
@@ -181,7 +181,7 @@ def test_each_stage_does_what_the_one_before_does_and_more(break_down: BreakDown
 
 def test_rows_come_with_the_sentences_below(break_down: BreakDown) -> None:
     told = {"fixed cost": 1e6, "exchange": 50.0, "host copy": 50.0, "real input": 40.0}
-    done = break_down("--variable_update=parameter_server", "--time_limit_seconds=180", told=told)
+    done = break_down("--variable_update=parameter_server", "--budget_seconds=180", told=told)
     lines = done.out.splitlines()
     assert lines[1].startswith("Where does the time go? resnet20, fp32, parameter_server, 2 logical CPU devices")
     assert [line[:12].strip() for line in lines[4:10]] == PARTS
@@ -273,7 +273,7 @@ def test_a_manager_that_exchanges_nothing_has_no_such_stage(break_down: BreakDow
     ids=lambda model: str(model),
 )
 def test_data_are_made_for_the_model_and_gone_in_the_end(break_down: BreakDown, model: str, words: list[str]) -> None:
-    made_by = {"resnet20": "make-cifar10", "mlp": "make-mnist", "trivial": "make-imagenet"}
+    made_by = {"resnet20": "make_cifar10", "mlp": "make_mnist", "trivial": "make_imagenet"}
     done = break_down(f"--model={model}")
     ((_, command, directory, *more),) = [words for words in done.commands if words[0] == "data"]
     assert (command, more) == (made_by[model], words)
@@ -300,18 +300,18 @@ def _limits(done: BrokenDown) -> list[int]:
 
 def test_stages_share_the_time_that_is_left(break_down: BreakDown) -> None:
     at = iter([0.0, 0.0, 10.0, 60.0, 90.0, 130.0, 140.0, 600.0])
-    done = break_down("--time_limit_seconds=550", told={"startup": 0.5}, clock=at)
+    done = break_down("--budget_seconds=550", told={"startup": 0.5}, clock=at)
     assert _limits(done) == [550 / 11, 540 / 10, round(490 / 9), round(460 / 8), 420 / 7, round(410 / 6)]
 
 
 def test_no_stage_gets_less_than_an_interval_needs(break_down: BreakDown) -> None:
-    done = break_down("--time_limit_seconds=6", told={"startup": 60.0})
+    done = break_down("--budget_seconds=6", told={"startup": 60.0})
     before = 60.0 + 1.0 + 0.2 + 0.15
     assert _limits(done) == [10, *[round(1.5 * (before + 5 * 0.1))] * 5]
 
 
 def test_a_stage_with_too_few_steps_is_run_again_for_as_long_as_it_needs(break_down: BreakDown, tmp_path: Path) -> None:
-    done = break_down("--time_limit_seconds=60", told={"slow": "compute"})
+    done = break_down("--budget_seconds=60", told={"slow": "compute"})
     needed = round(1.5 * (3.0 + 1.0 + 0.2 + 0.15 + 8 * 9.0))
     assert _limits(done) == [10, 10, *[needed] * 5]
     assert done.stages["compute"]["verdict"] == "costs"
@@ -321,7 +321,7 @@ def test_a_stage_with_too_few_steps_is_run_again_for_as_long_as_it_needs(break_d
 def test_stages_of_the_model_are_run_again_if_time_is_left(break_down: BreakDown) -> None:
     at = itertools.chain([0.0] * 7, *([seconds] * 2 for seconds in (130.0, 140.0, 150.0, 160.0, 170.0)))
     told = {"exchange": [50.0, 95.0], "host copy": 50.0, "real input": 50.0}
-    done = break_down("--variable_update=replicated", "--time_limit_seconds=180", told=told, clock=at)
+    done = break_down("--variable_update=replicated", "--budget_seconds=180", told=told, clock=at)
     again = [{**run, "time_limit_seconds": "any"} for run in done.runs]
     assert len(again) == 11 and again[6:] == again[1:6], "all but the fixed cost"
     assert _limits(done)[6:] == [10] * 5
@@ -338,21 +338,21 @@ def test_stages_of_the_model_are_run_again_if_time_is_left(break_down: BreakDown
 
 def test_stages_are_run_again_as_far_as_time_is_left(break_down: BreakDown) -> None:
     at = itertools.chain([0.0] * 7, [130.0, 130.0, 150.0, 150.0, 171.0])
-    done = break_down("--variable_update=replicated", "--time_limit_seconds=180", clock=at)
+    done = break_down("--variable_update=replicated", "--budget_seconds=180", clock=at)
     assert len(done.runs) == 8
     assert "2 stages ran twice; with both runs of each:" in done.out
 
 
 def test_nothing_is_run_again_without_time(break_down: BreakDown) -> None:
     clock = itertools.chain([0.0] * 7, itertools.repeat(171.0))
-    done = break_down("--variable_update=replicated", "--time_limit_seconds=180", clock=clock)
+    done = break_down("--variable_update=replicated", "--budget_seconds=180", clock=clock)
     assert len(done.runs) == 6
     assert "Nothing was repeated, so equal processes are assumed to differ by 10%" in done.out
 
 
 def test_a_second_run_that_fails_leaves_the_first(break_down: BreakDown) -> None:
     told = {"exchange": [50.0, CRASH], "host copy": 50.0, "real input": 50.0}
-    done = break_down("--variable_update=replicated", "--time_limit_seconds=180", told=told)
+    done = break_down("--variable_update=replicated", "--budget_seconds=180", told=told)
     assert len(done.runs) == 11 and done.status == ExitStatus.OK
     assert done.stages["exchange"]["images_per_sec"]["value"] == pytest.approx(50.0)
     assert done.stages["exchange"]["verdict"] == "costs"
@@ -364,7 +364,7 @@ def test_a_stage_that_hangs_names_no_flag_that_doctor_lacks(break_down: BreakDow
 
 
 def test_too_few_steps_twice_are_a_row_that_says_so(break_down: BreakDown) -> None:
-    done = break_down("--time_limit_seconds=60", told={"slow": "compute", "startup": 1e-3})
+    done = break_down("--budget_seconds=60", told={"slow": "compute", "startup": 1e-3})
     assert _limits(done)[1:3] == [10, round(1.5 * (1.0 + 0.2 + 0.15 + 8 * 9.0))]
     assert done.stages["compute"]["verdict"] == "too few steps"
     assert "  too few steps" in done.out
@@ -424,7 +424,7 @@ def test_defaults(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
     _, plan = doctor_verb.doctor_options(values, lambda: 0)
     assert plan is not None
-    assert (plan.setting.workload.model, plan.setting.manager, plan.time_limit_seconds) == (
+    assert (plan.setting.workload.model, plan.setting.manager, plan.budget_seconds) == (
         "resnet50",
         "parameter_server",
         300,
@@ -435,7 +435,7 @@ def test_defaults(tmp_path: Path) -> None:
 OF_THE_BREAKDOWN = [
     "--breakdown",
     "--model=vgg16",
-    "--time_limit_seconds=5",
+    "--budget_seconds=5",
     "--output_dir=there",
 ]
 
@@ -588,7 +588,7 @@ def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown, monkeypatch:
 @pytest.mark.row("G4.1")
 @pytest.mark.seldom
 def test_in_earnest(run_bench: RunBench, tmp_path: Path) -> None:
-    small = ("--device=cpu", "--model=mlp", "--batch_size=8", "--time_limit_seconds=120")
+    small = ("--device=cpu", "--model=mlp", "--batch_size=8", "--budget_seconds=120")
     done = run_bench("doctor", *small, "--output_format=json", XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.status in (0, 3), done.stderr
     found = json.loads(done.stdout)

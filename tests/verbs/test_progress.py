@@ -24,7 +24,7 @@ ON_CPU = ("--device=cpu", "--num_gpus=2")
 # A command, and what it reports if every line of progress is printed at once.
 COMMANDS = [
     ((*RUN, "--output_format=json"), "Measuring: 0 of 2."),
-    (("data", "make-imagenet", "made", "--train_images=3"), "Writing train images to made: "),
+    (("data", "make_imagenet", "made", "--train_images=3"), "Writing train images to made: "),
     (("data", "convert", "photos", "made"), "Converting the photos to made: "),
     (("data", "check", "IMAGENET"), "Checking the files of IMAGENET: 1 of 4"),
     (("data", "check", "photos"), "Checking the files of photos: 2 of 2."),
@@ -34,14 +34,17 @@ COMMANDS = [
         "Reducing messages: 1 of 2",
     ),
     (
-        ("input", *RUN[:2], "--model=alexnet", "--batch_size=2", "--data_dir=IMAGENET", "--seconds=0.05"),
+        ("input", *RUN[:2], "--model=alexnet", "--batch_size=2", "--data_dir=IMAGENET", "--stage_seconds=0.05"),
         "Measuring the input's stages: 1 of 35",
     ),
     (("report", "records.jsonl", "--output=page"), "Drawing plots: 1 of 10"),
     (("recommend", *ON_CPU, "--model=mlp", "--fresh"), "Trying as given, up to "),
     (("doctor", "--device=cpu", "--model=mlp"), "Compute: mlp, 100 images on 1 device"),
-    (("ab", "--base_command=sh a", "--candidate_command=sh b", *RUN, "--max_rounds=6"), "Round 1 of at most 6, mlp, "),
-    (("calibrate", *RUN, "--rounds=3"), "Round 2 of at most 3, mlp, "),
+    (
+        ("ab", "--base_command=sh a", "--candidate_command=sh b", *RUN, "--max_repeats=6"),
+        "Repeat 1 of at most 6, mlp",
+    ),
+    (("track", "calibrate", *RUN, "--repeats=3"), "Repeat 2 of at most 3, mlp, "),
     ((*RUN, "--batch_size=auto"), "--batch_size=auto: trying 100 images."),
 ]
 

@@ -207,7 +207,7 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
 
 
 def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
-    _recommend(*ON_CPU, "--time_limit_seconds=100")
+    _recommend(*ON_CPU, "--budget_seconds=100")
     alone = [cell for cell in runs.cells if cell.config.length.time_limit_seconds is not None]
     assert len(alone) == len(runs.cells) - 2 * runs.pairs, "interleaved runs are killed instead"
     for cell in alone:
@@ -372,7 +372,7 @@ def test_finalists_interleave_their_steps_where_memory_suffices(runs: Runs, monk
 def test_there_is_always_time_for_all_devices(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.takes = _slow_steps
     runs.rate = lambda chosen: chosen.workload.batch_per_device / 4
-    arguments = ("--model=resnet50", "--device=cpu", "--num_gpus=2", "--time_limit_seconds=600")
+    arguments = ("--model=resnet50", "--device=cpu", "--num_gpus=2", "--budget_seconds=600")
     assert _recommend(*arguments, "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     assert _best(answer).devices.num_devices == 2 and not answer["untested_on"]
@@ -382,7 +382,7 @@ def test_there_is_always_time_for_all_devices(runs: Runs, capsys: pytest.Capture
 @pytest.mark.usefixtures("clock")
 def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.takes = lambda chosen: 300.0
-    arguments = (*ON_CPU, "--num_gpus=2", "--time_limit_seconds=400")
+    arguments = (*ON_CPU, "--num_gpus=2", "--budget_seconds=400")
     assert _recommend(*arguments) == ExitStatus.OK
     out = capsys.readouterr().out
     (command,) = (line for line in out.splitlines() if line.startswith("python run_bench.py"))
@@ -461,7 +461,7 @@ def test_real_processes(
         "--xla=off",
         "--onednn=on",
     )
-    limit = "--time_limit_seconds=120"
+    limit = "--budget_seconds=120"
     arguments = ("recommend", *fixed, limit, "--output_format=json", "--variable_update=replicated")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = run_bench(*arguments, **cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ def stored(directory: Path, command: Sequence[str]) -> str:
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (["ab", "--base_command=sh -c 'touch x'", "--nowarmup_round"], "this record was written by 'ab'"),
+        (["ab", "--base_command=sh -c 'touch x'", "--nowarmup"], "this record was written by 'ab'"),
         (["\x1b[2Jab"], "this record was written by '[2Jab'"),
         (["--model=trivial", "--hosts=h1,h2", "--ssh"], "--hosts is not repeated"),
         (["--worker_hosts=10.0.0.1:2222,b:2222", "--job_name=worker"], "--job_name is not repeated"),
@@ -120,6 +121,13 @@ def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBen
     assert "\x1b" not in done.stdout
 
 
+def test_diff_as_json_has_both_values_whole(run_bench: RunBench, tmp_path: Path) -> None:
+    one, other = fake_run(), fake_run(model="x" * 999)
+    Store(tmp_path / "out").append(one, other)
+    done = run_bench("diff", one.identity.run_id, other.identity.run_id, "--output_format=json")
+    assert done.status == 0 and json.loads(done.stdout)["config"]["model"] == ["resnet50", "x" * 999]
+
+
 def test_diff_shows_the_beginning_of_what_is_long(run_bench: RunBench, tmp_path: Path) -> None:
     one, other = fake_run(), replace(fake_run(), placement={"tower_devices": ["x" * 9999]})
     Store(tmp_path / "out").append(one, other)
@@ -140,29 +148,38 @@ def test_a_warning_that_quotes_a_file_controls_no_terminal(run_bench: RunBench, 
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if not form.is_binary])
 def test_an_export_goes_to_stdout_or_a_file_alike(run_bench: RunBench, tmp_path: Path, name: str) -> None:
     Store(tmp_path / "out").append(fake_run(), fake_run(num_devices=2))
-    printed = run_bench("report", f"--format={name}")
-    written = run_bench("report", f"--format={name}", "--output=file")
+    printed = run_bench("report", f"--output_format={name}")
+    written = run_bench("report", f"--output_format={name}", "--output=file")
     assert (printed.status, written.status, written.stdout) == (0, 0, "")
     assert (tmp_path / "file").read_text() == printed.stdout != ""
 
 
 def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Path) -> None:
     Store(tmp_path / "out").append(fake_run(), fake_run(model="vgg16"))
-    done = run_bench("report", "--where=model=vgg16", "--format=csv", "--table=steps")
+    done = run_bench("report", "--where=model=vgg16", "--output_format=csv", "--table=steps")
     assert done.status == 0 and len(done.stdout.splitlines()) == 1 + 23
-    assert run_bench("report", "--format=parquet", "--table=steps", "--output=steps.parquet").status == 0
+    assert run_bench("report", "--output_format=parquet", "--table=steps", "--output=steps.parquet").status == 0
     assert len(pd.read_parquet(tmp_path / "steps.parquet")) == 46
 
 
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--format=parquet"], "--format=parquet is not text: give --output=FILE, too."),
-        (["--format=bencher", "--table=steps"], "bencher has a view of its own. Tables are for csv, json, parquet."),
-        (["--table=steps"], "give --format=csv, json or parquet, too."),
-        (["--format=md", "--against=modern"], "--against is about the table and the page: omit --format."),
-        (["--format=csv", "--output=."], "Is a directory. With --format, name a file that can be written."),
-        (["--format=xls"], "--format=xls"),
+        (["--output_format=parquet"], "--output_format=parquet is not text: give --output=FILE, too."),
+        (
+            ["--output_format=bencher", "--table=steps"],
+            "Tables are for csv, json, parquet.",
+        ),
+        (["--table=steps"], "is for --output_format=csv, json or parquet: set one."),
+        (
+            ["--output_format=md", "--against=modern"],
+            "about the table and the page: omit --output_format.",
+        ),
+        (
+            ["--output_format=csv", "--output=."],
+            "Is a directory. Name a file",
+        ),
+        (["--output_format=xls"], "--output_format=xls"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused_in_words(
@@ -178,5 +195,5 @@ def test_an_export_without_its_package_names_the_command_that_installs_it(
 ) -> None:
     Store(tmp_path / "out").append(fake_run())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    done = run_bench("report", "--format=parquet", "--output=x")
+    done = run_bench("report", "--output_format=parquet", "--output=x")
     assert done.status == 2 and "pip install 'cnn-train-bench[parquet]'" in done.stderr

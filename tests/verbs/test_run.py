@@ -138,13 +138,13 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
         (["--batch_size=-1"], 2, "--batch_size=-1 is too small"),
         (["--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["--device=cpu", "--output_dir=/proc/here"], 2, "Results cannot be written to --output_dir=/proc/here"),
-        (["data"], 2, "data needs a command: make-imagenet"),
-        (["data", "make-imagnet", "x"], 2, "Did you mean 'make-imagenet'?"),
-        (["data", "make-imagenet"], 2, "name one directory"),
-        (["data", "make-imagenet", "/proc/here"], 2, "cannot write to /proc/here"),
-        (["data", "make-imagenet", "/sys/kernel"], 2, "cannot write to /sys/kernel"),
-        (["data", "make-imagenet", "x", "--train_images=-1"], 2, "--train_images=-1 is too small"),
-        (["data", "make-imagenet", "x", "--train_images=0"], 2, "nothing to write"),
+        (["data"], 2, "data needs a subcommand. Subcommands: make_imagenet"),
+        (["data", "make-imagnet", "x"], 2, "Did you mean 'make_imagenet'?"),
+        (["data", "make_imagenet"], 2, "name one directory"),
+        (["data", "make_imagenet", "/proc/here"], 2, "cannot write to /proc/here"),
+        (["data", "make_imagenet", "/sys/kernel"], 2, "cannot write to /sys/kernel"),
+        (["data", "make_imagenet", "x", "--train_images=-1"], 2, "--train_images=-1 is too small"),
+        (["data", "make_imagenet", "x", "--train_images=0"], 2, "nothing to write"),
     ],
 )
 def test_bad_input_gets_a_sentence_and_a_status(
@@ -215,7 +215,7 @@ def test_no_headline_if_the_loss_leaves_the_finite_while_measuring(run_bench: Ru
 
 
 def _make(run_bench: RunBench) -> None:
-    made = run_bench("data", "make-imagenet", "data/fake", "--train_images=12", "--images_per_shard=4")
+    made = run_bench("data", "make_imagenet", "data/fake", "--train_images=12", "--images_per_shard=4")
     assert made.status == 0, made.stderr
 
 
@@ -225,7 +225,7 @@ REAL = (*SHORT, "--data_dir=data/fake", "--num_gpus=2")
 def test_training_on_made_data(run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     measure_by_count(monkeypatch)
     _make(run_bench)
-    again = run_bench("data", "make-imagenet", "data/fake", "--train_images=12")
+    again = run_bench("data", "make_imagenet", "data/fake", "--train_images=12")
     assert again.status == 2 and "--overwrite" in again.stderr
     done = run_bench(*REAL, "--num_batches=8")
     assert done.status == 0, done.stderr
@@ -240,17 +240,21 @@ def test_training_on_made_data(run_bench: RunBench, records: Records, monkeypatc
     ("verb", "status", "instead"),
     [
         ("ab", 2, "ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'."),
-        ("baseline", 2, "baseline: Actions: baseline promote, list, show, prune."),
-        ("check", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
+        ("track", 2, "track needs a subcommand. Subcommands: store, list, show"),
+        ("track check", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
         ("compare", 2, "compare: name two files of records, first the base, such as compare main/results.jsonl "),
-        ("data", 2, "data needs a command: make-imagenet, make-cifar10, make-mnist, make-digits, convert, check."),
+        (
+            "data",
+            2,
+            "data needs a subcommand. Subcommands: make_imagenet, make_cifar10, make_mnist, make_digits",
+        ),
         ("diff", 2, "diff: name two records by their run ids, such as diff "),
-        ("history", 2, "There are no ok runs in results/baselines. `baseline promote FILE` adds some."),
+        ("track history", 2, "There are no valid runs in results/baselines. `track store FILE` adds some."),
         ("report", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
         ("rerun", 2, "rerun: name the record by its run id, such as rerun "),
     ],
 )
 def test_a_verb_that_lacks_its_arguments_names_them(run_bench: RunBench, verb: str, status: int, instead: str) -> None:
-    done = run_bench(verb)
+    done = run_bench(*verb.split())
     assert (done.status, done.stdout) == (status, "")
     assert instead in done.stderr and done.stderr.count("\n") == 1

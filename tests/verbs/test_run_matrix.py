@@ -48,7 +48,7 @@ def _real_data(model: str, imagenet: Path, directory: Path) -> tuple[str, ...]:
     name = specs.find_model(model).data_name
     if name != "imagenet":
         imagenet = directory / name
-        assert dispatch(["data", f"make-{name}", str(imagenet)]) == 0
+        assert dispatch(["data", f"make_{name}", str(imagenet)]) == 0
     return f"--model={model}", f"--data_dir={imagenet}", "--batch_size=2"
 
 

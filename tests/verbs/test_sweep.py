@@ -123,7 +123,7 @@ def program(tmp_path: Path) -> list[str]:
 def test_a_sweep_goes_on_whatever_happens_to_a_process(
     tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
+    words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--run_timeout_seconds=2"]
     groups = grid.sweep_groups(sweep_verb.SWEEP_FLAGS)
     values = flag.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values
     run = subprocesses.supervise
@@ -148,7 +148,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     }
     assert "status 3" in by_batch[2].reason and "garbage" in by_batch[3].reason
     assert "Segmentation fault" in by_batch[4].reason
-    assert "--round_timeout_seconds" in by_batch[5].reason and "child.py" in by_batch[5].reason, "with its stack"
+    assert "--run_timeout_seconds" in by_batch[5].reason and "child.py" in by_batch[5].reason, "with its stack"
     assert "Killed" in by_batch[6].reason and "memory" in by_batch[6].reason
     assert by_batch[7].reason == "no such device"
     (log,) = (tmp_path / "out" / "logs").glob("*-0007.log")
@@ -289,7 +289,7 @@ def test_a_signal_ends_a_sweep_with_its_status(
 def test_no_run_is_begun_when_time_is_over(sweep: Sweep, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = types.SimpleNamespace(monotonic=lambda: 10.0 * len(runs.started))
     monkeypatch.setattr(sweep_verb, "time", clock)
-    done = sweep("--batch_size=1,8,9,10", "--stop_after_seconds=15")
+    done = sweep("--batch_size=1,8,9,10", "--budget_seconds=15")
     assert runs.started == [1, 8] and "2 runs are left for --resume" in done.stderr
 
 
@@ -597,6 +597,13 @@ def test_all_stands_for_every_model(run_bench: Callable[..., Finished], words: s
     done = run_bench("sweep", words, "--device=cpu", "--dry_run")
     assert done.status == 0, done.stderr
     assert all(f"--model={name}" in done.stdout.split() for name in specs.names())
+
+
+def test_as_json_a_sweep_prints_its_records_alone(sweep: Sweep, runs: Runs) -> None:
+    done = sweep("--batch_size=2,4", "--output_format=json")
+    printed = [Record.from_json(line) for line in done.stdout.splitlines()]
+    assert [record.config["batch_per_device"] for record in printed] == [2, 4]
+    assert "2 of 2 combinations: 2 runs" in done.stderr
 
 
 def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:

@@ -86,7 +86,7 @@ def test_a_missing_library_is_refused_before_anything_runs(
     assert verb[0] == "report" or not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("verb", [("ab", "--base_command=true"), ("calibrate",)])
+@pytest.mark.parametrize("verb", [("ab", "--base_command=true"), ("track", "calibrate")])
 def test_runs_that_are_compared_in_pairs_are_not_sent(run_bench: RunBench, verb: tuple[str, ...]) -> None:
     done = run_bench(*verb, *SMALL, "--wandb_project=demo")
     assert done.status == 2 and "--wandb_project=demo: runs that are compared in pairs are not sent" in done.stderr
@@ -122,8 +122,8 @@ def test_report_sends_stored_records_and_fails_if_that_fails(run_bench: RunBench
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_an_export_to_stdout_has_no_line_of_a_tracker(run_bench: RunBench, tmp_path: Path, form: str) -> None:
     Store(tmp_path / "out").append(fake_run())
-    plain = run_bench("report", f"--format={form}").stdout
-    done = run_bench("report", f"--format={form}", "--tensorboard_dir=tb")
+    plain = run_bench("report", f"--output_format={form}").stdout
+    done = run_bench("report", f"--output_format={form}", "--tensorboard_dir=tb")
     assert done.status == 0 and done.stdout == plain and "TensorBoard, tb/" in done.stderr
 
 

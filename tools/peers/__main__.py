@@ -29,10 +29,14 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("checkout", help="the repository that contains scripts/tf_cnn_benchmarks")
     parser.add_argument("rows", nargs="*", help="names of rows, with * and ? (default: all)")
     parser.add_argument("--python", default="", help="runs tf_cnn_benchmarks (default: an environment that is made)")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each side (default 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each side (default 5)")
     parser.add_argument("--output_dir", type=Path, default=Path("out/peers"), help="default out/peers")
     parser.add_argument("--again", action="store_true", help="forget the finished rounds of the named rows")
-    parser.add_argument("--keep", action="store_true", help="make the table the one that docs/performance.md shows")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="publish the table in docs/performance.md",
+    )
     given = parser.parse_intermixed_args(words)
     chosen = [row for row in comparison.rows() if any(fnmatch.fnmatch(row.name, each) for each in given.rows or ["*"])]
     try:
@@ -41,7 +45,7 @@ def main(words: Sequence[str]) -> int:
             raise UsageError(f"ROWS={' '.join(given.rows)} names no row. Rows: {names}.")
         given.output_dir.mkdir(parents=True, exist_ok=True)
         peer = find_peer(given.checkout, given.python, given.output_dir)
-        return _compare(chosen, Sides(given.output_dir, peer), given.rounds, again=given.again, keep=given.keep)
+        return _compare(chosen, Sides(given.output_dir, peer), given.repeats, again=given.again, keep=given.keep)
     except KeyboardInterrupt:  # while the environment is made; later, the table is still printed
         return ExitStatus.INTERRUPTED
     except BenchError as error:
@@ -72,10 +76,14 @@ def _compare(chosen: Sequence[Row], sides: Sides, rounds: int, *, again: bool, k
     made = comparison.table(comparison.load(path), here, failures)
     text = comparison.as_markdown(made)
     store.replace(sides.output_dir / "table.md", f"{text}\n")
-    for target in (sides.output_dir / "table.json", *([comparison.KEPT] if keep else [])):
-        store.replace(target, comparison.as_json(made))
+    store.replace(sides.output_dir / "table.json", comparison.as_json(made))
     print(text)
-    return status or (ExitStatus.RUN_FAILED if failures else ExitStatus.OK)
+    reason = comparison.why_not_published(made) if keep else ""
+    if reason:
+        warn(f"docs/performance.md keeps its table: {reason}.")
+    elif keep:
+        store.replace(comparison.KEPT, comparison.as_json(made))
+    return status or (ExitStatus.RUN_FAILED if failures else ExitStatus.UNDECIDED if reason else ExitStatus.OK)
 
 
 def _round(row: Row, sides: Sides, number: int, here: Mapping[str, Any]) -> Round:

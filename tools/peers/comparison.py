@@ -19,12 +19,14 @@ from results.gate.decision import judge
 from results.text import counted, markdown
 
 _HERE = Path(__file__).parent
-# The last table that docs/performance.md shows.
+# The table that docs/performance.md shows; missing until one of enough rounds has been measured.
 KEPT = _HERE / "seen.json"
 _UNITS = {"images_per_second": "images/s", "process_seconds": "s", "first_measured_step_seconds": "s"}
 # Of a difference that matters; the interval of `judge`, which alone is used here, does not depend on it.
 _THRESHOLD = 0.05
-_HEADER = ("work", "theirs", "ours", "ours / theirs [95 % interval]", "rounds", "target", "met")
+# Of each row of a published table.
+_LEAST_ROUNDS = 3
+_HEADER = ("work", "theirs", "ours", "ours / theirs [95 % interval]", "rounds")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,6 @@ class Row:
     against: str = "tf_cnn_benchmarks"
     cluster: bool = False
     measure: str = "images_per_second"
-    at_least: float | None = None
-    at_most: float | None = None
 
     def flags(self, side: str) -> list[str]:
         """Returns the flags of a side, `theirs` or `ours`."""
@@ -50,13 +50,6 @@ class Row:
     def unit(self) -> str:
         """Returns the unit of what is measured."""
         return _UNITS[self.measure]
-
-    @property
-    def target(self) -> str:
-        """Returns the target in words; empty without one."""
-        if self.at_least is not None:
-            return f"at least {self.at_least:g}"
-        return "" if self.at_most is None else f"at most {self.at_most:g}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,21 +79,18 @@ class Round:
 class Line:
     """One line of the table: geometric means of both sides, and their ratio with its 95 % interval.
 
-    The interval is Student's, of the logarithms of the rounds' ratios; it needs two rounds. `met` is `yes` or `no` if
-    the whole interval lies on one side of the target.
+    The interval is Student's, of the logarithms of the rounds' ratios; it needs two rounds.
     """
 
     name: str
     work: str
     unit: str
     rounds: int
-    target: str
     theirs: float | None = None
     ours: float | None = None
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
-    met: str = ""
     failure: str = ""
 
 
@@ -139,9 +129,9 @@ def of_row(finished: Sequence[Round], row: Row, here: Mapping[str, Any]) -> list
 
 def line(row: Row, finished: Sequence[Round], failure: str = "") -> Line:
     """Returns a row's line of the table."""
-    common = Line(name=row.name, work=row.work, unit=row.unit, rounds=len(finished), target=row.target, failure=failure)
+    common = Line(name=row.name, work=row.work, unit=row.unit, rounds=len(finished), failure=failure)
     if not finished:
-        return dataclasses.replace(common, met="failed" if failure else "not run")
+        return common
     decision = judge([math.log(each.ours / each.theirs) for each in finished], threshold=_THRESHOLD, fresh=0)
     assert decision.change is not None, "there are rounds"
     bounds = [None if bound is None else 1 + bound for bound in decision.change.bounds]
@@ -152,21 +142,7 @@ def line(row: Row, finished: Sequence[Round], failure: str = "") -> Line:
         ratio=1 + decision.change.value,
         ratio_low=bounds[0],
         ratio_high=bounds[1],
-        met=_met(row, 1 + decision.change.value, *bounds),
     )
-
-
-def _met(row: Row, ratio: float, low: float | None, high: float | None) -> str:
-    """Returns whether a ratio meets the row's target: surely, if its whole interval does, or does not."""
-    if row.at_least is not None:
-        met = ratio >= row.at_least
-        surely = low is not None and low >= row.at_least if met else high is not None and high < row.at_least
-    elif row.at_most is not None:
-        met = ratio <= row.at_most
-        surely = high is not None and high <= row.at_most if met else low is not None and low > row.at_most
-    else:
-        return ""
-    return f"{'yes' if met else 'no'}{'' if surely else ', within noise'}"
 
 
 def load(path: Path) -> list[Round]:
@@ -207,6 +183,14 @@ def table(finished: Sequence[Round], here: Mapping[str, Any], failures: Mapping[
     )
 
 
+def why_not_published(made: Table) -> str:
+    """Returns why a table must not be published, or nothing if all is of one commit and enough rounds."""
+    if len(made.commits) != 1 or made.commits[0].endswith("+"):
+        return f"its rounds are of commits {', '.join(made.commits) or 'unknown'}, not of one without changes"
+    few = [each.name for each in made.lines if each.rounds < _LEAST_ROUNDS]
+    return f"rows with fewer than {_LEAST_ROUNDS} rounds: {', '.join(few)}" if few else ""
+
+
 def as_json(made: Table) -> str:
     """Returns a table as JSON, which `page` reads."""
     return json.dumps(dataclasses.asdict(made), indent=1) + "\n"
@@ -214,6 +198,8 @@ def as_json(made: Table) -> str:
 
 def page() -> str:
     """Returns the kept table as Markdown."""
+    if not KEPT.exists():
+        return "No table is published yet."
     fields = json.loads(KEPT.read_text(encoding="utf-8"))
     return as_markdown(Table(**{**fields, "lines": [Line(**each) for each in fields["lines"]]}))
 
@@ -241,4 +227,4 @@ def _cells(each: Line) -> list[str]:
     interval = "" if each.ratio_low is None else f" [{each.ratio_low:.2f}, {each.ratio_high:.2f}]"
     ratio = "" if each.ratio is None else f"{each.ratio:.2f}{interval}"
     sides = ["" if side is None else f"{side:.4g} {each.unit}" for side in (each.theirs, each.ours)]
-    return [each.work, *sides, ratio, str(each.rounds), each.target, each.met]
+    return [each.work, *sides, ratio, str(each.rounds)]

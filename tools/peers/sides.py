@@ -173,7 +173,7 @@ class Sides:
             warn(f"making {name} in {folder}.")
             partial = folder.with_name(f"{name}.partial")
             log = self.output_dir / f"{name}.log"
-            words = [*self.ours, "data", "make-imagenet", str(partial), "--overwrite", *_IMAGES[name]]
+            words = [*self.ours, "data", "make_imagenet", str(partial), "--overwrite", *_IMAGES[name]]
             if _run_one(words, log).returncode:
                 raise RunFailedError(f"The {name} could not be made: {log} says why.")
             partial.rename(folder)

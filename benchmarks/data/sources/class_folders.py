@@ -195,7 +195,7 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     names = sorted(name for name in os.listdir(root) if name[0] != ".")
     if not names:
         return (
-            "it is empty. Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or drop --data_dir for "
+            "it is empty. Make a fake ImageNet with 'run_bench.py data make_imagenet DIR', or drop --data_dir for "
             "synthetic images."
         )
     flat = [folder for folder in (root, *(root / name for name in FOLDERS_OF[split])) if _has_photo(folder, endings)]

@@ -97,7 +97,7 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     if file is None:
         raise DataError(
             f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds {_content(directory)}. Make a "
-            "fake MNIST with 'run_bench.py data make-mnist DIR'."
+            "fake MNIST with 'run_bench.py data make_mnist DIR'."
         )
     data = _bytes_of(file)
     head = 4 + 4 * dimensions
@@ -156,7 +156,7 @@ def _read_cifar10(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
         return f"CIFAR-10, {layout} version", images, np.concatenate([labels for _, labels in parts])
     raise DataError(
         f"--data_dir={path}: there is neither {stems[0]}.bin nor {stems[0]} of CIFAR-10, nor their archive; it holds "
-        f"{_content(path)}. Make a fake CIFAR-10 with 'run_bench.py data make-cifar10 DIR'."
+        f"{_content(path)}. Make a fake CIFAR-10 with 'run_bench.py data make_cifar10 DIR'."
     )
 
 

@@ -93,7 +93,7 @@ def load_digits() -> dict[str, tuple[np.ndarray, np.ndarray]]:
         from sklearn import datasets
     except ImportError as error:
         raise UsageError(
-            "data make-digits takes the digits from scikit-learn, which is not installed: "
+            "data make_digits takes the digits from scikit-learn, which is not installed: "
             "python -m pip install 'cnn-train-bench[digits]', or scikit-learn alone."
         ) from error
     small, labels = datasets.load_digits(return_X_y=True)

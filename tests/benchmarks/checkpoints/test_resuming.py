@@ -40,7 +40,7 @@ def losses(record: dict[str, Any]) -> list[float]:
 )
 def test_a_second_run_continues_bit_for_bit(run_bench: Run, records: Records, tmp_path: Path, flags: Any) -> None:
     data = str(tmp_path / "data")
-    assert run_bench("data", "make-mnist", data, "--train_images=40").status == 0
+    assert run_bench("data", "make_mnist", data, "--train_images=40").status == 0
     always = (*SMALL, *flags, f"--data_dir={data}")
     assert run_bench(*always, "--num_batches=7").status == 0
     first = run_bench(*always, "--num_batches=3", "--train_dir=ck")
@@ -57,7 +57,7 @@ def test_a_second_run_continues_bit_for_bit(run_bench: Run, records: Records, tm
 @pytest.mark.slow
 def test_epochs_are_those_of_the_whole_training(run_bench: Run, records: Records, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
-    assert run_bench("data", "make-mnist", data, "--train_images=40").status == 0
+    assert run_bench("data", "make_mnist", data, "--train_images=40").status == 0
     always = (*SMALL, f"--data_dir={data}", "--train_dir=ck", "--save_model_steps=4", "--max_ckpts_to_keep=2")
     for epochs in (1, 2):
         assert run_bench(*always, f"--num_epochs={epochs}").status == 0

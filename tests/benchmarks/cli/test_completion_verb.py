@@ -78,7 +78,7 @@ def proposed(shell: str, line: str, directory: Path) -> list[str]:
         ("run-bench explain rep", ["replicated"]),
         ("run-bench baseline l", ["list"]),
         ("run-bench report fil", ["file.jsonl"]),
-        ("run-bench check --markdown=fil", ["file.jsonl"]),
+        ("run-bench check --markdown_file=fil", ["file.jsonl"]),
         ("run-bench --data_dir=fol", ["folder"]),
         ("run-bench --data_dir=fil", []),
         ("run-bench nothing --mod", []),

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.cli.verbs import COMMANDS, FIRST_VERBS, VERBS, flags_of
 from benchmarks.config import flag, run_flags
+from benchmarks.config.verb import Verb
 from benchmarks.sweep import grid
 from results.version import SUITE_VERSION
 from tests.support.commands import Finished
@@ -18,24 +19,28 @@ from variable_mgr import catalog
 RunBench = Callable[..., Finished]
 
 
-def test_the_short_help_fits_and_names_every_verb(run_bench: RunBench) -> None:
+def test_the_first_screen_has_the_questions_a_dozen_verbs_and_examples(run_bench: RunBench) -> None:
     done = run_bench("--help")
     lines = done.stdout.splitlines()
-    assert done.status == 0 and len(lines) <= 75 and max(map(len, lines)) <= 80
-    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in VERBS)
-    for words in ("--model=", "default: resnet50", "--helpfull", "help VERB", "--version", "docs/"):
+    assert done.status == 0 and 24 <= len(lines) <= 40 and max(map(len, lines)) <= 80
+    first = [verb.name for verbs in FIRST_VERBS.values() for verb in verbs]
+    assert len(first) <= 12 and [name for name in VERBS if f"\n  {name} " in done.stdout] == first
+    assert lines.index("Examples:") < 30
+    for words in (*FIRST_VERBS, "--model=", "--helpfull", "help VERB", "help --all", "--version", "docs/"):
         assert words in " ".join(done.stdout.split())
+    everything = run_bench("help", "--all").stdout
+    assert all(f"\n  {name} " in everything for name in VERBS)
     assert run_bench("help").stdout == run_bench("-h").stdout == done.stdout
     assert run_bench("--model=vgg16", "--help").stdout == done.stdout
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_verb_is_short_and_its_full_help_has_every_flag(run_bench: RunBench, name: str) -> None:
-    verb = VERBS[name]
-    brief, full = run_bench(name, "--help"), run_bench(name, "--helpfull")
+    verb, words = COMMANDS[name], name.split()
+    brief, full = run_bench(*words, "--help"), run_bench(*words, "--helpfull")
     assert brief.status == full.status == 0
-    assert run_bench("help", name).stdout == brief.stdout
-    assert run_bench("help", name, "--helpfull").stdout == full.stdout
+    assert run_bench("help", *words).stdout == brief.stdout
+    assert run_bench("help", *words, "--helpfull").stdout == full.stdout
     assert len(brief.stdout.splitlines()) <= 50 and verb.meaning in " ".join(brief.stdout.split())
     flags = [one for group in flags_of(verb).values() for one in group]
     assert all(f"  {one.spelling}\n" in full.stdout for one in flags)
@@ -43,13 +48,21 @@ def test_the_help_of_a_verb_is_short_and_its_full_help_has_every_flag(run_bench:
     assert all(f"  {one.spelling}" in brief.stdout for one in own)
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("verb", [verb for verb in VERBS.values() if verb.parts], ids=lambda verb: verb.name)
+def test_the_help_of_a_verb_with_subcommands_lists_them(run_bench: RunBench, verb: Verb) -> None:
+    listed = run_bench("help", verb.name).stdout
+    assert all(f"\n  {part.name} " in listed for part in verb.parts) and verb.examples[0] in listed
+    assert run_bench(verb.name, "--help").stdout == listed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_examples_of_a_verb_have_its_flags(name: str) -> None:
-    verb = VERBS[name]
+    verb = COMMANDS[name]
     assert verb.examples
     for example in verb.examples:
         words = shlex.split(example)
-        assert words.pop(0) == name if name != "run" else words[0].startswith("--")
+        assert words[0].startswith("--") if name == "run" else example.startswith(name)
+        words = words if name == "run" else words[len(name.split()) :]
         groups = grid.sweep_groups(verb.flags) if verb.takes == "lists" else verb.flags
         assert verb.takes == "words" or not flag.parse(words, groups).words
 
@@ -66,6 +79,11 @@ def test_the_full_help_of_run_explains_managers(run_bench: RunBench) -> None:
         (["hlep"], "There is no verb 'hlep'. Did you mean 'help'?"),
         (["help", "swep"], "There is no verb 'swep'. Did you mean 'sweep'?"),
         (["help", "nothing"], "There is no verb 'nothing'."),
+        (["help", "track", "stor"], "track has no subcommand 'stor'. Did you mean 'store'?"),
+        (["data"], "data needs a subcommand. Subcommands: make_imagenet, make_cifar10, make_mnist, make_digits, conv"),
+        (["completion", "bsh"], "completion has no subcommand 'bsh'. Did you mean 'bash'? Subcommands: bash, zsh, fi"),
+        (["check", "out"], "There is no verb 'check'. Did you mean 'track check' or 'data check'?"),
+        (["export"], "There is no verb 'export'. Did you mean 'export_model'?"),
         (["--explain"], "--explain: explain is a verb, which comes first: run_bench.py explain replicated"),
         (["--explain=replicated", "--model=vgg16"], "explain is a verb, which comes first"),
         (["sweep", "--report"], "report is a verb, which comes first: run_bench.py report"),

@@ -1,4 +1,4 @@
-"""For which GPUs the installed libraries have code, as docs/background/tensorflow-facts.md states it."""
+"""For which GPUs the installed libraries have code, as contributing/tensorflow-facts.md states it."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_one_half_of_the_rounds_is_no_regression() -> None:
 def test_nothing_repeats_a_single_round() -> None:
     decision = SessionLimits(QUIET).judge([80.0], threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE and decision.is_suspect
-    assert "a single round is not repeated" in decision.reason
+    assert "a single run is not repeated" in decision.reason
     assert SessionLimits(QUIET).judge([100.0], threshold=0.05).verdict is Verdict.UNCHANGED
 
 
@@ -150,7 +150,7 @@ def test_too_few_sessions_are_counted_and_what_is_missing_is_said(stored: int) -
     decision = SessionLimits([100.0] * stored).judge([50.0] * 3, threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE and decision.smallest_drop is None
     assert (
-        f" {stored} stored session" in decision.reason and f"promote {FEWEST_SESSIONS - stored} more" in decision.reason
+        f" {stored} stored session" in decision.reason and f"store {FEWEST_SESSIONS - stored} more" in decision.reason
     )
     assert (decision.change and decision.change.value) == (pytest.approx(-0.5) if stored else None)
 
@@ -180,4 +180,4 @@ def test_the_threshold_is_five_percent_or_twice_the_noise() -> None:
 
 def test_no_rounds_decide_nothing() -> None:
     decision = SessionLimits(QUIET).judge([], threshold=0.05)
-    assert decision.verdict is Verdict.INCONCLUSIVE and "no rounds of today" in decision.reason
+    assert decision.verdict is Verdict.INCONCLUSIVE and "no runs of today" in decision.reason

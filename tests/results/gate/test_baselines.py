@@ -52,7 +52,7 @@ def directory(tmp_path: Path) -> Path:
 class TestStore:
     def test_promoted_records_lie_whole_below_their_hardware_and_configuration(self, directory: Path) -> None:
         records = [run(1), run(1, model="vgg16"), run(1, hardware="another")]
-        promoted = baselines.promote(directory, records)
+        promoted = baselines.store_runs(directory, records)
         assert promoted.added == records and not promoted.present and not promoted.refused
         for record in records:
             path = directory / record.identity.hardware_key / f"{record.identity.config_key}.jsonl"
@@ -61,8 +61,8 @@ class TestStore:
 
     def test_what_is_there_is_not_promoted_again(self, directory: Path) -> None:
         first, second = run(1), run(2)
-        baselines.promote(directory, [first])
-        promoted = baselines.promote(directory, [first, second])
+        baselines.store_runs(directory, [first])
+        promoted = baselines.store_runs(directory, [first, second])
         assert (promoted.added, promoted.present) == ([second], [first])
         assert ids(baselines.load(directory).records) == ids([first, second])
 
@@ -80,7 +80,7 @@ class TestStore:
         ],
     )
     def test_only_ok_runs_become_baselines(self, directory: Path, record: Record, why: str) -> None:
-        promoted = baselines.promote(directory, [record])
+        promoted = baselines.store_runs(directory, [record])
         assert not promoted.added and not directory.exists()
         (sentence,) = promoted.refused
         assert record.identity.run_id in sentence and why in sentence
@@ -89,7 +89,7 @@ class TestStore:
     def test_a_record_does_not_choose_where_it_is_written(self, directory: Path, key: str) -> None:
         record = run(1)
         strange = replace(record, identity=replace(record.identity, config_key=key))
-        promoted = baselines.promote(directory, [strange])
+        promoted = baselines.store_runs(directory, [strange])
         assert not promoted.added and "cannot name a file" in promoted.refused[0]
 
     @pytest.mark.fault(
@@ -99,26 +99,26 @@ class TestStore:
         all_of_them = [run(day, minute=minute) for minute in range(4) for day in range(1, 6)]
         with ThreadPoolExecutor(4) as pool:
             twice = [record for record in all_of_them for _ in range(2)]
-            list(pool.map(lambda record: baselines.promote(directory, [record]), twice))
+            list(pool.map(lambda record: baselines.store_runs(directory, [record]), twice))
         loaded = baselines.load(directory)
         (path,) = directory.glob("*/*.jsonl")
         assert len(path.read_text().splitlines()) == len(all_of_them)
         assert not loaded.problems and sorted(ids(loaded.records)) == sorted(ids(all_of_them))
 
     def test_a_record_that_is_promoted_while_others_are_pruned_is_kept(self, directory: Path) -> None:
-        baselines.promote(directory, nights(3))
+        baselines.store_runs(directory, nights(3))
         (path,) = directory.glob("*/*.jsonl")
         late = run(9)
         with ThreadPoolExecutor(1) as pool:
             with store.locked(path):
-                waiting = pool.submit(baselines.promote, directory, [late])
+                waiting = pool.submit(baselines.store_runs, directory, [late])
                 time.sleep(0.2)  # it has the old file open
                 store.replace(path, "")
             waiting.result()
         assert ids(baselines.load(directory).records) == ids([late])
 
     def test_pruning_keeps_the_last_sessions_whole(self, directory: Path) -> None:
-        baselines.promote(directory, [*reversed(nights(5)), *night(1, model="vgg16")])
+        baselines.store_runs(directory, [*reversed(nights(5)), *night(1, model="vgg16")])
         taken = baselines.prune(directory, 2)
         assert list(taken.values()) == [3]
         left = [record for record in baselines.load(directory).records if record.config["model"] == "resnet50"]
@@ -183,7 +183,7 @@ class TestCheck:
         today = [*night(20), run(20, status=Status.CRASH, reason="Ended by signal 11.", minute=9)]
         finding = only(judged(today, nights(1)))
         assert finding.verdict is Verdict.FAILED
-        assert "1 of today's 4 rounds failed" in finding.reason and "Ended by signal 11." in finding.reason
+        assert "1 of today's 4 runs failed" in finding.reason and "Ended by signal 11." in finding.reason
 
     def test_a_failed_run_without_baselines_decides_nothing(self) -> None:
         today = [*night(20), run(20, status=Status.CRASH, model="vgg16")]
@@ -235,7 +235,7 @@ class TestCheck:
             assert words in str(refused.value)
 
     def test_no_baselines_at_all_are_refused_with_the_way_to_have_some(self) -> None:
-        with pytest.raises(UnlikeError, match="baseline promote FILE"):
+        with pytest.raises(UnlikeError, match="track store FILE"):
             judged(night(20), [])
         with pytest.raises(UnlikeError, match="no record of a run in today.jsonl"):
             judged([fake_input()], nights(10))

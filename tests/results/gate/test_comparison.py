@@ -103,7 +103,7 @@ def test_a_pair_that_lost_a_base_round_is_left_out() -> None:
     base[3] = replace(base[3], status=Status.INVALID, reason="Losses are NaN.")
     finding = only(base, candidate)
     assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.UNCHANGED, 7, 8)
-    assert "over 7 rounds" in finding.reason
+    assert "over 7 repeats" in finding.reason
 
 
 @pytest.mark.parametrize("status", [Status.CRASH, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.INVALID])
@@ -114,7 +114,7 @@ def test_a_failure_where_the_base_ran_is_one(status: Status, failing: int) -> No
     findings = judged(apart(), candidate)
     (finding,) = findings.findings
     assert finding.verdict is Verdict.FAILED
-    assert finding.reason == f"{failing} of 8 rounds failed where the base ran. {status}: It went wrong."
+    assert finding.reason == f"{failing} of 8 runs failed where the base ran. {status}: It went wrong."
     assert findings.has_regressed
     assert finding.candidate_rounds == 8 - failing
 
@@ -161,7 +161,7 @@ def test_fewer_than_three_rounds_decide_nothing(of_base: int, of_candidate: int)
     finding = only(apart(number=of_base), apart(0.5, number=of_candidate))
     assert finding.verdict is Verdict.INCONCLUSIVE
     assert finding.change == pytest.approx(-0.5, abs=0.01)
-    assert f"Valid rounds: {of_base} of the base and {of_candidate} of the candidate" in finding.reason
+    assert f"Valid runs: {of_base} of the base and {of_candidate} of the candidate" in finding.reason
 
 
 def test_the_threshold_is_the_given_one_else_five_percent() -> None:

@@ -84,14 +84,14 @@ def test_a_change_that_fresh_rounds_do_not_repeat_is_only_suspect(sign: int) -> 
     decision = judge(logs, threshold=0.05, fresh=2)
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert decision.is_suspect
-    assert "the last 2 rounds alone did not" in decision.reason
+    assert "the last 2 repeats alone did not" in decision.reason
 
 
 def test_without_fresh_rounds_nothing_has_regressed() -> None:
     decision = judge(around(-0.2), threshold=0.05, fresh=0)
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert decision.is_suspect
-    assert "no rounds were left to repeat it" in decision.reason
+    assert "no repeats were left to confirm it" in decision.reason
 
 
 def test_apart_each_half_must_show_the_drop() -> None:
@@ -301,14 +301,14 @@ def test_a_billionth_of_rounding_is_allowed(missing: float, is_allowed: bool) ->
 
 def test_the_last_rounds_are_the_fresh_ones() -> None:
     reason = judge([-0.2, -0.2, -0.11, -0.15], threshold=0.05, fresh=2).reason
-    assert "and the last 2 rounds alone showed" in reason
+    assert "and the last 2 repeats alone showed" in reason
     assert numbers(reason)[-2:] == ["12.2 % slower", "5 %"]
 
 
 def test_a_reason_gives_change_interval_repetition_and_threshold() -> None:
     regressed = judge([-0.1] * 4, threshold=0.05, fresh=1).reason
     assert numbers(regressed) == ["9.5 % slower", "95 %", "9.5 % slower", "9.5 % slower", "9.5 % slower", "5 %"]
-    assert "over 4 rounds" in regressed and "and the last round alone showed" in regressed
+    assert "over 4 repeats" in regressed and "and the last repeat alone showed" in regressed
     noisy = [-0.01, 0.01, 0.03]
     unchanged = judge(noisy, threshold=0.2, fresh=0).reason
     assert numbers(unchanged) == ["1.0 % faster", "95 %", "3.9 % slower", "6.1 % faster", "99 %", "20 %"]
@@ -329,7 +329,7 @@ def test_one_round_of_each_side_has_a_change() -> None:
     decision = judge_apart([0.1], [-0.1], threshold=0.05)
     assert (decision.rounds, decision.change.value) == (1, pytest.approx(math.expm1(-0.2)))
     assert numbers(decision.reason) == ["18.1 % slower"]
-    assert judge_apart([], [0.1], threshold=0.05).reason == "There are no rounds of both sides to compare."
+    assert judge_apart([], [0.1], threshold=0.05).reason == "There are no repeats of both sides to compare."
 
 
 def test_no_change_is_not_slower() -> None:

@@ -100,7 +100,7 @@ def test_two_that_keep_noise_at_once_keep_all(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "noise.json"
     path.write_text(text)
-    with pytest.raises(NoiseFileError, match="run calibrate again"):
+    with pytest.raises(NoiseFileError, match="run `track calibrate` again"):
         noise.load(path)
     with pytest.raises(NoiseFileError):
         noise.save(path, {})

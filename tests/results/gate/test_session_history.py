@@ -70,7 +70,7 @@ def test_a_history_is_in_the_order_of_time_and_knows_its_levels(found: list[Hist
 def test_the_text_marks_the_session_of_a_new_level_with_both_levels(found: list[History]) -> None:
     lines = as_text(found)
     (marked,) = [line for line in lines if "<-" in line]
-    assert marked.startswith("2026-01-07 00:00  abc    2.21.0           3     90.00      -9.1")
+    assert marked.startswith("2026-01-07 00:00  abc    2.21.0         3     90.00      -9.1")
     assert marked.endswith("<- 10.0 % slower from here: 100.00 to 90.00")
     assert sum(line.startswith("2026-01-") for line in lines) == 13
 
@@ -80,7 +80,7 @@ def test_the_json_has_the_numbers_of_the_text(found: list[History]) -> None:
     session = first["sessions"][6]
     assert session["images_per_sec"] == pytest.approx(90) and session["change"] == pytest.approx(90 / 99 - 1)
     assert session["is_change_point"] and session["level_images_per_sec"] == pytest.approx(90)
-    assert session["rounds"] == 3 and first["sessions"][0]["change"] is None
+    assert session["runs"] == 3 and first["sessions"][0]["change"] is None
 
 
 @pytest.mark.parametrize("name", ["history.png", "history.svg"])

@@ -39,7 +39,7 @@ def test_a_change_is_repeated_before_it_is_called_one(change: float, verdict: Ve
     done = fed([change] * 15)
     assert done.decision.verdict is verdict
     assert done.decision.rounds == 5 + CONFIRMING_ROUNDS
-    assert f"the last {CONFIRMING_ROUNDS} rounds alone showed it again" in done.decision.reason
+    assert f"the last {CONFIRMING_ROUNDS} repeats alone showed it again" in done.decision.reason
 
 
 def test_what_fresh_rounds_do_not_repeat_has_not_regressed() -> None:
@@ -53,7 +53,7 @@ def test_a_small_drop_in_fresh_rounds_is_not_enough_though_all_together_show_it(
     trial = fed(changes)
     assert trial.decision.verdict is Verdict.INCONCLUSIVE
     assert trial.decision.is_suspect
-    assert "the last 10 rounds alone did not show" in trial.decision.reason
+    assert "the last 10 repeats alone did not show" in trial.decision.reason
     # Over all of them it is large and sure enough: it is the repetition that is missing.
     assert judge([math.log1p(change) for change in changes], threshold=0.05, fresh=15).verdict is Verdict.REGRESSED
 
@@ -78,7 +78,7 @@ def test_a_change_that_is_seen_too_late_to_be_repeated_is_not_decided() -> None:
     assert trial.is_over
     assert trial.decision.is_suspect
     assert trial.decision.verdict is Verdict.INCONCLUSIVE
-    assert "no rounds were left" in trial.decision.reason
+    assert "no repeats were left" in trial.decision.reason
 
 
 def test_noise_ends_it_undecided_after_the_most_rounds() -> None:
@@ -110,9 +110,9 @@ def test_there_must_be_rounds_left_to_repeat_a_change(most: int) -> None:
 
 
 def test_it_says_where_it_stands() -> None:
-    assert fed([]).progress == "no rounds yet"
-    assert fed([-0.1]).progress == "1 round: 9.6 % slower, at least 5 are needed"
-    assert fed([-0.1] * 6).progress == "6 rounds: 10.0 % slower, repeating it"
-    assert fed([0.3, -0.25] * 3).progress == "6 rounds: 1.3 % slower, not decided"
-    assert fed([0.01] * 5).progress == "5 rounds: 1.1 % faster, unchanged"
-    assert fed([-0.1] * 9).progress == "9 rounds: 10.0 % slower, regressed"
+    assert fed([]).progress == "no repeats yet"
+    assert fed([-0.1]).progress == "1 repeat: 9.6 % slower, at least 5 are needed"
+    assert fed([-0.1] * 6).progress == "6 repeats: 10.0 % slower, repeating it"
+    assert fed([0.3, -0.25] * 3).progress == "6 repeats: 1.3 % slower, not decided"
+    assert fed([0.01] * 5).progress == "5 repeats: 1.1 % faster, unchanged"
+    assert fed([-0.1] * 9).progress == "9 repeats: 10.0 % slower, regressed"

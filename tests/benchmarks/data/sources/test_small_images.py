@@ -202,7 +202,7 @@ def test_another_form_replaces_the_one_that_is_there(tmp_path: Path, images: int
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist: .*make-mnist DIR"):
+    with pytest.raises(DataError, match="does not exist: .*make_mnist DIR"):
         small_images.find_small_images("mnist", str(tmp_path / "none"), "train")
 
 

@@ -59,7 +59,7 @@ def test_equal_seeds_write_equal_records_and_others_do_not(fake_imagenet: Path, 
 
 
 def test_nothing_is_overwritten_unasked(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
-    make = ("data", "make-imagenet", str(tmp_path))
+    make = ("data", "make_imagenet", str(tmp_path))
     assert run_bench(*make, "--train_images=2", "--images_per_shard=1").status == 0
     again = run_bench(*make, "--train_images=2")
     assert again.status == 2 and "already holds 2 train shards (train-00000-of-00002, ...)" in again.stderr

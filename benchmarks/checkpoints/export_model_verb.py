@@ -1,4 +1,4 @@
-"""The verb `export`: writes the model of a checkpoint for Keras or TensorFlow Serving. Imports TensorFlow late."""
+"""The verb `export_model`: a checkpoint's model for Keras or TensorFlow Serving. Imports TensorFlow late."""
 
 from __future__ import annotations
 
@@ -20,23 +20,28 @@ from benchmarks.process.tensorflow_setup import Runtime
 
 EXPORT_FLAGS: Groups = {
     "From": (
-        Flag("train_dir", str, "of a training, whose newest checkpoint is taken", path="directory", addresses=True),
+        Flag("train_dir", str, "directory of a training; its latest checkpoint", path="directory", addresses=True),
         Flag(
             "checkpoint",
             str,
-            "the prefix of a checkpoint's files, such as out/model.ckpt-500",
+            "prefix of the checkpoint's files, such as out/model.ckpt-500",
             path="file",
             addresses=True,
         ),
         Flag(
             "model",
             str,
-            "the own model that the checkpoint is of, as path/to/file.py:function; its code is executed",
+            "your own model, if the checkpoint is of one: path/to/file.py:function; its code is executed",
         ),
     ),
     "To": (
-        Flag("keras_file", str, "a .keras file, for keras.models.load_model", path="file"),
-        Flag("saved_model", str, "a new directory with a SavedModel, as TensorFlow Serving reads it", path="directory"),
+        Flag("keras_file", str, "write a .keras file for keras.models.load_model", path="file"),
+        Flag(
+            "saved_model_dir",
+            str,
+            "write a SavedModel for TensorFlow Serving into a new directory",
+            path="directory",
+        ),
     ),
 }
 
@@ -49,15 +54,17 @@ def export_options(given: Mapping[str, Any]) -> tuple[str, Path | None, Path | N
         DataError: it is a file of something else.
     """
     source = given["train_dir"] or given["checkpoint"]
-    keras_file, saved_model = given["keras_file"], given["saved_model"]
+    keras_file, saved_model = given["keras_file"], given["saved_model_dir"]
     if not source or (given["train_dir"] and given["checkpoint"]):
-        raise UsageError("export needs one of --train_dir=DIR and --checkpoint=PREFIX: the checkpoint to export.")
+        raise UsageError("export_model needs one of --train_dir=DIR and --checkpoint=PREFIX: the checkpoint to export.")
     if not (keras_file or saved_model):
-        raise UsageError("export needs --keras_file=FILE.keras, --saved_model=DIR or both: where to write the model.")
+        raise UsageError(
+            "export_model needs --keras_file=FILE.keras, --saved_model_dir=DIR or both: where to write the model."
+        )
     if keras_file and not keras_file.endswith(".keras"):
         raise UsageError(f"--keras_file={keras_file}: Keras knows its format by the ending; name a file FILE.keras.")
     if saved_model and Path(saved_model).exists():
-        raise UsageError(f"--saved_model={saved_model} exists: name a new directory.")
+        raise UsageError(f"--saved_model_dir={saved_model} exists: name a new directory.")
     weight_files.refuse_other_formats(source, "train_dir" if given["train_dir"] else "checkpoint", keras_too=False)
     return source, keras_file and Path(keras_file), saved_model and Path(saved_model), given["model"]
 
@@ -128,13 +135,13 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 
 VERB = Verb(
-    "export",
+    "export_model",
     "write the model of a checkpoint for Keras or TensorFlow Serving",
     EXPORT_FLAGS,
     lambda given, command: run_export(*export_options(given.values)),
-    details="The model is Keras' own, in NHWC and float32, whatever it was trained in, and returns logits.",
+    details="The model is a plain Keras model in NHWC and float32, whatever it was trained in, and returns logits.",
     examples=(
-        "export --train_dir=out --keras_file=model.keras",
-        "export --checkpoint=out/model.ckpt-500 --saved_model=serving/1",
+        "export_model --train_dir=out --keras_file=model.keras",
+        "export_model --checkpoint=out/model.ckpt-500 --saved_model_dir=serving/1",
     ),
 )

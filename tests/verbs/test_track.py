@@ -1,4 +1,4 @@
-"""The verbs `baseline`, `check` and `history` as a user and a CI job meet them, with real files."""
+"""The verb `track` as a user and a CI job meet them, with real files."""
 
 from __future__ import annotations
 
@@ -54,32 +54,35 @@ def keep(tmp_path: Path) -> Keep:
 def promoted(run_bench: RunBench, keep: Keep, tmp_path: Path) -> Path:
     """Baselines of ten sessions in the default directory."""
     keep("past.jsonl", nights(10))
-    done = run_bench("baseline", "promote", "past.jsonl")
+    done = run_bench("track", "store", "past.jsonl")
     assert done.status == 0, done.stderr
     return tmp_path / "results" / "baselines"
 
 
 def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
     keep("more.jsonl", [*night(11), *night(11, model="vgg16"), fake_run(status=Status.CRASH)])
-    done = run_bench("baseline", "promote", "more.jsonl", "past.jsonl", "--where=model=resnet50")
+    done = run_bench("track", "store", "more.jsonl", "past.jsonl", "--where=model=resnet50")
     assert done.status == 0
-    assert "promoted: resnet50" in done.stdout and "vgg16" not in done.stdout
+    assert "stored: resnet50" in done.stdout and "vgg16" not in done.stdout
     assert done.stdout.splitlines()[-1] == "3 runs new in results/baselines, 30 already present."
-    assert "cannot become a baseline: its status is crash" in done.stderr
+    assert "cannot be stored: its status is crash" in done.stderr
     (path,) = promoted.glob("*/*.jsonl")
-    listed = run_bench("baseline", "list")
+    listed = run_bench("track", "list")
     assert listed.status == 0 and path.parent.name in listed.stdout and path.stem in listed.stdout
     assert " 11 " in listed.stdout and "2026-01-11 00:00" in listed.stdout
-    shown = run_bench("baseline", "show", path.stem[:5])
+    (as_json,) = json.loads(run_bench("track", "list", "--output_format=json").stdout)
+    assert as_json["config_key"] == path.stem and len(as_json["sessions"]) == 11
+    assert json.loads(run_bench("track", "show", path.stem[:5], "--output_format=json").stdout) == [as_json]
+    shown = run_bench("track", "show", path.stem[:5])
     assert shown.status == 0 and shown.stdout.count("2026-01-") == 11 and "2.21.0" in shown.stdout
-    pruned = run_bench("baseline", "prune", "--keep=4")
+    pruned = run_bench("track", "prune", "--keep=4")
     assert pruned.status == 0 and "7 sessions removed, 4 kept" in pruned.stdout
     assert len(path.read_text().splitlines()) == 12
 
 
 def test_a_slower_day_is_status_1_and_stated_for_programs(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
     keep("today.jsonl", night(20, 85.0))
-    done = run_bench("check", "today.jsonl", "--output_format=json", "--junit=junit.xml")
+    done = run_bench("track", "check", "today.jsonl", "--output_format=json", "--junit_file=junit.xml")
     assert done.status == 1, done.stderr
     found = json.loads(done.stdout)
     assert [finding["verdict"] for finding in found["findings"]] == ["regressed"]
@@ -89,21 +92,21 @@ def test_a_slower_day_is_status_1_and_stated_for_programs(run_bench: RunBench, p
 
 def test_a_day_like_the_others_is_status_0(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
     keep("today.jsonl", night(20, 100.0))
-    done = run_bench("check", "today.jsonl")
+    done = run_bench("track", "check", "today.jsonl")
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "1 of 1 unchanged."
-    assert run_bench("check", "today.jsonl", "--threshold=0.1").status == 3
+    assert run_bench("track", "check", "today.jsonl", "--threshold=0.1").status == 3
 
 
 def test_history_shows_where_the_rate_changed(run_bench: RunBench, keep: Keep, tmp_path: Path) -> None:
     keep("past.jsonl", [*nights(16, slower_from=9), *nights(3, model="vgg16")])
-    done = run_bench("history", "past.jsonl", "--plot=history.svg")
+    done = run_bench("track", "history", "past.jsonl", "--output=history.svg")
     assert (done.status, done.stderr) == (0, "")
     (marked,) = [line for line in done.stdout.splitlines() if "<-" in line]
     assert marked.startswith("2026-01-09") and "slower from here" in marked
     assert "slower" in (tmp_path / "history.svg").read_text()
-    assert run_bench("baseline", "promote", "past.jsonl").status == 0
-    kept = run_bench("history", "--where=model=vgg16", "--output_format=json")
+    assert run_bench("track", "store", "past.jsonl").status == 0
+    kept = run_bench("track", "history", "--where=model=vgg16", "--output_format=json")
     (only,) = json.loads(kept.stdout)
     assert len(only["sessions"]) == 3 and only["title"].startswith("vgg16")
 
@@ -111,19 +114,19 @@ def test_history_shows_where_the_rate_changed(run_bench: RunBench, keep: Keep, t
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["baseline"], 2, "promote, list, show, prune"),
-        (["baseline", "promot"], 2, "Did you mean 'promote'?"),
-        (["baseline", "promote", "nowhere.jsonl"], 5, "nowhere.jsonl"),
-        (["baseline", "promote", "failed.jsonl"], 2, "can become a baseline"),
-        (["baseline", "promote", "today.jsonl", "--baselines_dir=failed.jsonl"], 2, "--baselines_dir=failed.jsonl"),
-        (["baseline", "show"], 2, "name one"),
-        (["baseline", "show", "zzz"], 2, "begins with 'zzz'"),
-        (["baseline", "list", "x"], 2, "takes no 'x'"),
-        (["check", "today.jsonl"], 2, "baseline promote FILE"),
-        (["history"], 2, "no ok runs in results/baselines"),
-        (["history", "today.jsonl", "--where=model=vgg16"], 2, "no ok runs with model=vgg16"),
-        (["history", "today.jsonl", "--plot=history.gif"], 2, ".png or .svg"),
-        (["history", "today.jsonl", "--plot=no/such/place.png"], 2, "--plot=no/such/place.png"),
+        (["track"], 2, "track needs a subcommand. Subcommands: store, list, show, prune, check, history, calibrate."),
+        (["track", "stor"], 2, "track has no subcommand 'stor'. Did you mean 'store'? Subcommands: store, list"),
+        (["track", "store", "nowhere.jsonl"], 5, "nowhere.jsonl"),
+        (["track", "store", "failed.jsonl"], 2, "can be stored"),
+        (["track", "store", "today.jsonl", "--baselines_dir=failed.jsonl"], 2, "--baselines_dir=failed.jsonl"),
+        (["track", "show"], 2, "name one"),
+        (["track", "show", "zzz"], 2, "begins with 'zzz'"),
+        (["track", "list", "x"], 2, "'x' is not a flag"),
+        (["track", "check", "today.jsonl"], 2, "track store FILE"),
+        (["track", "history"], 2, "no valid runs in results/baselines"),
+        (["track", "history", "today.jsonl", "--where=model=vgg16"], 2, "no valid runs with model=vgg16"),
+        (["track", "history", "today.jsonl", "--output=history.gif"], 2, ".png or .svg"),
+        (["track", "history", "today.jsonl", "--output=no/such/place.png"], 2, "--output=no/such/place.png"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -139,6 +142,6 @@ def test_what_cannot_be_done_is_said(
 
 
 def test_an_empty_directory_lists_nothing(run_bench: RunBench) -> None:
-    done = run_bench("baseline", "list")
-    assert done.status == 0 and "There are no baselines in results/baselines" in done.stdout
-    assert run_bench("baseline", "prune").status == 0
+    done = run_bench("track", "list")
+    assert done.status == 0 and "There are no sessions in results/baselines" in done.stdout
+    assert run_bench("track", "prune").status == 0

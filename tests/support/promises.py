@@ -1,4 +1,4 @@
-"""The tables of docs/reference/reliability.md and docs/acceptance.md: what marks of tests say that these hold.
+"""The tables of tests/reliability.md and tests/acceptance.md: what marks of tests say that these hold.
 
     @pytest.mark.fault("R5", "Ctrl-C of a run that measures", survives="status 130, one record")
     @pytest.mark.row("S2.5")
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-_ROWS = Path(__file__).with_name("acceptance.toml")
+ROOT = Path(__file__).resolve().parents[2]
+_ROWS = ROOT / "tests" / "acceptance.toml"
 # By its number: a title, and what is promised.
 PROMISES = {
     "R1": (
@@ -131,7 +131,7 @@ def acceptance_page() -> str:
                 f"`{mark.test}`" for mark in marks() if mark.name == "row" and row["id"] in mark.arguments
             )
             can = row["can"] + (f" ({row['rest']})" if "rest" in row else "")
-            rows.append(f"| {row['id']} {row['subject']} | {can} | `{row['command']}` | {tests} |")
+            rows.append(f"| {row['id']} | {can} | `{row['command']}` | {tests} |")
         header = _header("row", "a user can", "command", "tests")
         parts += [f"## {subject['title']}", "\n".join([header, *rows])]
     return "\n\n".join(parts)

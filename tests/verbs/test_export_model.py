@@ -53,7 +53,7 @@ def trained(tmp_path: Path) -> dict[str, np.ndarray]:
 def test_code_that_a_checkpoint_names_is_not_executed(run_bench: RunBench, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("open('pwned', 'w')")
     checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
-    done = run_bench("export", "--train_dir=theirs", "--keras_file=model.keras")
+    done = run_bench("export_model", "--train_dir=theirs", "--keras_file=model.keras")
     assert done.status == 2 and "if you trust it, pass --model=FILE.py:FUNCTION" in done.stderr
     assert not (tmp_path / "pwned").exists()
 
@@ -61,7 +61,9 @@ def test_code_that_a_checkpoint_names_is_not_executed(run_bench: RunBench, tmp_p
 @pytest.mark.row("U1.8")
 @pytest.mark.slow
 def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str, np.ndarray], tmp_path: Path) -> None:
-    done = run_bench("export", "--train_dir=trained", "--keras_file=new/model.keras", "--saved_model=serving/1")
+    done = run_bench(
+        "export_model", "--train_dir=trained", "--keras_file=new/model.keras", "--saved_model_dir=serving/1"
+    )
     assert done.status == 0, done.stderr
     assert "for CIFAR-10 after 5 steps: new/model.keras, serving/1\n" in done.stdout
     assert "(32, 32, 3) of which the mean (125.31, 122.95, 113.87) was subtracted" in done.stdout
@@ -79,14 +81,14 @@ def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str
     [
         ((), "export needs one of --train_dir=DIR and --checkpoint=PREFIX"),
         (("--train_dir=a", "--checkpoint=b"), "export needs one of --train_dir=DIR and --checkpoint=PREFIX"),
-        (("--train_dir=trained",), "export needs --keras_file=FILE.keras, --saved_model=DIR or both"),
+        (("--train_dir=trained",), "export needs --keras_file=FILE.keras, --saved_model_dir=DIR or both"),
         (("--train_dir=trained", "--keras_file=model.h5"), "name a file FILE.keras"),
-        (("--train_dir=trained", "--saved_model=."), "--saved_model=. exists: name a new directory"),
+        (("--train_dir=trained", "--saved_model_dir=."), "--saved_model_dir=. exists: name a new directory"),
         (("--train_dir=gone", "--keras_file=m.keras"), "There is no checkpoint gone: pass a directory that has one"),
     ],
 )
 def test_what_cannot_be_exported_is_a_sentence(run_bench: RunBench, flags: tuple[str, ...], sentence: str) -> None:
-    done = run_bench("export", *flags)
+    done = run_bench("export_model", *flags)
     assert done.status in (ExitStatus.USAGE, ExitStatus.DATA)
     assert sentence in done.stderr
 
@@ -94,7 +96,7 @@ def test_what_cannot_be_exported_is_a_sentence(run_bench: RunBench, flags: tuple
 def test_code_that_the_user_names_is_executed_where_it_is_now(run_bench: RunBench, tmp_path: Path) -> None:
     (tmp_path / "moved.py").write_text("open('executed', 'w')")
     checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
-    done = run_bench("export", "--train_dir=theirs", "--keras_file=m.keras", "--model=moved.py:build")
+    done = run_bench("export_model", "--train_dir=theirs", "--keras_file=m.keras", "--model=moved.py:build")
     assert done.status == ExitStatus.USAGE and "moved.py has no function 'build'" in done.stderr
     assert (tmp_path / "executed").exists()
 
@@ -102,6 +104,6 @@ def test_code_that_the_user_names_is_executed_where_it_is_now(run_bench: RunBenc
 def test_a_model_that_is_not_that_of_the_checkpoint_is_refused(
     run_bench: RunBench, trained: dict[str, np.ndarray]
 ) -> None:
-    done = run_bench("export", "--train_dir=trained", "--keras_file=m.keras", "--model=lenet")
+    done = run_bench("export_model", "--train_dir=trained", "--keras_file=m.keras", "--model=lenet")
     assert done.status == ExitStatus.USAGE
     assert "trained/model.ckpt-5 is of alexnet_cifar10. Pass that, or omit it." in done.stderr

@@ -1,0 +1,143 @@
+"""How much equal runs differ on this machine, and which drop `ab` can find here: `track calibrate`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from benchmarks.compare import builds, interleaved_rounds
+from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, PLAN_FLAGS, Configuration, Pair, RoundsPlan
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.console import say, warn
+from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.machine import hardware
+from benchmarks.option import Flag, Groups, only
+from benchmarks.process.signals import until_stopped
+from benchmarks.sweep import grid
+from results.gate import noise
+from results.gate.decision import FEWEST_ROUNDS, NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.noise import Noise
+
+_REPEATS = 10
+_OUTPUT_DIR = "out/calibrate"
+# A drop that a gate should not miss, in thresholds.
+_CLEAR_DROP = 1.5
+_MOST_NEEDED = 60
+
+
+def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+    """Runs the suite against itself, reports the noise, and stores it.
+
+    Raises:
+        UsageError: a value is out of range, nothing can be run, or records or noise cannot be stored.
+        DataError: the stored noise of this machine cannot be read.
+    """
+    count = _REPEATS if values["repeats"] is None else values["repeats"]
+    as_json = values["output_format"] == "json"
+    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
+    plan = interleaved_rounds.plan_rounds(values, cells, count, _OUTPUT_DIR)
+
+    def calibrate() -> ExitStatus:
+        suite = builds.this_suite()
+        configurations = [Configuration(cell) for cell in plan.cells]
+        interleaved_rounds.run_rounds(plan, {BASE: suite, CANDIDATE: suite}, configurations, command)
+        done = [each for each in configurations if not each.failure]
+        stored = [
+            _store_noise(plan, each.pairs, title, as_text=not as_json)
+            for each, title in zip(done, interleaved_rounds.titles(done), strict=True)
+        ]
+        if as_json:
+            say(json.dumps(stored))
+        for each in configurations:
+            if each.failure:
+                warn(f"{each.what} is not calibrated. {each.failure[1]}")
+        return ExitStatus.OK if len(done) == len(configurations) else ExitStatus.RUN_FAILED
+
+    return until_stopped(calibrate, interleaved_rounds.STOPPED.format(plan.output_dir))
+
+
+def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str, *, as_text: bool) -> dict[str, Any]:
+    """Reports the noise of a configuration, stores it, and returns it as JSON can hold it."""
+    base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
+    first = pairs[0].base
+    result = replace(
+        noise.estimate(base, candidate),
+        time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        suite_commit=first.identity.suite_commit,
+        title=title,
+        is_interleaved=first.is_interleaved,
+    )
+    path, keys = noise.path_of(plan.baselines_dir, first.identity.hardware_key), first.identity
+    for line in noise_lines(result) if as_text else ():
+        say(line)
+    try:
+        noise.save(path, {first.identity.config_key: result})
+    except noise.NoiseFileError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"--baselines_dir={plan.baselines_dir}: {error.strerror or error}.") from error
+    if as_text:
+        say(f"  stored in {path}; `ab` uses it for this configuration on this hardware")
+    stored = {"config_key": keys.config_key, "hardware_key": keys.hardware_key, "threshold": result.threshold}
+    return {**msgspec.to_builtins(result), **stored}
+
+
+def noise_lines(result: Noise) -> list[str]:
+    """Returns what noise means for thresholds and rounds, in lines."""
+    threshold = result.threshold
+    drop = _CLEAR_DROP * threshold
+    count = noise.rounds_needed(result.noise, drop=drop, threshold=threshold, most=_MOST_NEEDED) if drop < 1 else None
+    needed = f"up to {count} repeats" if count else f"more than {_MOST_NEEDED} repeats"
+    interval = f"{_percent(result.low)} to {_percent(result.high)}"
+    return [
+        result.title,
+        f"  noise of one repeat: {_percent(result.noise)} (95 % interval {interval}, {result.rounds} repeats)",
+        f"  threshold that this machine supports: {_percent(threshold)}",
+        f"  a drop of {_percent(drop)} is found in 95 % of the cases with {needed}",
+        f"  {_advice(result)}",
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
+
+
+def _advice(result: Noise) -> str:
+    if result.threshold > QUIET_THRESHOLD:
+        advice = "give the run fewer threads than there are cores"
+        if result.is_interleaved:
+            advice = "let the run use all cores"
+        return (
+            "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
+            f"{advice}; then calibrate again."
+        )
+    if NOISE_IN_THRESHOLD * result.high > QUIET_THRESHOLD:
+        return "Quiet enough for 5 %, but these repeats are too few to be sure: increase --repeats."
+    return "Quiet enough for 5 %."
+
+
+CALIBRATE_FLAGS: Groups = {
+    "The calibration": (
+        Flag(
+            "repeats",
+            int,
+            "repeats of each configuration, a pair of runs each",
+            default=_REPEATS,
+            at_least=FEWEST_ROUNDS,
+        ),
+        *PLAN_FLAGS,
+        Flag(
+            "output_dir",
+            str,
+            "directory of base/ and candidate/, with records and logs",
+            default=_OUTPUT_DIR,
+            path="directory",
+        ),
+        *only(RUN_FLAGS["Output"], "output_format"),
+    ),
+}

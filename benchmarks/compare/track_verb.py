@@ -1,0 +1,303 @@
+"""The verb `track`: stored sessions, and whether today is slower. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record_files
+from benchmarks.compare import calibration, compare_verb
+from benchmarks.compare.compare_verb import OUTPUT_FLAGS, WHERE
+from benchmarks.config.verb import Verb
+from benchmarks.console import say, warn
+from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.option import Flag, only
+from results.gate import baseline_check, baselines, rounds, session_history
+from results.gate.baseline_check import MOST_SESSIONS
+from results.gate.baselines import BASELINES_DIR
+from results.gate.comparison import UnlikeError, hardware_in_words
+from results.gate.decision import QUIET_THRESHOLD
+from results.gate.rounds import RunGroup, sessions
+from results.record import Record
+from results.text import Table, counted
+
+_PICTURES = (".png", ".svg")
+_MOST_REFUSALS = 10
+
+
+def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Judges the runs of files by the stored sessions.
+
+    Raises:
+        UsageError: the command line is wrong, no session of this hardware is stored, or an output cannot be written.
+        DataError: a file cannot be read.
+    """
+    threshold = compare_verb.threshold_of(values["threshold"])
+    files, directory = record_files.paths(words), _directory(values)
+    try:
+        today, stored = record_files.load(files), _stored(directory)
+        findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
+    except UnlikeError as error:
+        raise UsageError(str(error)) from error
+    return compare_verb.report(findings, values)
+
+
+def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Shows the rate of each configuration session by session, of files or of the stored sessions.
+
+    Raises:
+        UsageError: there is nothing to show, or the picture cannot be written.
+        DataError: a file cannot be read.
+    """
+    plot = Path(values["output"]) if values["output"] is not None else None
+    if plot is not None and plot.suffix.lower() not in _PICTURES:
+        raise UsageError(f"--output={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
+    directory = _directory(values)
+    records = record_files.load(record_files.paths(words)) if words else _stored(directory)
+    histories = session_history.histories(record_files.matching(records, values["where"]))
+    if not histories:
+        where = ", ".join(words) or directory
+        raise UsageError(f"There are no valid runs{_such(values)} in {where}. `track store FILE` adds some.")
+    as_json = values["output_format"] == "json"
+    say(session_history.as_json(histories) if as_json else "\n".join(session_history.as_text(histories)))
+    if plot is not None:
+        try:
+            drawn = session_history.draw(histories, plot)
+        except OSError as error:
+            raise UsageError(f"--output={plot}: {error.strerror or error}. Name a file that can be written.") from error
+        if drawn < len(histories):
+            warn(f"{plot} shows {drawn} of {len(histories)} configurations, those with the most sessions: use --where.")
+    return ExitStatus.OK
+
+
+def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Stores the runs of files as sessions to compare with.
+
+    Raises:
+        UsageError: no run can be stored, or the directory cannot be written.
+        DataError: a file cannot be read.
+    """
+    directory, files = _directory(values), record_files.paths(words)
+    runs = record_files.matching(record_files.load(files), values["where"])
+    with _writing(directory):
+        stored = baselines.store_runs(Path(directory), runs)
+    for sentence in stored.refused[:_MOST_REFUSALS]:
+        warn(sentence)
+    if len(stored.refused) > _MOST_REFUSALS:
+        warn(f"{len(stored.refused) - _MOST_REFUSALS} more runs cannot be stored.")
+    if not stored.added and not stored.present:
+        raise UsageError(f"There is no run{_such(values)} in {', '.join(map(str, files))} that can be stored.")
+    for group in rounds.group(stored.added).values():
+        group_sessions = sessions(group.records)
+        size = f"{counted(len(group.records), 'run')} in {counted(len(group_sessions), 'session')}"
+        say(f"stored: {group.title}: {size}, the last of {group_sessions[-1].images_per_sec:.2f} images/s")
+    present = f", {len(stored.present)} already present" if stored.present else ""
+    say(f"{counted(len(stored.added), 'run')} new in {directory}{present}.")
+    return ExitStatus.OK
+
+
+def list_stored(values: Mapping[str, Any]) -> ExitStatus:
+    """Lists the stored configurations by machine.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    directory = _directory(values)
+    records, machines = _stored(directory), dict[str, list[RunGroup]]()
+    if values["output_format"] == "json":
+        say(session_history.as_json(session_history.histories(records)))
+        return ExitStatus.OK
+    for (_, hardware_key), group in rounds.group(records).items():
+        machines.setdefault(hardware_key, []).append(group)
+    if not machines:
+        say(f"There are no sessions in {directory}. `track store FILE` adds some.")
+    for hardware_key, groups in machines.items():
+        columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
+        rows = []
+        for group in groups:
+            group_sessions = sessions(group.records)
+            rate = f"{group_sessions[-1].images_per_sec:.2f}"
+            rows.append([group.config_key, group.title, str(len(group_sessions)), group_sessions[-1].date, rate])
+        _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", Table(columns, rows, columns[2::2]))
+    return ExitStatus.OK
+
+
+def show(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Shows the sessions of the configurations or the machine whose key begins with a word.
+
+    Raises:
+        UsageError: there is none.
+        DataError: a file cannot be read.
+    """
+    if len(words) != 1:
+        raise UsageError("track show: name one hardware_key or config_key, or its beginning, from `track list`.")
+    key, directory = words[0], _directory(values)
+    matching = [
+        record
+        for record in _stored(directory)
+        if key and any(each.startswith(key) for each in (record.identity.hardware_key, record.identity.config_key))
+    ]
+    if not matching:
+        raise UsageError(
+            f"track show: no hardware_key or config_key in {directory} begins with '{key}'. `track list` prints them."
+        )
+    if values["output_format"] == "json":
+        say(session_history.as_json(session_history.histories(matching)))
+        return ExitStatus.OK
+    for group in rounds.group(matching).values():
+        table = session_history.sessions_table(sessions(group.records))
+        _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", table)
+    return ExitStatus.OK
+
+
+def prune(values: Mapping[str, Any]) -> ExitStatus:
+    """Removes the oldest sessions of each configuration.
+
+    Raises:
+        UsageError: the directory cannot be written.
+        DataError: a file cannot be read.
+    """
+    keep, directory = MOST_SESSIONS if values["keep"] is None else values["keep"], _directory(values)
+    _stored(directory)  # warns of damaged lines, which pruning removes
+    with _writing(directory):
+        removed = baselines.prune(Path(directory), keep)
+    for path, count in removed.items():
+        say(f"{path}: {counted(count, 'session')} removed, {keep} kept")
+    if not removed:
+        say(f"No configuration in {directory} has more than {keep} sessions.")
+    return ExitStatus.OK
+
+
+@contextlib.contextmanager
+def _writing(directory: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"--baselines_dir={directory}: {error.strerror or error}. Name a directory that can be written."
+        ) from error
+
+
+def _directory(values: Mapping[str, Any]) -> str:
+    return str(values["baselines_dir"] or BASELINES_DIR)
+
+
+def _stored(directory: str | Path) -> list[Record]:
+    try:
+        loaded = baselines.load(Path(directory))
+    except OSError as error:
+        raise DataError(
+            f"{error.filename}: {error.strerror}. Make it readable, or name another --baselines_dir."
+        ) from error
+    for problem in loaded.problems:
+        warn(problem)
+    return loaded.records
+
+
+def _such(values: Mapping[str, Any]) -> str:
+    return f" with {values['where']}" if values["where"] else ""
+
+
+def _say_table(title: str, table: Table) -> None:
+    for line in [title, *(f"  {line}" for line in table.text())]:
+        say(line)
+
+
+_DIRECTORY = Flag(
+    "baselines_dir", str, "directory of the stored sessions, to be committed", default=BASELINES_DIR, path="directory"
+)
+_FORMAT = only(OUTPUT_FLAGS, "output_format")
+VERB = Verb(
+    "track",
+    "store results, and check whether today's are slower",
+    examples=("track store out/results.jsonl", "track check out/results.jsonl"),
+    parts=(
+        Verb(
+            "track store",
+            "store the valid runs of files as sessions to compare with",
+            {"What is stored": (_DIRECTORY, WHERE)},
+            lambda given, command: store(given.words, given.values),
+            takes="words",
+            words="[FILE ...]",
+            examples=("track store out/results.jsonl",),
+        ),
+        Verb(
+            "track list",
+            "list the stored configurations",
+            {"What is listed": (_DIRECTORY, *_FORMAT)},
+            lambda given, command: list_stored(given.values),
+            examples=("track list",),
+        ),
+        Verb(
+            "track show",
+            "show the sessions of a configuration or a machine",
+            {"What is shown": (_DIRECTORY, *_FORMAT)},
+            lambda given, command: show(given.words, given.values),
+            takes="words",
+            words="KEY",
+            details="KEY is the beginning of a hardware_key or config_key that `track list` prints.",
+            examples=("track show f13e1c",),
+        ),
+        Verb(
+            "track prune",
+            "remove the oldest sessions",
+            {
+                "What is kept": (
+                    Flag("keep", int, "sessions of each configuration to keep", default=MOST_SESSIONS, at_least=1),
+                    _DIRECTORY,
+                )
+            },
+            lambda given, command: prune(given.values),
+            examples=("track prune --keep=10",),
+        ),
+        Verb(
+            "track check",
+            "are these runs slower than the stored sessions?",
+            {
+                "What is compared": (
+                    Flag(
+                        "threshold",
+                        float,
+                        "smallest drop that matters, in percent",
+                        default=f"{100 * QUIET_THRESHOLD:g}, or twice the noise between sessions if that is larger",
+                    ),
+                    _DIRECTORY,
+                ),
+                "Output": OUTPUT_FLAGS,
+            },
+            lambda given, command: check(given.words, given.values),
+            takes="words",
+            words="[FILE ...]",
+            details=f"Compares with the last {MOST_SESSIONS} sessions. Exit status 1 if a configuration is slower, 3 "
+            "if noise hides the answer.",
+            examples=("track check out/results.jsonl",),
+        ),
+        Verb(
+            "track history",
+            "print or plot the rate of each session, and mark where it changed",
+            {
+                "What is shown": (
+                    _DIRECTORY,
+                    WHERE,
+                    Flag("output", str, "plot into this .png or .svg file", path="file"),
+                    *_FORMAT,
+                )
+            },
+            lambda given, command: history(given.words, given.values),
+            takes="words",
+            words="[FILE ...]",
+            details="Without files: of the stored sessions.",
+            examples=("track history --output=history.png",),
+        ),
+        Verb(
+            "track calibrate",
+            "measure the noise between equal runs, and the smallest drop that `ab` can detect",
+            calibration.CALIBRATE_FLAGS,
+            lambda given, command: calibration.run_calibrate(given.values, command),
+            takes="lists",
+            examples=("track calibrate --model=resnet50 --num_gpus=1",),
+        ),
+    ),
+)
