@@ -136,8 +136,13 @@ override export OUT := $(value OUT)
 gpu-first: install-test
 	@$(BIN)/python -m tools.gpu_first "$$OUT"
 
+# Runs the commands whose outputs the pages show, and writes these anew: on an idle machine. PAGES=docs/start.md selects some.
+PAGES ?=
+.PHONY: docs docs-outputs
+docs-outputs: install-test
+	$(BIN)/python -m docs.outputs $(PAGES)
+
 # Fills the generated tables of docs/ and builds the site in site/; a dead link or anchor is an error.
-.PHONY: docs
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m docs.generate
 	$(BIN)/mkdocs build --strict --quiet

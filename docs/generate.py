@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import yaml
 
 from benchmarks import option
 from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
@@ -217,7 +218,8 @@ def _peer_flags() -> str:
     counts = ", ".join(f"{len(rows.keys() & set(peer))} are {title}" for (title, _), rows in tables.items())
     parts = [f"Of the {len(peer)} flags of its last version {counts}."]
     for (title, header), rows in tables.items():
-        described = ((f"`{name}`", _with_flags(text)) for name, text in rows.items() if text)
+        texts = dict.fromkeys(text for text in rows.values() if text)
+        described = ((_code(n for n in rows if rows[n] == text), _with_flags(text)) for text in texts)
         parts += [f"### {title.capitalize()}", _table(("flag", header), described)]
         if plain := [name for name, text in rows.items() if not text]:
             parts.append(f"Without a difference:\n\n{_block(plain)}")
@@ -413,7 +415,30 @@ def _results() -> str:
     return f"{_table(header, cells)}\n\n{machine}"
 
 
+def _pages() -> str:
+    """Returns tables of all pages of the site, in its order, with the first sentence of each."""
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    alone = [entry for entry in nav if isinstance(entry, str)]
+    sections = [part for entry in nav if isinstance(entry, dict) for part in entry.items()]
+    titled = [*sections, ("More", alone)] if alone else sections
+    return "\n\n".join(f"## {title}\n\n{_contents(part)}" for title, part in titled)
+
+
+def _contents(entries: Sequence[Any]) -> str:
+    if any(isinstance(entry, dict) for entry in entries):
+        return "\n\n".join(f"### {title}\n\n{_contents(part)}" for entry in entries for title, part in entry.items())
+    return _table(("page", "content"), (_first_lines(name) for name in entries if name != "index.md"))
+
+
+def _first_lines(name: str) -> tuple[str, str]:
+    """Returns a link to a page and its first sentence, without links."""
+    title, paragraph = (ROOT / "docs" / name).read_text(encoding="utf-8").split("\n\n")[:2]
+    text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(paragraph.split()))
+    return f"[{title.removeprefix('# ')}]({name})", re.split(r"(?<=[.?])(?= |$)", text)[0].rstrip(".:")
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
+    "pages": _pages,
     "verbs": _verbs,
     **{f"verb {verb.name}": functools.partial(_verb, verb) for verb in VERBS.values()},
     "flags": lambda: "\n\n".join(f"## {title}\n\n{_flags(group)}" for title, group in RUN_FLAGS.items()),

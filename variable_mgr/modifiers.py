@@ -28,7 +28,8 @@ class Modifiers:
 
     asynchronous: bool = False
     staged_vars: bool = option(
-        "parameter_server: compute with weights fetched during the step before, so that reads overlap with computation",
+        "with parameter_server: compute with weights that were fetched during the previous step, so that reads "
+        "overlap with computation",
         default=False,
     )
     relaxed_consistency: bool = False
@@ -40,27 +41,30 @@ class Modifiers:
         default_text="pscpu or psgpu, by --local_parameter_device; of collectives nccl on GPUs, else collective",
         known=tuple(ALGORITHMS),
     )
-    gradient_repacking: int = option("send gradients in this many chunks; 0: one by one", default=0, at_least=0)
+    gradient_repacking: int = option(
+        "concatenate the gradients and send them in this many chunks; 0: one by one", default=0, at_least=0
+    )
     agg_small_grads_max_bytes: int = option(
-        "group gradients of at most this size; 0: none",
+        "send gradients of at most this size in groups; 0: none",
         default=0,
         default_text=f"0; {NCCL_GROUPED_BYTES} if nccl reduces all gradients and they are not repacked",
         at_least=0,
     )
-    agg_small_grads_max_group: int = option("most gradients in such a group", default=10, at_least=1)
+    agg_small_grads_max_group: int = option("maximum number of gradients in such a group", default=10, at_least=1)
     compact_gradient_transfer: bool = option("send gradients in 16 bits", default=False)
     compact_gradient_dtype: Literal["float16", "bfloat16"] = option(
-        "their 16-bit type; bfloat16 has float32's range and fewer digits", default="float16"
+        "16-bit type of --compact_gradient_transfer; bfloat16 has the range of float32 and fewer digits",
+        default="float16",
     )
     local_sgd_steps: int = option(
-        "local_sgd: average the weights every so many steps",
+        "with local_sgd: average the weights every this many steps",
         default=0,
         default_text=str(LOCAL_SGD_STEPS),
         at_least=1,
     )
     fc_model_parallel: bool = option(
-        "divide the columns of the dense layers at the end of the model among the towers, and exchange activations "
-        "instead of their gradients: for alexnet and vgg16",
+        "split the columns of the final dense layers among the towers, and exchange activations instead of their "
+        "gradients; for alexnet and vgg16",
         default=False,
     )
 

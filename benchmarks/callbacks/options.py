@@ -23,25 +23,28 @@ class Evaluation:
     """
 
     eval_every_steps: int = option(
-        "evaluate on the validation set after every so many steps, counted from the first; and at the end",
+        "evaluate on the validation set every this many steps, counted from the first, and at the end",
         default=0,
         flag=f"{_WHEN}every_n_steps",
         at_least=0,
     )
     eval_every_epochs: float = option(
-        "the same in passes over the data set", default=0.0, flag=f"{_WHEN}every_n_epochs", at_least=0
+        "evaluate on the validation set every this many epochs, and at the end",
+        default=0.0,
+        flag=f"{_WHEN}every_n_epochs",
+        at_least=0,
     )
     eval_at_steps: tuple[int, ...] = ()
     eval_at_epochs: tuple[float, ...] = ()
     stop_at_top_1_accuracy: float | None = option(
-        "end training when an evaluation reaches this share of correct images, such as 0.75",
+        "end training when an evaluation reaches this top-1 accuracy, such as 0.75",
         default=None,
         above=0,
         at_most=1,
         unset=0,
     )
     eval_batch_size: int = option(
-        "images per device and step of an evaluation", default=0, default_text="as in training", at_least=1, unset=0
+        "evaluation images per device and step", default=0, default_text="as in training", at_least=1, unset=0
     )
 
     @property
@@ -55,23 +58,23 @@ class Summaries:
     """What is written of a training for TensorBoard."""
 
     summary_verbosity: int = option(
-        "what is written for TensorBoard into --train_dir; 0: nothing; 1: the graph, loss, learning rate, "
-        "images/sec, accuracies; 2: also histograms of gradients; 3: also histograms and norms of weights",
+        "what to write for TensorBoard into --train_dir; 0: nothing; 1: graph, loss, learning rate, images/s and "
+        "accuracies; 2: also histograms of gradients; 3: also histograms and norms of weights",
         default=0,
         at_least=0,
         at_most=3,
     )
-    save_summaries_steps: int = option("write it every so many steps; 0: never", default=0, at_least=0)
+    save_summaries_steps: int = option("write summaries every this many steps; 0: never", default=0, at_least=0)
 
 
 EVALUATION_FLAGS = (
     *flags_of(Evaluation),
-    Flag(f"{_WHEN}at_specified_steps", str, "evaluate after these, such as 100,200", unset=""),
-    Flag(f"{_WHEN}at_specified_epochs", str, "evaluate after these, such as 1,2.5", unset=""),
+    Flag(f"{_WHEN}at_specified_steps", str, "evaluate after these steps, such as 100,200", unset=""),
+    Flag(f"{_WHEN}at_specified_epochs", str, "evaluate after these epochs, such as 1,2.5", unset=""),
     Flag(
         "eval",
         bool,
-        "do not train: evaluate the latest checkpoint of --train_dir once, and print accuracy and images/s",
+        "evaluate the latest checkpoint of --train_dir once instead of training, and print accuracy and images/s",
     ),
 )
 WHEN_TO_EVALUATE = tuple(flag.name for flag in EVALUATION_FLAGS if flag.name.startswith(_WHEN))

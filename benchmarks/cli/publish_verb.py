@@ -54,9 +54,11 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     except OSError as error:
         raise UsageError(f"publish: {directory}: {error.strerror or error}. Name a folder that can be made.") from error
     if changed:
-        say(f"Left out or replaced, as far as it is not public: {', '.join(changed)}.")
+        say(f"Removed or replaced private fields: {', '.join(changed)}.")
     _print(checked)
-    say(f"{counted(len(kept), 'run')}: {directory} is ready: {', '.join(publication.files_of(kept))}. Read it once.")
+    say(
+        f"{counted(len(kept), 'run')}: {directory} is ready: {', '.join(publication.files_of(kept))}. Review it before you publish it."
+    )
     return ExitStatus.OK
 
 
@@ -109,20 +111,22 @@ def _print(checked: Checked) -> None:
         warn(sentence)
     for row in checked.rows if not checked.refusals else ():
         runs = counted(len(row.records), "run")
-        say(f"{title(row)}: {row.rate:.2f} images/s ({row.measured.range()}), {runs}: whole and comparable.")
+        say(f"{title(row)}: {row.rate:.2f} images/s ({row.measured.range()}), {runs}: valid.")
 
 
 VERB = Verb(
     "publish",
-    "make a folder of results that can be put online, or check one",
+    "make or check a folder of results to put online",
     {
         "The folder": (
-            Flag("check", bool, "make nothing: check whether a folder is whole, comparable and fit to be public"),
+            Flag(
+                "check", bool, "check an existing folder: whether it is complete, comparable and without private data"
+            ),
             Flag(
                 "machine",
                 str,
-                "what to call the machine: published as it is given, since names of CPUs and of most GPUs are left "
-                "out; records of a published folder have it",
+                "name of the machine, published as it is; names of CPUs and of most GPUs are not published; records "
+                "from a published folder keep theirs",
             ),
             WHERE,
         )
@@ -130,7 +134,7 @@ VERB = Verb(
     lambda given, command: publish(given.words, given.values),
     takes="words",
     words="DIR [FILE ...]",
-    details="Numbers and words of flags are public, other text is left out. A folder that is refused gives the "
-    "reasons, and status 5.",
+    details="Numbers and words of flags are public, other text is removed. If a folder is refused, the reasons are "
+    "printed and the exit status is 5.",
     examples=("publish public out --machine='one H100, 16 cores'", "publish public --check"),
 )

@@ -328,7 +328,7 @@ RERUN = Verb(
     {
         "The run": (
             Flag("dry_run", bool, "print the command and stop"),
-            Flag("output_dir", str, "of the results", default="out", path="directory"),
+            Flag("output_dir", str, "directory of results.jsonl and results.csv", default="out", path="directory"),
         )
     },
     lambda given, command: rerun(given.words, given.values),
@@ -338,7 +338,7 @@ RERUN = Verb(
 )
 DIFF = Verb(
     "diff",
-    "what differs between two records",
+    "show what differs between two records",
     {"Output": only(run_verb.VERB.flags["Output"], "output_format")},
     lambda given, command: diff(given.words, given.values),
     takes="words",

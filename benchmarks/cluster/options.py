@@ -26,9 +26,11 @@ class Processes:
     num_hosts: int = 1
     cluster: Cluster | None = decided(default=None, in_key=False)
     start_timeout_seconds: float = option(
-        "how long to wait for all processes to start", default=300.0, in_key=False, above=0
+        "maximum time for all processes to start", default=300.0, in_key=False, above=0
     )
-    step_timeout_seconds: float = option("how long a step may take", default=600.0, in_key=False, above=0)
+    step_timeout_seconds: float = option(
+        "end the run with status 124 if a step takes longer", default=600.0, in_key=False, above=0
+    )
 
     @property
     def leads(self) -> bool:
@@ -42,40 +44,49 @@ class Processes:
 
 
 CLUSTER_FLAGS = (
-    Flag("local_cluster", str, "start all tasks on this host, such as ps:1,worker:2; also ps=1,worker=2"),
-    Flag("private_network", bool, "with --local_cluster: no other host can reach it, or the run fails", default=True),
+    Flag("local_cluster", str, "start a cluster on this host, such as ps:1,worker:2; also ps=1,worker=2"),
+    Flag(
+        "private_network",
+        bool,
+        "run a --local_cluster in a network that no other host can reach; fails where that is impossible",
+        default=True,
+    ),
     Flag(
         "hosts",
         str,
-        "with --ssh: start a worker on each, and a parameter server if the manager needs them; with --cluster=mpi: "
-        "those of the ranks, in their order",
+        "hosts of the cluster; with --ssh: start a worker on each, and a parameter server if the manager needs "
+        "them; with --cluster=mpi: the hosts of the ranks, in rank order",
     ),
-    Flag("ssh", bool, "with --hosts: needs the same directory and Python there, and login without a password"),
-    Flag("job_name", str, "the job of this process; of a server, any job of --cluster_spec", known=JOBS),
-    Flag("task_index", int, "the index of this process in its job", at_least=0),
+    Flag(
+        "ssh",
+        bool,
+        "start the tasks on --hosts by ssh; needs the same directory and Python there, and a login without a password",
+    ),
+    Flag("job_name", str, "job of this process; for `server`, any job of --cluster_spec", known=JOBS),
+    Flag("task_index", int, "index of this process in its job", at_least=0),
     Flag("task_id", int, "the same as --task_index", same_as="task_index"),
     Flag("ps_hosts", str, "addresses of the parameter servers, such as host_0:50000,host_1:50000"),
     Flag("worker_hosts", str, "addresses of the workers, such as host_0:50001,host_1:50001"),
-    Flag("controller_host", str, "if one client drives all towers: its address if it is not a worker"),
+    Flag("controller_host", str, "address of the client that drives all towers, if it is not a worker"),
     Flag("cluster_spec", str, "all addresses in one flag, such as 'ps|h0:50000,worker|h0:50001;h1:50001'"),
     Flag(
         "cluster",
         str,
-        "what started the tasks; slurm: addresses and job come from srun; mpi: the rank comes from mpirun, the "
+        "launcher of the tasks; slurm: take addresses and job from srun; mpi: take the rank from mpirun, and the "
         "addresses from --hosts or --worker_hosts unless all ranks are on one host",
         ("slurm", "mpi"),
-        default="those of TF_CONFIG, if set",
+        default="TF_CONFIG, if set",
     ),
-    Flag("num_ps", int, "with --cluster: number of parameter servers among the tasks", default=0, at_least=0),
+    Flag("num_ps", int, "number of parameter servers among the tasks of --cluster", default=0, at_least=0),
     Flag(
         "server_port",
         int,
-        "with --cluster or --hosts: port of each host's first task",
+        "port of the first task of each host, with --cluster or --hosts",
         default=DEFAULT_SERVER_PORT,
         at_least=1,
         at_most=LAST_PORT,
     ),
-    Flag("server_protocol", str, "between processes; TensorFlow has one left", ("grpc",), default="grpc"),
+    Flag("server_protocol", str, "protocol between processes", ("grpc",), default="grpc"),
     *flags_of(Processes),
 )
 

@@ -156,7 +156,7 @@ AB_FLAGS: Groups = {
         Flag(
             "threshold",
             float,
-            "smallest drop in percent that matters",
+            "smallest drop that matters, in percent",
             default=f"{100 * QUIET_THRESHOLD:g}, or twice the noise if that is larger",
         ),
         Flag(

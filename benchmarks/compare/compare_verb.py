@@ -19,7 +19,7 @@ from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings
 
 OUTPUT_FLAGS: list[Flag] = [
-    Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
+    Flag("output_format", str, "format of the result on stdout", ("text", "json"), default="text"),
     Flag("json_file", str, "also write all findings as JSON", path="file"),
     Flag("junit_file", str, "also write a JUnit report, for GitLab, Jenkins or GitHub actions", path="file"),
     Flag(
@@ -35,7 +35,11 @@ OUTPUT_FLAGS: list[Flag] = [
         path="file",
     ),
 ]
-WHERE = Flag("where", str, "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)")
+WHERE = Flag(
+    "where",
+    str,
+    "only records that match, such as model=vgg16,num_gpus=1 or 'num_gpus > 1'; the names are columns of results.csv",
+)
 _FILES: Mapping[str, Callable[[Findings], str]] = {
     "json_file": views.render_json,
     "junit_file": views.render_junit,
@@ -118,7 +122,7 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
 COMPARE_FLAGS: Groups = {
     "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
-        Flag("threshold", float, "smallest drop in percent that matters", default=100 * QUIET_THRESHOLD),
+        Flag("threshold", float, "smallest drop that matters, in percent", default=100 * QUIET_THRESHOLD),
         WHERE,
     ),
     "Output": OUTPUT_FLAGS,

@@ -20,13 +20,13 @@ class Output:
     """The part of a configuration on output. None of it can change the result."""
 
     output_dir: str = option("directory of results.jsonl and results.csv", default="out", path="directory", unset="")
-    output_format: Literal["text", "json"] = option("what goes to stdout", default="text")
-    display_every: int = option("print a line every so many steps", default=10, at_least=1)
+    output_format: Literal["text", "json"] = option("format of the result on stdout", default="text")
+    display_every: int = option("print a line every this many steps", default=10, at_least=1)
     loss_type_to_report: LossType = option(
-        "loss in the printed lines; total_loss includes weight decay; the record has the base loss",
+        "loss to print; total_loss includes weight decay; the record has the base loss",
         default_text="total_loss, where one process takes all steps together and all copies of the weights are equal",
     )
-    session_id: str = option("a name that records of several runs share; sweep gives its runs one", default="")
+    session_id: str = option("name that the records of several runs share; a sweep sets one", default="")
     trackers: Targets = Targets()
 
 

@@ -45,18 +45,18 @@ class Variables:
     """
 
     variable_update: str = option(
-        "variable manager: how variables are placed, read and updated; "
-        f"{_MANAGERS_IN_WORDS}; training loops of others, for comparison: {_LOOPS_IN_WORDS}",
+        "how variables are placed, read and updated (the variable manager); "
+        f"{_MANAGERS_IN_WORDS}; reference training loops: {_LOOPS_IN_WORDS}",
         default=catalog.DEFAULT,
         choices=(*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
         gone=(("horovod", _NO_HOROVOD),),
     )
     keras_application: bool = option(
-        "keras_fit: train keras.applications.ResNet50, not this suite's resnet50", default=False
+        "with keras_fit: train keras.applications.ResNet50 instead of this suite's resnet50", default=False
     )
     shared_on: Literal["cpu", "gpu"] = option(
-        "where shared variables live and copied gradients are averaged: cpu: the host; gpu: spread over the devices "
-        "that compute, GPUs or CPUs",
+        "where shared variables are stored and copied gradients are averaged; cpu: on the host; gpu: spread over "
+        "the devices that compute, GPUs or CPUs",
         flag="local_parameter_device",
         default_text="gpu on GPUs, cpu on a CPU",
     )
@@ -69,8 +69,8 @@ VARIABLE_FLAGS = (
     Flag(
         "cross_replica_sync",
         bool,
-        "parameter_server: all towers step together; with --nocross_replica_sync each applies its own gradient "
-        "without waiting",
+        "with parameter_server: train synchronously; with --nocross_replica_sync each tower applies its own "
+        "gradient without waiting",
         default=True,
     ),
     Flag("sync", bool, "the same as --cross_replica_sync", default=True, same_as="cross_replica_sync"),
@@ -78,7 +78,7 @@ VARIABLE_FLAGS = (
     Flag(
         "variable_consistency",
         str,
-        "relaxed: apply the gradients of the step before",
+        "relaxed: apply the gradients of the previous step",
         ("strong", "relaxed"),
         default="strong",
     ),
@@ -89,18 +89,19 @@ VARIABLE_FLAGS = (
         same_as="all_reduce_spec",
         stands_for=("hierarchical", ""),
     ),
-    Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
+    Flag("use_nccl", bool, "with replicated: reduce gradients with NCCL, as spelled in the guide of 2017"),
     Flag(
         "pipeline_stages",
         int,
-        "cut the model into this many stages, one per device, and send each step's images through them in parts",
+        "pipeline parallelism: split the model into this many stages, one per device, and send each step's images "
+        "through in micro-batches",
         at_least=1,
     ),
     Flag(
         "micro_batches",
         int,
-        "of a pipeline: equal parts into which a step divides its images, batch_size times devices",
-        default="4, 2 or 1 per stage: the most that divide batch_size",
+        "micro-batches per step of a pipeline; must divide the images of a step, batch_size times devices",
+        default="4, 2 or 1 per stage: the largest that divides batch_size",
         at_least=1,
     ),
 )

@@ -35,16 +35,16 @@ class Workload:
         unset=0,
     )
     num_classes: int = option(
-        "classes that the model tells apart; 1001 are ImageNet's and a background class",
+        "number of classes; 1001 is ImageNet with a background class",
         default_text="the model's",
         at_least=2,
     )
     data_format: Literal["NHWC", "NCHW"] = option(
-        "layout of images and convolutions; auto: NHWC on CPUs, and with 16 bits on tensor cores; else NCHW",
+        "memory layout of images and convolutions; auto: NHWC on CPUs and for 16 bits on tensor cores, else NCHW",
         choices=("auto", "NHWC", "NCHW"),
         default_text="auto",
     )
-    forward_only: bool = option("inference only: no gradients, no updates", default=False)
+    forward_only: bool = option("inference only, without gradients and updates", default=False)
     eval_only: bool = False
     print_training_accuracy: bool = option("print and record the top-1 and top-5 accuracy of each step", default=False)
 
@@ -54,14 +54,12 @@ class Length:
     """The part of a configuration on how long a run takes; None: not by that."""
 
     num_batches: int | None = option("measured steps", default=100, in_key=False, at_least=1)
-    num_epochs: float | None = option(
-        "instead of --num_batches: passes over the data set", default=None, in_key=False, above=0
-    )
+    num_epochs: float | None = option("measured epochs, instead of --num_batches", default=None, in_key=False, above=0)
     num_warmup_batches: int = option(
-        "steps before measuring; the first never counts", default_text="10, or 3 on a CPU", at_least=0
+        "warm-up steps, which are not measured; the first step never is", default_text="10, or 3 on a CPU", at_least=0
     )
     time_limit_seconds: float | None = option(
-        "stop measuring at this age of the process; the result is valid", default=None, in_key=False, above=0
+        "stop measuring when the process is this old; the result is valid", default=None, in_key=False, above=0
     )
 
 

@@ -195,8 +195,8 @@ INPUT_FLAGS: Groups = {
     "What is measured": (
         Flag("stage_seconds", float, "measuring time per stage", default=_DEFAULT_SECONDS, above=0),
         *only(RUN_FLAGS["What is trained"], "model", "batch_size", "num_classes"),
-        *_in_words("Optimizer", "tf_random_seed", "seed of the order and the crops"),
-        *_in_words("Several processes", "step_timeout_seconds", "how long a batch may take"),
+        *_in_words("Optimizer", "tf_random_seed", "random seed of the order and the crops"),
+        *_in_words("Several processes", "step_timeout_seconds", "maximum time per batch"),
     ),
     **{title: RUN_FLAGS[title] for title in ("Data", "How images are read and prepared")},
     "Devices": RUN_FLAGS["Devices"],
@@ -211,7 +211,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "input",
-    "how fast is each stage of the input, and which one limits it?",
+    "measure each stage of the input pipeline, and find the slowest",
     INPUT_FLAGS,
     _resolve_and_run,
     examples=("input --data_dir=data/fake",),

@@ -29,58 +29,65 @@ class InputOptions:
 
     split: Literal["train", "validation"] = option("part of the data set", default="train", flag="data_split")
     crop: Literal["distorted", "central"] = option(
-        "distorted: a random part, flipped at random; central: the middle",
+        "crop of each image; distorted: at random, with random flips; central: the centre",
         default="distorted",
         default_text="distorted; with --forward_only, central",
         flag="image_crop",
     )
-    fuse_decode_and_crop: bool = option("decode only the part that is kept", default=True)
+    fuse_decode_and_crop: bool = option("decode only the cropped part of a photo", default=True)
     decode_scaling: bool = option(
-        "decode at 1/2, 1/4 or 1/8 of the size where the part is that much too large", default=False
+        "decode at 1/2, 1/4 or 1/8 of the size where the crop stays large enough", default=False
     )
     resize_method: str = option(
-        "how images are resized; round_robin alternates the methods",
+        "interpolation for resizing images; round_robin alternates the methods",
         default="bilinear",
         choices=(*RESIZE_METHODS, ROUND_ROBIN),
     )
-    distortions: bool = option("random brightness, saturation, hue and contrast", default=False)
-    distort_color_in_yiq: bool = option("saturation and hue of --distortions in YIQ, else in HSV", default=True)
+    distortions: bool = option("distort brightness, saturation, hue and contrast at random", default=False)
+    distort_color_in_yiq: bool = option("distort saturation and hue in YIQ instead of HSV", default=True)
     cycle_length: int = option(
-        "files read at a time", default=10, flag="datasets_parallel_interleave_cycle_length", at_least=1
+        "number of files read in parallel", default=10, flag="datasets_parallel_interleave_cycle_length", at_least=1
     )
     shuffle_records: int = option(
-        "size of the shuffle buffer in records, of about 110 KB each for photos; 0 or 1: no shuffling",
+        "size of the shuffle buffer in records, about 110 KB each for photos; 0 or 1: no shuffling",
         default=256,
         flag="datasets_shuffle_records",
         at_least=0,
     )
     parallel_calls: int = option(
-        "images prepared at a time; 0: cores + 1; -1: tf.data chooses",
+        "number of images prepared in parallel; 0: cores + 1; -1: tf.data chooses",
         default=0,
         flag="datasets_parallel_calls",
         at_least=AUTOTUNE,
     )
     prefetch_batches: int = option(
-        "prefetched batches per device; 0: each is made on request",
+        "number of batches prefetched per device; 0: none",
         default=2,
         flag="datasets_prefetch_buffer_size",
         at_least=0,
     )
     private_threads: int = option(
-        "threads of the pipeline alone; 0: it shares the session's",
+        "threads of a private pool for the input pipeline; 0: it uses the session's threads",
         default=0,
         flag="datasets_num_private_threads",
         at_least=0,
     )
     autotune_cpu_budget: int = option(
-        "cores for --datasets_parallel_calls=-1; 0: all", default=0, flag="datasets_autotune_cpu_budget", at_least=0
+        "cores that tf.data may use with --datasets_parallel_calls=-1; 0: all",
+        default=0,
+        flag="datasets_autotune_cpu_budget",
+        at_least=0,
     )
     sloppy: bool = option(
-        "take what is ready first; runs then differ", default=False, flag="datasets_sloppy_parallel_interleave"
+        "take records in the order in which they are ready; runs then differ",
+        default=False,
+        flag="datasets_sloppy_parallel_interleave",
     )
     cache: Literal["none", "records", "one_record"] = "none"
     on_bad_record: Literal["fail", "skip"] = option(
-        "fail: end the run and report file, record and reason; skip: count it and go on", default="fail"
+        "what to do with a damaged record; fail: end the run, and report file, record and reason; skip: count and "
+        "skip it",
+        default="fail",
     )
 
 
@@ -94,7 +101,7 @@ class Data:
     """
 
     data_dir: str | None = option(
-        "directory of the images; of TFRecords, also an address such as gs://bucket/x",
+        "directory of the data set; of TFRecords, also an address such as gs://bucket/x",
         default=None,
         default_text="synthetic images",
         in_key=False,
@@ -103,8 +110,8 @@ class Data:
         unset="",
     )
     data_name: str = option(
-        "data set; synthetic: images made once on the devices; synthetic_host: made once on the host, so that the "
-        "copy to the device is measured",
+        "data set; synthetic: images generated once on the devices; synthetic_host: generated once on the host, so "
+        "that the copy to the device is measured",
         choices=(*DATA_SETS, SYNTHETIC, SYNTHETIC_HOST),
         default_text="the model's with --data_dir, else synthetic",
     )
@@ -123,8 +130,8 @@ class Data:
 INPUT_FLAGS = (
     *flags_of(InputOptions),
     Flag("datasets_use_prefetch", bool, "prefetch batches", default=True),
-    Flag("datasets_use_caching", bool, "keep all records in memory, as they are on disk"),
-    Flag("datasets_repeat_cached_sample", bool, "use the first record again and again: no reading"),
+    Flag("datasets_use_caching", bool, "cache all records in memory, not decoded"),
+    Flag("datasets_repeat_cached_sample", bool, "repeat the first record, so that nothing is read"),
 )
 
 

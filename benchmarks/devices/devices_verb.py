@@ -206,7 +206,7 @@ VERB = Verb(
             Flag(
                 "tensorflow",
                 bool,
-                "import TensorFlow, to report its build and the GPUs that it finds; --notensorflow is faster",
+                "import TensorFlow to report its build and the GPUs that it finds; --notensorflow is faster",
                 default=True,
             ),
             *only(RUN_FLAGS["Output"], "output_format"),

@@ -99,7 +99,7 @@ _OF_THE_BREAKDOWN = (
     Flag(
         "output_dir",
         str,
-        "directory of the breakdown's records and logs; with a cluster that is started here, of its tasks' logs",
+        "directory of the breakdown's records and logs; of a cluster that is started here, the logs of its tasks",
         default=DEFAULT_OUTPUT_DIR,
         path="directory",
     ),
@@ -108,12 +108,17 @@ _DEVICES = Flag(
     "num_gpus",
     int,
     "devices",
-    default="of the breakdown, all GPUs or two logical CPU devices; else 1",
+    default="for the breakdown, all GPUs or two logical CPU devices; else 1",
     at_least=1,
 )
 DOCTOR_FLAGS: Groups = {
     "The step-time breakdown, without a cluster: stages that do more and more, and what each adds to a step": (
-        Flag("breakdown", bool, "run it; --nobreakdown only checks whether the machine is quiet", default=True),
+        Flag(
+            "breakdown",
+            bool,
+            "measure the step-time breakdown; --nobreakdown only checks whether the machine is quiet",
+            default=True,
+        ),
         *_OF_THE_BREAKDOWN,
     ),
     "Devices": [_DEVICES if flag.name == "num_gpus" else flag for flag in RUN_FLAGS["Devices"]],
@@ -131,7 +136,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "doctor",
-    "is this machine quiet, and where does the time of a step go?",
+    "is the machine quiet, and where does the step time go?",
     DOCTOR_FLAGS,
     _resolve_and_run,
     details="With a cluster: does every task answer, and how fast is the network between two?",

@@ -210,19 +210,19 @@ def _messages(plan: AllReducePlan) -> list[Message]:
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 _NUMBERS_OF_DEVICES = dataclasses.replace(
-    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="devices; 1,2,4,8 compares several numbers", at_least=None
+    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="number of devices; 1,2,4,8 compares several", at_least=None
 )
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (
         Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2", default="all that can run here"),
-        Flag("min_bytes", str, "smallest message, with K, M or G", default=_DEFAULTS["min_bytes"]),
+        Flag("min_bytes", str, "smallest message in bytes, such as 4096, 64K or 1M", default=_DEFAULTS["min_bytes"]),
         Flag(
             "max_bytes",
             str,
-            "largest message; the sizes between are powers of two",
+            "largest message in bytes; sizes in between are powers of two",
             default=_DEFAULTS["max_bytes"],
         ),
-        Flag("model", str, "models whose gradients are reduced, or none", default=_USUAL_MODELS),
+        Flag("model", str, "models whose gradients are reduced, too; none: no model", default=_USUAL_MODELS),
         *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_AROUND_THE_REDUCTION)),
     ),
     "Devices": [_NUMBERS_OF_DEVICES if flag.name == "num_gpus" else flag for flag in SEVERAL_DEVICES],
@@ -237,7 +237,7 @@ ALLREDUCE_FLAGS: Groups = {
         Flag(
             "num_warmup_batches",
             int,
-            "steps before measuring, in which graphs are optimised and NCCL connects the GPUs",
+            "warm-up steps, in which graphs are optimised and NCCL connects the GPUs",
             default=_DEFAULTS["num_warmup_batches"],
             at_least=0,
         ),
@@ -262,7 +262,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "allreduce",
-    "how fast is each reduction of gradients, by message size?",
+    "measure each reduction of gradients by message size",
     ALLREDUCE_FLAGS,
     _resolve_and_run,
     details="Messages are single tensors of each size, and each model's gradients. Unless a flag packs them, gradients "

@@ -57,17 +57,20 @@ class Devices:
     virtual_gpus: int = 1
     visible_gpus: tuple[int, ...] | None = None
     gpu_memory_fraction: float | None = option(
-        "share of a GPU's memory that may be taken", default=None, flag="gpu_memory_frac", above=0, at_most=1
+        "fraction of each GPU's memory that TensorFlow may allocate",
+        default=None,
+        flag="gpu_memory_frac",
+        above=0,
+        at_most=1,
     )
     gpu_memory_limit_mib: int | None = option(
-        "MiB of each GPU's memory that may be taken, instead of --gpu_memory_frac; of split GPUs, by all parts "
-        "together",
+        "memory in MiB that TensorFlow may allocate on each GPU, instead of --gpu_memory_frac; virtual GPUs share it",
         default=None,
         flag="gpu_memory_limit_mb",
         at_least=1,
     )
     gpu_allow_growth: bool = option(
-        "take a GPU's memory as it is needed, not all at the start", default=False, flag="allow_growth"
+        "allocate GPU memory as it is needed, not all at the start", default=False, flag="allow_growth"
     )
     gpu_thread_mode: Literal["global", "gpu_private", "gpu_shared"] | None = option(
         "threads that launch GPU kernels: global, private to each GPU, or shared by all",
@@ -78,18 +81,20 @@ class Devices:
         "such threads per GPU, unless they are global; 0: TensorFlow's default", default=0, at_least=0
     )
     force_gpu_compatible: bool = option(
-        "pin all host memory of tensors, so that GPUs copy it directly",
+        "allocate all host tensors in pinned memory, which GPUs copy directly",
         default=False,
         default_text="true if images come from the host",
     )
-    num_intra_threads: int = option("threads within one operation; 0: TensorFlow's default", default=0, at_least=0)
-    num_inter_threads: int = option("operations at a time; 0: TensorFlow's default", default=0, at_least=0)
+    num_intra_threads: int = option("threads within an operation; 0: TensorFlow's default", default=0, at_least=0)
+    num_inter_threads: int = option(
+        "operations that run at the same time; 0: TensorFlow's default", default=0, at_least=0
+    )
     onednn: Literal["on", "off"] | None = option(
-        "use oneDNN's kernels on CPUs",
+        "use oneDNN kernels on CPUs",
         default=None,
         default_text="TensorFlow's choice: on where the CPU has AVX512-VNNI or similar",
     )
-    log_device_placement: bool = option("print where each operation runs", default=False, in_key=False)
+    log_device_placement: bool = option("print the device of each operation", default=False, in_key=False)
 
     @property
     def on_gpu(self) -> bool:

@@ -127,12 +127,12 @@ SCALING_FLAGS: Groups = {
 }
 VERB = Verb(
     "scaling",
-    "how many more devices pay? measures, fits and predicts",
+    "measure scaling efficiency, and predict larger device counts",
     SCALING_FLAGS,
     lambda given, command: run_scaling(given.values, command),
     takes="lists",
-    details="Runs 1, 2, 4, ... devices up to all GPUs or --num_gpus; with --local_cluster=worker:N or --hosts, as many "
-    "workers. A list, such as --num_gpus=1,3,6, chooses the numbers. Each combination of other flags is a curve.",
+    details="Runs 1, 2, 4, ... devices up to all GPUs or --num_gpus; with --local_cluster=worker:N or --hosts, "
+    "workers. A list such as --num_gpus=1,3,6 sets the numbers. Each combination of other flags is a curve.",
     examples=(
         "scaling --model=resnet50 --variable_update=replicated,independent",
         "scaling --model=resnet20 --device=cpu --local_cluster=worker:2 --variable_update=collective_all_reduce",

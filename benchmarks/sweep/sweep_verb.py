@@ -209,7 +209,7 @@ SWEEP_FLAGS: Groups = {
 }
 VERB = Verb(
     "sweep",
-    "many runs: one for each combination of flag values",
+    "run every combination of flag values",
     SWEEP_FLAGS,
     lambda given, command: run_sweep(given.values, command),
     takes="lists",

@@ -20,14 +20,14 @@ class Traces:
     """
 
     profile_steps: tuple[int, int] | None = option(
-        "profile these steps, such as 20:25, for TensorBoard into --train_dir or --output_dir; print which "
-        "operations took longest, and write all to operations.csv there; they are not measured",
+        "profile these steps, such as 20:25; writes a profile for TensorBoard and operations.csv into --train_dir "
+        "or --output_dir, and prints the slowest operations; these steps are not measured",
         default=None,
         kind=str,
     )
     trace_file: str | None = option(
-        "write what all devices did in one step after the measured ones, for chrome://tracing or Perfetto; "
-        "compressed if the name ends in .gz",
+        "write a trace of one step on all devices, for chrome://tracing or Perfetto; the step follows the measured "
+        "ones; compressed if the name ends in .gz",
         default=None,
         path="file",
         unset="",
@@ -39,7 +39,7 @@ class Traces:
         unset="",
     )
     partitioned_graph_file_prefix: str | None = option(
-        "write the optimised graph of each device to a file that begins like this; as text if it ends in txt",
+        "write the optimised graph of each device to a file with this prefix; as text if it ends in txt",
         default=None,
         path="file",
         unset="",

@@ -45,20 +45,21 @@ TRACKERS = (
         "tensorboard_dir",
         "TensorBoard",
         "tensorboard",
-        "after the run, write its settings, rates and steps for TensorBoard into a folder of this directory",
+        "after the run, write its settings, rates and steps for TensorBoard into a subdirectory of this directory",
         path="directory",
     ),
     Tracker(
         "wandb_project",
         "Weights & Biases",
         "wandb",
-        "after the run, send the same to this project of Weights & Biases",
+        "after the run, send its settings, rates and steps to this Weights & Biases project",
     ),
     Tracker(
         "mlflow_uri",
         "MLflow",
         "mlflow",
-        "after the run, send the same to this MLflow server or database, such as sqlite:///mlflow.db",
+        "after the run, send its settings, rates and steps to this MLflow server or database, such as "
+        "sqlite:///mlflow.db",
         # With MLflow's own 7 retries, a server that is down takes longer than the deadline.
         variables=(("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"),),
     ),

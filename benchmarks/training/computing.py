@@ -65,22 +65,22 @@ class Computing:
     )
     loss_scaling: LossScaling | None = None
     check_precision: bool = option(
-        "train again in fp32 after the run and compare the losses", default=False, in_key=False
+        "repeat the training in fp32 after the run, and compare the losses", default=False, in_key=False
     )
     xla: Literal["off", "jit"] = option(
-        "jit, or --xla: XLA compiles each tower as a whole", default="off", boolean=("jit", "off")
+        "compile each tower as a whole with XLA; --xla is --xla=jit", default="off", boolean=("jit", "off")
     )
-    conv1x1_as_matmul: bool = option("compute 1x1 convolutions as matrix products (NHWC; for CPUs)", default=False)
+    conv1x1_as_matmul: bool = option("compute 1x1 convolutions as matrix products; NHWC only, for CPUs", default=False)
     filter_gradients_as_matmul: bool = option(
-        "compute filter gradients of larger convolutions without strides as matrix products (NHWC; for CPUs)",
+        "compute the filter gradients of larger convolutions with stride 1 as matrix products; NHWC only, for CPUs",
         default=False,
     )
     fused_bn: bool = option(
-        "batch normalisation in TensorFlow's fused kernel; with --nofused_bn in separate operations", default=True
+        "use TensorFlow's fused kernel for batch normalisation; --nofused_bn uses separate operations", default=True
     )
     batchnorm_persistent: bool | None = option(
-        "on GPUs cuDNN's persistent kernels train batch normalisation, the only ones for 16 bits in NHWC; extreme "
-        "values may overflow in them",
+        "use cuDNN's persistent kernels for batch normalisation on GPUs; they are the only ones for 16 bits in "
+        "NHWC, and extreme values may overflow in them",
         default=None,
         default_text="true",
     )
@@ -93,16 +93,20 @@ COMPUTING_FLAGS = (
     Flag(
         "fp16_loss_scale",
         float,
-        "factor of the loss",
+        "loss scale for fp16; if it is dynamic, the initial one",
         default=f"{LOSS_SCALE:g}, or {FIRST_DYNAMIC_SCALE:g} if it is dynamic",
         above=0,
         at_most=2**32,
     ),
-    Flag("fp16_enable_auto_loss_scale", bool, "dynamic: halve it when a gradient overflows, and skip that update"),
+    Flag(
+        "fp16_enable_auto_loss_scale",
+        bool,
+        "dynamic loss scale; when a gradient overflows, halve the scale and skip the update",
+    ),
     Flag(
         "fp16_inc_loss_scale_every_n",
         int,
-        "dynamic: double it after this many good steps",
+        "double a dynamic loss scale after this many steps without overflow",
         default=SCALED_UP_EVERY,
         at_least=1,
     ),

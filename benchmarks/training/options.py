@@ -19,12 +19,12 @@ LARS_TRUST_COEFFICIENT = 0.001  # by default, as in the paper's experiments
 class Hyperparameters:
     """The constants of RMSProp (Tieleman and Hinton 2012) and Adam (Kingma and Ba 2014), as in tf_cnn_benchmarks."""
 
-    rmsprop_decay: float = option("rmsprop: decay of the mean square", default=0.9, at_least=0, at_most=1)
+    rmsprop_decay: float = option("rmsprop: decay rate of the mean square", default=0.9, at_least=0, at_most=1)
     rmsprop_momentum: float = option("rmsprop: momentum", default=0.9, at_least=0)
-    rmsprop_epsilon: float = option("rmsprop: added to the mean square", default=1.0, above=0)
-    adam_beta1: float = option("adam: decay of the mean", default=0.9, at_least=0, at_most=1)
-    adam_beta2: float = option("adam: decay of the mean square", default=0.999, at_least=0, at_most=1)
-    adam_epsilon: float = option("adam: added to the root of the mean square", default=1e-8, above=0)
+    rmsprop_epsilon: float = option("rmsprop: epsilon, added to the mean square", default=1.0, above=0)
+    adam_beta1: float = option("adam: decay rate of the first moment", default=0.9, at_least=0, at_most=1)
+    adam_beta2: float = option("adam: decay rate of the second moment", default=0.999, at_least=0, at_most=1)
+    adam_epsilon: float = option("adam: epsilon, added to the root of the second moment", default=1e-8, above=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ class Clipping:
     """Limits of averaged gradients, weight decay included; None: no limit."""
 
     value: float | None = option(
-        "limit each element of the averaged gradients to -V..V", default=None, flag="gradient_clip", above=0
+        "clip each element of the averaged gradients to -V..V", default=None, flag="gradient_clip", above=0
     )
     norm: float | None = option(
-        "scale the averaged gradients down if the norm of all together is larger",
+        "clip the averaged gradients by their global norm",
         default=None,
         flag="gradient_clip_norm",
         above=0,
@@ -54,10 +54,10 @@ class Schedule:
     """
 
     initial: float = option(
-        "learning rate after the warm-up", flag="init_learning_rate", default_text="the model's", above=0
+        "initial learning rate, after the warm-up", flag="init_learning_rate", default_text="the model's", above=0
     )
     warmup_epochs: float = option(
-        "raise the rate linearly from 0 during these epochs",
+        "epochs of linear warm-up from 0",
         default=0.0,
         flag="num_learning_rate_warmup_epochs",
         at_least=0,
@@ -65,16 +65,20 @@ class Schedule:
     boundaries: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
     epochs_per_decay: float = option(
-        "multiply the rate after every so many epochs", default=0.0, flag="num_epochs_per_decay", at_least=0
+        "epochs between two decays of the learning rate", default=0.0, flag="num_epochs_per_decay", at_least=0
     )
-    decay_factor: float = option("by this", default=0.0, flag="learning_rate_decay_factor", at_least=0)
+    decay_factor: float = option(
+        "factor of each decay, with --num_epochs_per_decay", default=0.0, flag="learning_rate_decay_factor", at_least=0
+    )
     cosine_epochs: float = option(
-        "lower the rate along half a cosine, which starts when the warm-up ends, until this epoch; 0: do not",
+        "decay the learning rate along half a cosine, from the end of the warm-up until this epoch; 0: no",
         default=0.0,
         flag="cosine_decay_epochs",
         at_least=0,
     )
-    minimum: float = option("the rate does not decay below this", default=0.0, flag="minimum_learning_rate", at_least=0)
+    minimum: float = option(
+        "lower bound of the decayed learning rate", default=0.0, flag="minimum_learning_rate", at_least=0
+    )
 
     def rate(self, epochs: float) -> float:
         """Returns the learning rate of a step that begins after that many epochs."""
@@ -112,37 +116,38 @@ class Training:
         schedule: of the learning rate; None: it is constant.
     """
 
-    optimizer: Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "lars"] = option("update rule", default="sgd")
+    optimizer: Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "lars"] = option("optimizer", default="sgd")
     learning_rate: float
     schedule: Schedule | None = None
-    momentum: float = option("factor of momentum, nesterov and lars", default=0.9, at_least=0)
+    momentum: float = option("momentum of momentum, nesterov and lars", default=0.9, at_least=0)
     hyperparameters: Hyperparameters = Hyperparameters()
     lars_trust_coefficient: float = option(
-        "lars: a weight's own rate is this times its norm by that of its gradient",
+        "lars: trust coefficient c; the local learning rate is c * |w| / |g|",
         default=LARS_TRUST_COEFFICIENT,
         above=0,
     )
     clipping: Clipping = Clipping()
-    weight_decay: float = option("L2 penalty", default=4e-5, at_least=0)
+    weight_decay: float = option("weight decay (L2 penalty)", default=4e-5, at_least=0)
     weight_decay_on: Literal["kernels", "kernels_and_biases", "all"] = option(
-        "the weights that it acts on; all has the scales and offsets of batch normalisation, too", default="kernels"
+        "weights that --weight_decay acts on; all: also the scales and offsets of batch normalisation",
+        default="kernels",
     )
     label_smoothing: float = option(
-        "share of a label that all classes get in equal parts; the reported loss has it, too",
+        "label smoothing; it is part of the reported loss",
         default=0.0,
         at_least=0,
         at_most=1,
     )
     seed: int = option(
-        "seed of initial values, data and dropout",
+        "random seed of initial values, data and dropout",
         default=1234,
         flag="tf_random_seed",
         at_least=0,
         at_most=2**32 - 1,  # NumPy takes no larger one
     )
     deterministic: bool = option(
-        "equal runs on equal hardware give losses of equal bits; slower: images whose preparation is random or in "
-        "Python are prepared one at a time, and waiting for input is not timed",
+        "give bit-identical losses in equal runs on equal hardware; slower: images whose preparation is random or "
+        "in Python are prepared one at a time, and the wait for input is not timed",
         default=False,
     )
 
@@ -152,14 +157,14 @@ SCHEDULE_FLAGS = (
     Flag(
         "piecewise_learning_rate_schedule",
         str,
-        "LR0;E1;LR1;...: the rate is LR0 up to epoch E1, then LR1",
+        "piecewise constant learning rate; LR0;E1;LR1;...: LR0 up to epoch E1, then LR1",
         unset="",
     ),
     Flag(
         "resnet_base_lr",
         float,
-        "the usual schedule of ResNets on ImageNet: this per 256 images of a global batch after 5 epochs of "
-        "warm-up; a tenth of that from epoch 30, 60, 80 and 90 on",
+        "standard schedule of ResNets on ImageNet, with this base learning rate per 256 images of the global batch; "
+        "after 5 epochs of warm-up, it is divided by 10 at epochs 30, 60, 80 and 90",
         unset=0,
         above=0,
     ),

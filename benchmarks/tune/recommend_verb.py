@@ -212,11 +212,11 @@ RECOMMEND_FLAGS: Groups = {
             above=0,
         ),
         Flag("any_precision", bool, "also try precisions other than fp32, which change the arithmetic"),
-        Flag("fresh", bool, "search again, even if the answer is in the cache"),
+        Flag("fresh", bool, "search again, even if the answer is cached"),
         Flag(
             "output_dir",
             str,
-            "directory for records and logs of all runs",
+            "directory of the records and logs of all runs",
             default=DEFAULT_OUTPUT_DIR,
             path="directory",
         ),
@@ -230,7 +230,7 @@ RECOMMEND_FLAGS: Groups = {
 }
 VERB = Verb(
     "recommend",
-    "which batch size, layout, manager ... are fastest here?",
+    "find the batch size, layout, manager ... that are fastest here",
     RECOMMEND_FLAGS,
     lambda given, command: run_recommend(plan_search(given.values, count_gpus), command, count_gpus),
     details="A flag of a run that is given is not varied. The answer is also a file for --flagfile.",

@@ -202,7 +202,7 @@ UPDATE_FLAGS = (
     Flag(
         "optimizer",
         str,
-        "compare with this update rule",
+        "optimizer of the comparison",
         ("sgd", "momentum", "nesterov", "lars"),
         default="sgd and momentum",
         gone=(("rmsprop", f"rmsprop: {_NO_RULE}."), ("adam", f"adam: {_NO_RULE}.")),
@@ -214,7 +214,8 @@ VERIFY_FLAGS: Groups = {
         Flag(
             "model",
             str,
-            "train these instead of the small networks, such as resnet20,keras:MobileNetV2; also other code, see run",
+            "train these models instead of the small networks, such as resnet20,keras:MobileNetV2; also your own, "
+            "as in run",
         ),
     ),
     "Devices": SEVERAL_DEVICES,
@@ -225,16 +226,16 @@ VERIFY_FLAGS: Groups = {
         Flag(
             "output_dir",
             str,
-            "with --local_cluster or --hosts: directory of the tasks' logs",
+            "directory of the logs of the tasks, with --local_cluster or --hosts",
             default="out",
             path="directory",
         ),
-        Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
+        Flag("output_format", str, "format of the result on stdout", ("text", "json"), default="text"),
     ),
 }
 VERB = Verb(
     "verify",
-    "is the arithmetic of every variable manager right here?",
+    "check the results of every variable manager against references",
     VERIFY_FLAGS,
     _resolve_and_run,
     details="Compares each manager with references on these devices: two scalars in NumPy, one device with the whole "

@@ -25,7 +25,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     done = run_bench("publish", "public", "out", "--machine=my A&B box", "--where=model=resnet50")
     assert done.stdout.index("- title: my A&amp;B box") < done.stdout.index("public is ready"), "the folder is shown"
     assert done.status == 0 and "2 runs: public is ready: results.jsonl, table.csv, README.md." in done.stdout
-    assert "Left out or replaced, as far as it is not public: " in done.stdout and "config.data_dir" in done.stdout
+    assert "Removed or replaced private fields: " in done.stdout and "config.data_dir" in done.stdout
     assert "1 record left out: kind and status must be run and ok, and are run and crash" in done.stderr
     folder = tmp_path / "public"
     assert {path.name for path in folder.iterdir()} == {"results.jsonl", "table.csv", "README.md"}
@@ -36,7 +36,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
         "my A&B box"
     }
     done = run_bench("publish", "--check", "public")
-    assert done.status == 0 and "2 runs: whole and comparable." in done.stdout
+    assert done.status == 0 and "2 runs: valid." in done.stdout
 
 
 def test_nothing_is_written_over_or_without_runs(run_bench: RunBench, tmp_path: Path) -> None:
