@@ -203,7 +203,9 @@ SWEEP_FLAGS: Groups = {
         Flag("resume", bool, "run only what --output_dir does not have from this machine and software"),
         Flag("dry_run", bool, "print the grid and stop"),
         Flag("run_timeout_seconds", float, "kill a run that takes longer", default=DEFAULT_TIMEOUT_SECONDS, above=0),
-        Flag("budget_seconds", float, "start no run after this time; --resume runs the rest", above=0),
+        Flag(
+            "budget_seconds", float, "time budget of all runs; none starts later, and --resume runs the rest", above=0
+        ),
         *only(RUN_FLAGS["Output"], "output_dir", "output_format"),
     )
 }
