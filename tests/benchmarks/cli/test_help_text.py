@@ -91,6 +91,7 @@ def test_the_full_help_of_run_explains_managers(run_bench: RunBench) -> None:
         (["placement", "--num_batches=9"], "placement has no flag --num_batches, which is one of a run."),
         (["input", "--nossh"], "input has no flag --nossh, which is one of a run."),
         (["verify", "--nothing"], "There is no flag --nothing."),
+        (["sweep", "--warmup"], "sweep has no flag --warmup, which is one of ab. See sweep --helpfull."),
         (["hosts"], "'hosts' is not a verb, but a flag: --hosts="),
         (["model=vgg16"], "'model' is not a verb, but a flag: --model=NAME (what is trained: "),
     ],
