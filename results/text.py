@@ -6,6 +6,7 @@ A record may come from anywhere, so its text may hold what a terminal, Markdown 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -16,6 +17,9 @@ _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 _WWW = re.compile(r"(www)\.", re.IGNORECASE)
 _FORMULA = tuple("=+-@＝＋－＠﹦﹢﹣﹫")
 _FEW = 3
+# Significant digits of a number: with its noise at most, without it exactly, and at least, however wide its interval.
+_MOST_DIGITS, _DIGITS, _LEAST_DIGITS = 5, 3, 2
+_MOST_DECIMALS, _MOST_PLACES = 6, 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,3 +107,36 @@ def first_few(phrases: Sequence[str], separator: str = "; ") -> str:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun, such as "1 run" and "2 runs"."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def rounded(number: float, noise: float | None = None) -> str:
+    """Returns a number as the views of results print it: rounded to the second digit of its noise.
+
+    It has at least two and at most five significant digits; three if the noise is unknown. CSV and JSON have all.
+
+    Args:
+        number: in any unit.
+        noise: half the width of its interval, in the same unit; None or not finite: unknown.
+    """
+    if not number or not math.isfinite(number):
+        return f"{number:.0f}"
+    place = math.floor(math.log10(abs(number)))
+    if noise is None or not math.isfinite(noise):
+        digits = _DIGITS
+    else:
+        within = _MOST_DIGITS if noise <= 0 else place - math.floor(math.log10(noise)) + 2
+        digits = min(max(within, _LEAST_DIGITS), _MOST_DIGITS)
+    decimals = digits - 1 - place
+    if decimals > _MOST_DECIMALS or place >= _MOST_PLACES:
+        return f"{number:.{digits}g}"
+    return f"{round(number, decimals):.{max(0, decimals)}f}"
+
+
+def amount(value: float, unit: str) -> str:
+    """Returns a number with three digits and an SI prefix: 23.1 GFLOP."""
+    three = float(f"{value:.3g}")
+    if three < 1:
+        return f"{three:g} {unit}"
+    steps = min(math.floor(math.log10(three) / 3), 5)
+    scaled = three / 1000**steps
+    return f"{scaled:.{max(0, 2 - math.floor(math.log10(scaled)))}f} {['', 'k', 'M', 'G', 'T', 'P'][steps]}{unit}"

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
-from benchmarks.devices.roofline import Peak, Roofline, amount, devices_with_a_peak
+from benchmarks.devices.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure import result_text
 from benchmarks.microbench import device_peak
