@@ -216,9 +216,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             key = (identity.config_key, identity.hardware_key, identity.software_key)
             groups.setdefault(key, []).append(record)
     rows = _among_processes([_row(group) for group in groups.values()])
-    rows = [
-        dataclasses.replace(row, distinct=distinct) for row, distinct in zip(rows, _distinctions(rows), strict=True)
-    ]
+    rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]
 

@@ -126,10 +126,11 @@ def rounded(number: float, noise: float | None = None) -> str:
     else:
         within = _MOST_DIGITS if noise <= 0 else place - math.floor(math.log10(noise)) + 2
         digits = min(max(within, _LEAST_DIGITS), _MOST_DIGITS)
-    decimals = digits - 1 - place
-    if decimals > _MOST_DECIMALS or place >= _MOST_PLACES:
+    short = f"{number:.{digits - 1}e}"
+    decimals = digits - 1 - int(short.partition("e")[2])
+    if not -_MOST_PLACES < decimals <= _MOST_DECIMALS:
         return f"{number:.{digits}g}"
-    return f"{round(number, decimals):.{max(0, decimals)}f}"
+    return f"{float(short):.{max(0, decimals)}f}"
 
 
 def amount(value: float, unit: str) -> str:

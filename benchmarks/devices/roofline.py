@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from benchmarks.process.tensorflow_setup import Devices
-from results.text import amount
+from results.text import amount, rounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,14 +65,14 @@ class Roofline:
     def sentences(self) -> list[str]:
         """Returns the work of a step, the bound, and the measured rate, in words."""
         rates = f"{amount(self.peak.flops_per_sec, 'FLOP/s')} and {amount(self.peak.bytes_per_sec, 'B/s')}"
-        reached = f"It reached {_rate(self.images_per_sec)} images/s: {self.share_of_bound:.0%} of that."
+        reached = f"It reached {rounded(self.images_per_sec)} images/s: {self.share_of_bound:.0%} of that."
         if self.limit == "memory":
             reached += f" The model FLOP utilisation (MFU) is {self.mfu:.0%}."
         found = [
             f"A step does {amount(self.flops_per_image, 'FLOP')} per image and moves at least "
             f"{amount(self.bytes_per_image, 'B')}, unless tensors stay in caches: "
             f"{self.flops_per_byte:.0f} operations per byte.",
-            f"At {rates} that allows at most {_rate(self.most_images_per_sec)} images/s: {self.limit} is the limit.",
+            f"At {rates} that allows at most {rounded(self.most_images_per_sec)} images/s: {self.limit} is the limit.",
             reached,
         ]
         if self.share_of_bound > 1:

@@ -20,6 +20,7 @@ from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
+from results.text import amount
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 

@@ -144,11 +144,15 @@ def in_all(rows: Sequence[Row]) -> str:
     return f"{'All rows' if len(rows) > 1 else 'The run'}: {', '.join(common)}." if common else ""
 
 
-def label(row: Row, rows: Sequence[Row]) -> str:
-    """Returns a row's values of the settings that differ between rows; empty if none do."""
-    columns = settings(rows)[0]
-    cells = [(column, column.cell(row)) for column in columns]
-    return ", ".join(f"{column.name} {cell}" if column.is_number else cell for column, cell in cells if cell)
+def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """Returns what distinguishes rows: the name of the setting (empty if several are needed), and a label of each."""
+    columns, words = settings(rows)[0], [""] * len(rows)
+    for number, column in enumerate(columns, start=1):
+        cells = [f"{column.name} {cell}" if column.is_number else cell for cell in map(column.cell, rows)]
+        words = [", ".join(filter(None, both)) for both in zip(words, cells, strict=True)]
+        if len(set(words)) == len(rows):
+            return ("" if number > 1 else column.name), words
+    return "", list(map(title, rows))
 
 
 def table(rows: Sequence[Row], *, brief: bool = False) -> Table:

@@ -127,10 +127,14 @@ def standings(rows: Sequence[Row]) -> list[Row]:
 
 
 def beats(one: Row, other: Row) -> bool:
-    """Returns whether one is clearly faster; repeats are paired only if both have as many, and all are valid."""
+    """Returns whether one is clearly faster, by its interval or by pairs of repeats."""
+    return is_faster(one.among_processes, other.among_processes, paired_rates(one, other))
+
+
+def paired_rates(one: Row, other: Row) -> list[list[float]]:
+    """Returns the rates of both by repeat; empty unless both have as many repeats, and all are valid."""
     blocks = [[record.derived.images_per_sec or 0.0 for record in row.records] for row in (one, other)]
-    are_pairs = len(one.records) == len(other.records) and all(map(all, blocks))
-    return is_faster(one.among_processes, other.among_processes, blocks if are_pairs else ())
+    return blocks if len(one.records) == len(other.records) and all(map(all, blocks)) else []
 
 
 def winners(rows: Sequence[Row]) -> list[Winner]:
@@ -280,6 +284,6 @@ def _saturation(by_count: Mapping[int, Row]) -> str:
         sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
         slower = [str(n) for n in counts if n > enough and beats(by_count[enough], by_count[n])]
         sentence += f"; with {', '.join(slower)} it is slower" if slower else ""
-    rates = ", ".join(f"{row.rate:.2f}" for row in by_count.values())
+    rates = ", ".join(row.measured.rounded() for row in by_count.values())
     megabytes = ", ".join(ps_megabytes_per_sec(row) or "unknown" for row in by_count.values())
     return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

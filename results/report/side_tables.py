@@ -15,7 +15,7 @@ from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import Table, first_few
+from results.text import Table, amount, first_few, rounded
 
 _MOST_ROWS = 500
 _SENTENCE = "what was measured"
@@ -87,7 +87,7 @@ def _winners(rows: Sequence[Row]) -> list[SideTable]:
             winner.model,
             "any" if winner.devices is None else str(winner.devices),
             winner.flags,
-            f"{winner.best.rate:.2f}",
+            winner.best.among_processes.rounded(),
             winner.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
             first_few(winner.within_noise),
         ]
@@ -119,10 +119,10 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     figures = Table(
         (
             *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
-            *("yours / published", "from", "to", "difference", "not stated"),
+            *("yours / published", "95 % interval", "difference", "not stated"),
         ),
         [_published_row(row, figure) for row in rows for table in tables for figure in published.beside(row, table)],
-        ("your images/s", "images/s", "yours / published", "from", "to"),
+        ("your images/s", "images/s", "yours / published"),
     )
     beside = "Each row of yours beside the next slower and the next faster figure."
     sources = "; ".join(table.source for table in tables)
@@ -136,15 +136,14 @@ def _published_row(row: Row, figure: Figure) -> list[str]:
     ratio = published.ratio(row, figure)
     return [
         title(row),
-        f"{row.rate:.2f}",
+        row.measured.rounded(),
         row.measured.range(),
         figure.where,
         f"{figure.setting}, {figure.devices} devices",
         f"{figure.images_per_sec:g}",
         figure.measured.range(),
-        f"{ratio.value:.3f}",
-        f"{ratio.low:.3f}",
-        f"{ratio.high:.3f}",
+        ratio.rounded(),
+        ratio.range(),
         published.in_words(row, figure),
         ", ".join(published.unknown(row, figure)),
     ]
@@ -176,17 +175,17 @@ def _reductions(records: Sequence[Record]) -> SideTable:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
         return [
             str(record.config.get("message", "")),
-            str(record.measurement.message_bytes or ""),
+            amount(record.measurement.message_bytes, "B") if record.measurement.message_bytes else "",
             str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
             str(record.config.get("num_devices", "")),
-            f"{1000 * sum(seconds) / len(seconds):.3f}" if seconds else "",
-            "" if bandwidth is None else f"{bandwidth:.2f}",
+            rounded(1000 * sum(seconds) / len(seconds)) if seconds else "",
+            "" if bandwidth is None else rounded(bandwidth),
             f"{record.status}{': ' + record.reason if record.reason else ''}",
         ]
 
-    columns = ("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status")
+    columns = ("message", "size", "reduction", "devices", "ms", "busbw GB/s", "status")
     rows = [cells(record) for record in records if record.kind is Kind.ALL_REDUCE]
-    return SideTable("reductions", "Reductions", Table(columns, rows, ("bytes", "devices", "ms", "busbw GB/s")))
+    return SideTable("reductions", "Reductions", Table(columns, rows, ("size", "devices", "ms", "busbw GB/s")))
 
 
 def _input_stages(records: Sequence[Record]) -> SideTable:
@@ -196,10 +195,10 @@ def _input_stages(records: Sequence[Record]) -> SideTable:
             str(record.config.get("data_set") or record.config.get("data_name", "")),
             str(record.kind),
             cost.name,
-            f"{cost.images_per_sec.value:.0f}",
-            f"{1e6 * cost.seconds_per_image:.0f}",
+            cost.images_per_sec.rounded(),
+            rounded(1e6 * cost.seconds_per_image),
             f"{100 * cost.share:.0f}",
-            "" if bare is None else f"{cost.images_per_sec.value / bare:.2f}",
+            "" if bare is None else rounded(cost.images_per_sec.value / bare),
         ]
         for record in records
         for bare in [record.measurement.bare_decode_images_per_sec]
