@@ -12,13 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 # What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
 ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+# Words of a command or a name, in a sentence; nothing in it is markup in HTML or Markdown.
+CODE = re.compile(r"`([\w.=, /-]+)`")
 _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 # In Markdown, a bare address is a link, and @ mentions a user.
 _WWW = re.compile(r"(www)\.", re.IGNORECASE)
 _FORMULA = tuple("=+-@＝＋－＠﹦﹢﹣﹫")
 _FEW = 3
-# Significant digits of a number: with its noise at most, without it exactly, and at least, however wide its interval.
+# Significant digits of a number: at most, if its noise is unknown, and at least, however wide its interval is.
 _MOST_DIGITS, _DIGITS, _LEAST_DIGITS = 5, 3, 2
+_NO_NOISE = 1e-9  # of a number: an interval as narrow is one of equal repeats, which shows nothing
 _MOST_DECIMALS, _MOST_PLACES = 6, 15
 
 
@@ -88,7 +91,12 @@ def one_line(text: str) -> str:
 
 def markdown(text: str) -> str:
     """Returns text on one line that Markdown shows as it is: no link, picture, cell, code or HTML begins in it."""
-    escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text)).replace("&", "&amp;").replace("<", "&lt;")
+    parts = CODE.split(one_line(text))  # every second part is code
+    return "".join(f"`{part}`" if place % 2 else _escaped(part) for place, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    escaped = _MARKDOWN.sub(r"\\\g<0>", text).replace("&", "&amp;").replace("<", "&lt;")
     return _WWW.sub(r"\1&#46;", escaped.replace("://", ":&#47;/").replace("@", "&#64;"))
 
 
@@ -116,16 +124,14 @@ def rounded(number: float, noise: float | None = None) -> str:
 
     Args:
         number: in any unit.
-        noise: half the width of its interval, in the same unit; None or not finite: unknown.
+        noise: half the width of its interval, in the same unit; None, 0 or not finite: unknown.
     """
     if not number or not math.isfinite(number):
         return f"{number:.0f}"
     place = math.floor(math.log10(abs(number)))
-    if noise is None or not math.isfinite(noise):
-        digits = _DIGITS
-    else:
-        within = _MOST_DIGITS if noise <= 0 else place - math.floor(math.log10(noise)) + 2
-        digits = min(max(within, _LEAST_DIGITS), _MOST_DIGITS)
+    digits = _DIGITS
+    if noise is not None and _NO_NOISE * abs(number) < noise < math.inf:
+        digits = min(max(place - math.floor(math.log10(noise)) + 2, _LEAST_DIGITS), _MOST_DIGITS)
     short = f"{number:.{digits - 1}e}"
     decimals = digits - 1 - int(short.partition("e")[2])
     if not -_MOST_PLACES < decimals <= _MOST_DECIMALS:

@@ -18,6 +18,8 @@ from results.summary import Row, summarize
 from results.text import counted, first_few, markdown
 
 TITLE = "CNN training benchmark"
+# Flags that do not belong to what was measured: where results go, and what a sweep passes to its runs.
+_OF_OUTPUT = ("--output_dir", "--output_format", "--session_id")
 _KINDS = {Kind.RUN: "run", Kind.ALL_REDUCE: "reduction", Kind.INPUT: "measurement of an input"}
 _STATUSES = {
     Status.OK: "valid",
@@ -96,7 +98,10 @@ class Report:
         times = sorted(record.identity.time_utc[:16].replace("T", " ") for record in self.records)
         facts = [
             ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),
-            ("Date", times[0] if times[0] == times[-1] else f"{times[0]} to {_end(*times[:: len(times) - 1])}"),
+            (
+                "Date",
+                f"{times[0]} to {times[-1].removeprefix(times[0][:11])} UTC".replace(f" to {times[0][11:]} ", " "),
+            ),
             ("Software", first_few(list(dict.fromkeys(map(_software, self.records))))),
             ("Command", command(self.records)),
         ]
@@ -117,10 +122,6 @@ class Report:
         for table in self.tables:
             lines += table.markdown()
         return "\n".join(lines) + "\n"
-
-
-def _end(first: str, last: str) -> str:
-    return f"{last.removeprefix(first[:11])} UTC"
 
 
 def _software(record: Record) -> str:
@@ -147,4 +148,6 @@ def _flags(record: Record) -> Iterator[list[str]]:
     for number, word in enumerate(words):
         if word.startswith("-") or not number:
             following = words[number + 1 : number + 2]
-            yield [word, *(value for value in following if "=" not in word and not value.startswith("-"))]
+            flag = [word, *(value for value in following if "=" not in word and not value.startswith("-"))]
+            if word.partition("=")[0] not in _OF_OUTPUT:
+                yield flag

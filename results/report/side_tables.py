@@ -25,22 +25,26 @@ _LONG = 30  # rows; a longer table is folded
 
 @dataclasses.dataclass(frozen=True)
 class SideTable:
-    """A table with its title; `name` is the target of links, `note` a sentence below the title."""
+    """A table with its title; `name` is the target of links, `note` a sentence below the title.
+
+    `is_detail`: it is for those who look for it.
+    """
 
     name: str
     title: str
     table: Table
     note: str = ""
+    is_detail: bool = False
 
     @property
-    def is_long(self) -> bool:
+    def is_folded(self) -> bool:
         """Whether the table is folded until a reader opens it."""
-        return len(self.table.rows) > _LONG
+        return self.is_detail or len(self.table.rows) > _LONG
 
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
         note, lines = [self.note, ""] if self.note else [], self.table.markdown()
-        if self.is_long:
+        if self.is_folded:
             lines = ["<details>", f"<summary>{len(self.table.rows)} lines</summary>", "", *lines, "", "</details>"]
         return [f"## {self.title}", "", *note, *lines, ""]
 
@@ -163,10 +167,10 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
     note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
     return [
-        SideTable("placement", "Placement of variables", of_all(placement_tables.group_table)),
-        SideTable("sums", "Sums of gradients over towers", of_all(placement_tables.aggregation_table)),
-        SideTable("transfers", "Transfers per step", of_all(placement_tables.transfer_table), note),
-        SideTable("variables", "Variables by name", of_all(placement_tables.variable_table)),
+        SideTable("placement", "Placement of variables", of_all(placement_tables.group_table), is_detail=True),
+        SideTable("sums", "Sums of gradients over towers", of_all(placement_tables.aggregation_table), is_detail=True),
+        SideTable("transfers", "Transfers per step", of_all(placement_tables.transfer_table), note, is_detail=True),
+        SideTable("variables", "Variables by name", of_all(placement_tables.variable_table), is_detail=True),
     ]
 
 
