@@ -12,8 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 # What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
 ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
-# Words of a command or a name, in a sentence; nothing in it is markup in HTML or Markdown.
-CODE = re.compile(r"`([\w.=, /-]+)`")
 _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 # In Markdown, a bare address is a link, and @ mentions a user.
 _WWW = re.compile(r"(www)\.", re.IGNORECASE)
@@ -91,12 +89,7 @@ def one_line(text: str) -> str:
 
 def markdown(text: str) -> str:
     """Returns text on one line that Markdown shows as it is: no link, picture, cell, code or HTML begins in it."""
-    parts = CODE.split(one_line(text))  # every second part is code
-    return "".join(f"`{part}`" if place % 2 else _escaped(part) for place, part in enumerate(parts))
-
-
-def _escaped(text: str) -> str:
-    escaped = _MARKDOWN.sub(r"\\\g<0>", text).replace("&", "&amp;").replace("<", "&lt;")
+    escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text)).replace("&", "&amp;").replace("<", "&lt;")
     return _WWW.sub(r"\1&#46;", escaped.replace("://", ":&#47;/").replace("@", "&#64;"))
 
 
@@ -147,3 +140,8 @@ def amount(value: float, unit: str) -> str:
     steps = min(math.floor(math.log10(three) / 3), 5)
     scaled = three / 1000**steps
     return f"{scaled:.{max(0, 2 - math.floor(math.log10(scaled)))}f} {['', 'k', 'M', 'G', 'T', 'P'][steps]}{unit}"
+
+
+def in_bytes(size: float) -> str:
+    """Returns a size in bytes with three digits and an SI prefix: 17.1 MB."""
+    return f"{size:.0f} B" if size < 1000 else amount(size, "B")

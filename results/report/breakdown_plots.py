@@ -13,7 +13,7 @@ from results.intervals import is_faster
 from results.record import Record
 from results.report import figures, published
 from results.summary import DATA, MANAGER, Row, Siblings
-from results.text import amount, rounded
+from results.text import in_bytes, rounded
 
 _LONGEST_LABEL = 120
 _SENT = ("read", "gradient", "weight", "activation")
@@ -175,7 +175,7 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
                 sizes = sorted(by_size)
                 axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))
             axis.set(title=panel, xlabel="size of a message", ylabel="busbw, GB/s")
-            figures.log_scale(axis, "x", in_words=lambda size: amount(size, "B"))
+            figures.log_scale(axis, "x", in_words=in_bytes)
             figures.log_scale(axis, "y")
             axis.legend()
         return figure

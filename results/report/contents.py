@@ -96,12 +96,10 @@ class Report:
         """The machines, the time, the software and the command of the runs, each by its name."""
         firsts = {record.identity.hardware_key: record for record in self.records}
         times = sorted(record.identity.time_utc[:16].replace("T", " ") for record in self.records)
+        ended = times[-1] if times[-1] == times[0] else times[-1].removeprefix(times[0][:11])
         facts = [
             ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),
-            (
-                "Date",
-                f"{times[0]} to {times[-1].removeprefix(times[0][:11])} UTC".replace(f" to {times[0][11:]} ", " "),
-            ),
+            ("Date", " to ".join(dict.fromkeys((times[0], ended))) + " UTC"),
             ("Software", first_few(list(dict.fromkeys(map(_software, self.records))))),
             ("Command", command(self.records)),
         ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
-from results.text import Table, rounded
+from results.text import Table, counted, rounded
 
 # More fields in which rows differ share a column, so that the rates are on the screen.
 _MOST_DISTINCT = 4
@@ -148,11 +148,17 @@ def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
     """Returns what distinguishes rows: the name of the setting (empty if several are needed), and a label of each."""
     columns, words = settings(rows)[0], [""] * len(rows)
     for number, column in enumerate(columns, start=1):
-        cells = [f"{column.name} {cell}" if column.is_number else cell for cell in map(column.cell, rows)]
+        cells = [_as_label(column, cell) for cell in map(column.cell, rows)]
         words = [", ".join(filter(None, both)) for both in zip(words, cells, strict=True)]
         if len(set(words)) == len(rows):
             return ("" if number > 1 else column.name), words
     return "", list(map(title, rows))
+
+
+def _as_label(column: Column, cell: str) -> str:
+    if column.name == "devices":
+        return counted(int(cell), "device")
+    return f"{column.name} {cell}" if column.is_number and cell else cell
 
 
 def table(rows: Sequence[Row], *, brief: bool = False) -> Table:

@@ -15,7 +15,7 @@ from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import Table, amount, first_few, rounded
+from results.text import Table, first_few, in_bytes, rounded
 
 _MOST_ROWS = 500
 _SENTENCE = "what was measured"
@@ -71,7 +71,8 @@ def side_tables(
 def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the tables of what rows show together, if they show something."""
     standings = ranking.standings(rows)
-    crossings, saturation = ranking.crossings(standings), ranking.saturation(standings)
+    crossings = [found for group in ranking.ranking_groups(rows) for found in ranking.crossings(group.rows)]
+    saturation = ranking.saturation(standings)
     tables = [
         *_winners(rows),
         SideTable("crossings", "Where one variable manager overtakes another", Table(_SENTENCES, crossings)),
@@ -179,7 +180,7 @@ def _reductions(records: Sequence[Record]) -> SideTable:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
         return [
             str(record.config.get("message", "")),
-            amount(record.measurement.message_bytes, "B") if record.measurement.message_bytes else "",
+            in_bytes(record.measurement.message_bytes) if record.measurement.message_bytes else "",
             str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
             str(record.config.get("num_devices", "")),
             rounded(1000 * sum(seconds) / len(seconds)) if seconds else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from results.report.figures import COLOURS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.store import as_csv, replace
 from results.summary import Row
-from results.text import CODE, Table
+from results.text import Table
 from results.version import SUITE_VERSION
 
 _BARS = "Bars: 95 % intervals."
@@ -62,6 +63,7 @@ PLOTS = (
 )
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
 _STATIC_ROWS = 150
+_CODE = re.compile(r"`([^`]+)`")
 _MOST_NOTES = 30
 _MOST_ENVIRONMENTS = 6
 
@@ -131,7 +133,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
 
 def _with_code(text: str) -> markupsafe.Markup:
     """Returns text as HTML, in which what is between backticks is code."""
-    return markupsafe.Markup(CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))
+    return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))
 
 
 @functools.cache
