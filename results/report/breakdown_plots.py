@@ -117,8 +117,7 @@ def _stacked_bars(bars: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[Figu
     figure, axis = figures.panel_of_bars(labels)
     frame = pd.DataFrame([parts for _, parts in bars], index=labels)
     colours = dict(zip(frame, figures.COLOURS, strict=False))
-    frame.loc[:, (frame > 1e-6).any()].plot.barh(stacked=True, width=0.8, color=colours, ax=axis)
-    axis.get_legend().remove()
+    frame.loc[:, (frame > 1e-6).any()].plot.barh(stacked=True, width=0.8, color=colours, ax=axis, legend=False)
     figure.legend(loc="outside upper center", ncols=3)
     return figure, axis
 
@@ -141,7 +140,7 @@ def against(table: published.FigureTable) -> figures.Plot:
             figures.draw_line(axis, 0, best.items(), label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")
-            axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+            axis.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return figure
 
     reading = (

@@ -82,9 +82,10 @@ class Report:
         """How many records there are, and how they ended, in words."""
         kinds = collections.Counter(record.kind for record in self.records)
         ends = collections.Counter(_STATUSES[record.status] for record in self.records)
-        what = " and ".join(counted(number, _KINDS[kind]) for kind, number in kinds.items())
-        if len(self.rows) not in (0, 1, len(self.records)):
-            what += f" of {counted(len(self.rows), 'setting')}"
+        counts = [counted(number, _KINDS[kind]) for kind, number in kinds.items()]
+        if 1 < len(self.rows) < kinds[Kind.RUN]:
+            counts[list(kinds).index(Kind.RUN)] += f" of {len(self.rows)} settings"
+        what = " and ".join([", ".join(counts[:-1]), counts[-1]] if len(counts) > 1 else counts)
         warned = sum(bool(record.warnings) for record in self.records)
         said = f", {warned} with warnings" if warned else ""
         if len(ends) == 1:

@@ -36,7 +36,7 @@ STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "legend.framealpha": 0.0,
-    "legend.fontsize": 9,
+    "legend.fontsize": 10,
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.spines.top": False,
