@@ -9,7 +9,7 @@ import importlib.resources
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class Row:
             the rows show together, or an assumption (see `results.intervals`).
         speed_up: over the one-device row `base`, from `among_processes` of both; None if there is none.
         base: the run id of the first record of the one-device row.
-        also: hardware, software and fields of the configuration in which the row differs from others; may be empty.
+        distinct: the machine, the software and the fields of the configuration in which the row differs from others,
+            by their names, in words; may be empty.
         keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
     """
 
@@ -53,8 +54,13 @@ class Row:
     among_processes: Interval = Interval(math.nan)
     speed_up: Interval | None = None
     base: str | None = None
-    also: str = ""
+    distinct: Mapping[str, str] = dataclasses.field(default_factory=dict)
     keys: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def also(self) -> str:
+        """Returns in what the row differs from others beyond what every label names; may be empty."""
+        return ", ".join(f"{name} {value}" for name, value in self.distinct.items())
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -210,7 +216,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             key = (identity.config_key, identity.hardware_key, identity.software_key)
             groups.setdefault(key, []).append(record)
     rows = _among_processes([_row(group) for group in groups.values()])
-    rows = [dataclasses.replace(row, also=also) for row, also in zip(rows, _distinctions(rows), strict=True)]
+    rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]
 
@@ -250,9 +256,25 @@ def _among_processes(rows: Sequence[Row]) -> list[Row]:
     return [row if row.images_per_sec is None else among_processes(row.images_per_sec, row) for row in rows]
 
 
-def _distinctions(rows: Sequence[Row]) -> list[str]:
+def machine_of(record: Record) -> str:
+    """Returns the title of a machine, or its GPUs, or its CPU, in a few words; empty if nothing is known."""
+    environment = record.environment
+    gpus = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, environment.get("gpus") or ())).items())
+    return str(environment.get("machine") or gpus or environment.get("cpu_model") or "")
+
+
+def _names(records: Iterable[Record], key_name: str, name_of: Callable[[Record], str]) -> dict[str, str]:
+    """Returns what to call each machine or software, by its key, whose first digits follow a name that several have."""
+    names = {getattr(record.identity, key_name): name_of(record) for record in records}
+    shared = Counter(names.values())
+    return {key: name if shared[name] == 1 and name else f"{name} {key[:4]}".strip() for key, name in names.items()}
+
+
+def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Returns for each row its values of the fields that vary among the rows of its model and that no label names."""
-    machines = {(row.records[0].identity.hardware_key, row.records[0].identity.software_key) for row in rows}
+    firsts = [row.records[0] for row in rows]
+    machines = _names(firsts, "hardware_key", machine_of)
+    software = _names(firsts, "software_key", lambda record: str(record.environment.get("tensorflow_version") or ""))
     by_model: dict[Any, list[Row]] = {}
     for row in rows:
         by_model.setdefault(row.config.get("model"), []).append(row)
@@ -260,12 +282,17 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
     distinctions = []
     for row in rows:
         first, names = row.records[0], varying[row.config.get("model")]
-        words = [f"{name} {value}" for name, value in _flat(row.config).items() if name in names]
+        words = {name: _in_words(value) for name, value in _flat(row.config).items() if name in names}
         if len(machines) > 1:
-            version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
-            words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
-        distinctions.append(", ".join(words))
+            words["machine"] = machines[first.identity.hardware_key]
+        if len(software) > 1:
+            words["TensorFlow"] = software[first.identity.software_key]
+        distinctions.append(words)
     return distinctions
+
+
+def _in_words(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def _varying_fields(rows: Sequence[Row]) -> set[str]:

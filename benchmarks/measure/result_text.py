@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.devices.roofline import amount
 from results import step_statistics
 from results.measurement import Measurement, named_gpus
 from results.record import Record
-from results.text import counted
+from results.text import amount, counted
 from variable_mgr.transfers import NETWORK
 
 

@@ -24,6 +24,7 @@ from results.gate.comparison import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
 from results.report.anomalies import warnings_of
+from results.report.verdict import verdict
 from results.summary import summarize
 from results.text import counted
 
@@ -47,7 +48,7 @@ def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
 def _show(finished: Sequence[Record]) -> None:
     rows = summarize(finished)
     tables = side_tables.comparisons(rows)
-    for line in [*headline.lines(rows), *(line for table in tables for line in table.text())]:
+    for line in [*headline.lines(rows), *(line for table in tables for line in table.text()), "", verdict(rows)]:
         say(line)
 
 

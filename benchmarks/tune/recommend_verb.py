@@ -143,7 +143,7 @@ def _table_lines(table: StageTable) -> Iterator[str]:
     cells = []
     for number, row in enumerate(table.rows, start=1):
         rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
-        rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
+        rate = "" if row.images_per_sec is None else row.measured.rounded()
         interval = row.measured.range() if rate else ""
         steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
         cells.append([rank, rate, interval, steps, " ".join(row.arguments) or "as given", row.reason])
@@ -162,7 +162,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
         return
     interval = f" ({span})" if (span := best.measured.range()) else ""
     where = " on one device" if answer.untested_on else ""
-    yield f"Best: {best.images_per_sec:.2f} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
+    yield f"Best: {best.measured.rounded()} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
     yield from ("", command_line(answer.arguments), "")
     if answer.untested_on:
         yield f"It was not tested on all {answer.untested_on} devices: there was no time."

@@ -167,7 +167,7 @@ def _names(rows: Sequence[Row]) -> Iterator[str]:
     What several rows would share is followed by the keys of configuration and software.
     """
     identities = [row.records[0].identity for row in rows]
-    alone = [dataclasses.replace(row, also="") for row in rows]  # what depends on the other rows is left out
+    alone = [dataclasses.replace(row, distinct={}) for row in rows]  # what depends on the other rows is left out
     names = [f"{title(row)}, machine {of.hardware_key[:6]}" for row, of in zip(alone, identities, strict=True)]
     count = Counter(names)
     for name, identity in zip(names, identities, strict=True):

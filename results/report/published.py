@@ -204,7 +204,7 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
 def _compared(row: Row, figure: Figure) -> str:
     over, not_stated = ratio(row, figure), unknown(row, figure)
     marks = [in_words(row, figure), *([f"not stated: {', '.join(not_stated)}"] if not_stated else [])]
-    return f"{over.value:.2f} x the figure of {figure.where} ({over.range()}), {'; '.join(marks)}"
+    return f"{over.rounded()} x the figure of {figure.where} ({over.range()}), {'; '.join(marks)}"
 
 
 def lines_of(table: FigureTable, model: str) -> dict[str, list[Figure]]:

@@ -167,15 +167,15 @@ def table(curve: Curve) -> Table:
 
     def line(number: int, mark: str, rate: Interval, speed_up: Interval | None) -> list[str]:
         efficiency = speed_up and speed_up.scaled(1 / number)
-        added = "" if before is None else f"{(rate.value - before[1]) / (number - before[0]):.2f}"
+        added = "" if before is None else rate.rounded((rate.value - before[1]) / (number - before[0]))
         return [
             f"{number}{mark}",
-            f"{rate.value:.2f}",
+            rate.rounded(),
             rate.range(),
-            f"{rate.value / number:.2f}",
-            "" if speed_up is None else f"{speed_up.value:.2f}",
-            "" if efficiency is None else f"{100 * efficiency.value:.0f}",
-            "" if efficiency is None or number == 1 else efficiency.scaled(100).range("{:.0f}".format),
+            rate.scaled(1 / number).rounded(),
+            "" if speed_up is None else speed_up.rounded(),
+            "" if efficiency is None else efficiency.scaled(100).rounded(),
+            "" if efficiency is None or number == 1 else efficiency.scaled(100).range(),
             added,
         ]
 
@@ -215,10 +215,6 @@ def _percent(share: float) -> str:
     if share > _MUCH:
         return f"over {100 * _MUCH:.0f}"
     return f"{100 * share:.0f}" if share >= 0.1 else f"{round(100 * share, 3):.2g}"
-
-
-def _images(rate: float) -> str:
-    return f"{rate:.0f}" if rate >= 100 else f"{rate:.2f}"
 
 
 def how_many(number: Interval, fit: Fit) -> str:
@@ -265,8 +261,8 @@ def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
     rate, gain = fit.rate(number), fit.rate(number).value / fit.rate(fit.most).value - 1
     shares = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
     yield (
-        f"{' and '.join(shares)}: with {number} {curve.noun}s, {_images(rate.value)} images/s "
-        f"({rate.range(_images)}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} "
+        f"{' and '.join(shares)}: with {number} {curve.noun}s, {rate.rounded()} images/s "
+        f"({rate.range()}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} "
         f"over {fit.most}."
     )
     yield f"The efficiency falls below 50 % {_where(fit.half_efficient, curve, fit)}."

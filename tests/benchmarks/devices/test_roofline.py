@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
-from benchmarks.devices.roofline import Peak, Roofline, amount, devices_with_a_peak
+from benchmarks.devices.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure import result_text
 from benchmarks.microbench import device_peak
@@ -18,7 +18,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.columns import row
 from results.measurement import Derived
-from results.report.headline import COLUMNS
+from results.report.headline import MEASURED
 from results.summary import summarize
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -53,15 +53,6 @@ def test_more_than_the_bound_is_explained() -> None:
     assert "tensors stayed in caches" in cached.sentences()[-1]
     impossible = Roofline(flops_per_image=25e9, bytes_per_image=1e6, peak=PEAK, images_per_sec=5.0)
     assert "('run_bench.py doctor' measures it again" in impossible.sentences()[-1]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(23.14e9, "23.1 GFLOP"), (95e9, "95.0 GFLOP"), (1e12, "1.00 TFLOP"), (999.96e9, "1.00 TFLOP"), (5, "5.00 FLOP"),
-     (0.5, "0.5 FLOP"), (0, "0 FLOP"), (9.996e3, "10.0 kFLOP"), (3.2e19, "32000 PFLOP")],
-)  # fmt: skip
-def test_amounts_have_three_digits(value: float, text: str) -> None:
-    assert amount(value, "FLOP") == text
 
 
 def test_logical_devices_of_a_host_share_its_peak() -> None:
@@ -151,7 +142,7 @@ def test_a_record_shows_both_utilisations() -> None:
     too_much = replace(known, mfu_of_measured_peak=1.25)
     (line,) = result_text.mfu_lines(replace(record, derived=too_much))
     assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures the peak again" in line
-    text = {column.name: column.cell(summarize([record])[0]) for column in COLUMNS}
+    text = {column.name: column.cell(summarize([record])[0]) for column in MEASURED}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
 
