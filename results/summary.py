@@ -154,16 +154,17 @@ def data_sheet_peak(gpu: str, precision: str) -> float | None:
         precision: `fp32` is the rate of the CUDA cores, because a run in fp32 switches TF32 off. The peak of fp16 is
             that with sums in fp32, which TensorFlow uses.
     """
-    peak = _data_sheet(gpu).get(f"{precision}_tflops")
+    peak = data_sheet(gpu).get(f"{precision}_tflops")
     return float(peak) if peak else None
 
 
 def is_in_data_sheets(gpu: str) -> bool:
     """Returns whether a text is the driver's name of a GPU in the suite's table of peaks."""
-    return bool(_data_sheet(gpu))
+    return bool(data_sheet(gpu))
 
 
-def _data_sheet(gpu: str) -> Mapping[str, str]:
+def data_sheet(gpu: str) -> Mapping[str, str]:
+    """Returns the line of a GPU in the table of peaks, by the driver's name; empty if it has none."""
     name = re.sub(r" \d+ GiB$", "", gpu).removeprefix("NVIDIA ").removeprefix("Tesla ")
     return next((row for row in published_table("peaks") if row["gpu"] == name), {})
 

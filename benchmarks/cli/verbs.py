@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.checkpoints import export_verb
 from benchmarks.cli import completion_verb, publish_verb, report_verb
-from benchmarks.cluster import cluster_verb, server_verb
+from benchmarks.cluster import server_verb
 from benchmarks.compare import ab_verb, baseline_verb, compare_verb
 from benchmarks.config.verb import Verb
 from benchmarks.data import data_verb, input_verb
@@ -32,12 +32,9 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         devices_verb.VERB,
         doctor_verb.VERB,
         verify_verb.VERB,
-        explain_verb.EXPLAIN,
-        explain_verb.MODELS,
-        explain_verb.PLACEMENT,
+        explain_verb.VERB,
         allreduce_verb.VERB,
         input_verb.VERB,
-        cluster_verb.VERB,
         server_verb.VERB,
     ),
     "Data": (data_verb.VERB,),

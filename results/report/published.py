@@ -24,7 +24,7 @@ SOURCES = {
     "modern": "ResNet-50 since 2020: NVIDIA DeepLearningExamples, Lambda, MLPerf; each figure names its own source",
 }
 # The published names of our models. Version 1.5 of a ResNet takes 2 to 6 % more operations, and is compared.
-_MODELS = {
+PUBLISHED_NAMES = {
     "inception3": "Inception v3",
     "resnet50": "ResNet-50",
     "resnet50_v1.5": "ResNet-50",
@@ -110,7 +110,7 @@ def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
 
 def _is_alike(name: str, mine: str, theirs: str) -> bool:
     if name == "model":
-        return _MODELS.get(mine) == theirs
+        return PUBLISHED_NAMES.get(mine) == theirs
     return name == "data" and theirs == "real" and not mine.startswith("synthetic")
 
 
@@ -136,9 +136,11 @@ def why_none(rows: Sequence[Row], table: FigureTable) -> str | None:
         return None
     batches: dict[str, set[int]] = {}
     for figure in table.figures:
-        for name in [ours for ours, published in _MODELS.items() if published == figure.model] or [figure.model]:
+        for name in [ours for ours, published in PUBLISHED_NAMES.items() if published == figure.model] or [
+            figure.model
+        ]:
             batches.setdefault(name, set()).update([figure.batch_per_device] if figure.batch_per_device else [])
-    order = sorted(batches, key=lambda name: ([*_MODELS, name].index(name), name))
+    order = sorted(batches, key=lambda name: ([*PUBLISHED_NAMES, name].index(name), name))
     known = [f"{name} ({', '.join(map(str, sorted(batches[name])))})" for name in order if batches[name]]
     more = f" and {len(known) - _MOST_MODELS} more" if len(known) > _MOST_MODELS else ""
     devices = ", ".join(map(str, sorted({figure.devices for figure in table.figures})))
@@ -211,6 +213,6 @@ def lines_of(table: FigureTable, model: str) -> dict[str, list[Figure]]:
     """Returns, for each machine and setting, the figures of one of our models in training by number of devices."""
     lines: dict[str, list[Figure]] = {}
     for figure in table.figures:
-        if figure.model in (model, _MODELS.get(model)) and not figure.forward_only:
+        if figure.model in (model, PUBLISHED_NAMES.get(model)) and not figure.forward_only:
             lines.setdefault(f"{figure.where}, {figure.setting}", []).append(figure)
     return {name: sorted(line, key=lambda figure: figure.devices) for name, line in lines.items()}
