@@ -115,6 +115,12 @@ class Row:
         return self.tflops / (physical * peak)
 
     @property
+    def gpu(self) -> str:
+        """Returns the name of the GPUs in the table of peaks; empty if it has none, or they are of several kinds."""
+        names = {data_sheet(str(gpu)).get("gpu", "") for gpu in self.records[0].environment.get("gpus") or [""]}
+        return names.pop() if len(names) == 1 and self.config.get("device") == "gpu" else ""
+
+    @property
     def valid(self) -> list[Record]:
         """Returns the records with status `ok`."""
         return [record for record in self.records if record.status is Status.OK]

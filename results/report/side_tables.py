@@ -108,12 +108,12 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     figures = Table(
         (
             *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
-            *("yours / published", "from", "to", "difference", "not stated"),
+            *("yours / published", "from", "to", "difference", "not compared"),
         ),
         [_published_row(row, figure) for row in rows for table in tables for figure in published.beside(row, table)],
         ("your images/s", "images/s", "yours / published", "from", "to"),
     )
-    beside = "Each row of yours beside the next slower and the next faster figure."
+    beside = "Each row of yours beside the next slower and the next faster machine, or beside the nearest figures."
     sources = "; ".join(table.source for table in tables)
     return [
         SideTable("standing", "Where yours stand", standings, beside),
@@ -135,7 +135,7 @@ def _published_row(row: Row, figure: Figure) -> list[str]:
         f"{ratio.low:.3f}",
         f"{ratio.high:.3f}",
         published.in_words(row, figure),
-        ", ".join(published.unknown(row, figure)),
+        ", ".join(published.not_compared(row, figure)),
     ]
 
 
