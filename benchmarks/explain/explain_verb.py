@@ -39,6 +39,11 @@ _OF_SEVERAL_MODELS = frozenset(
         *(flag.name for flag in RATE_FLAGS),
     }
 )
+# A few steps are taken, and no record is kept.
+_NOT_OF_PLACEMENT = (
+    *("check_precision", "print_training_accuracy", "display_every", "session_id"),
+    *(flag.name for flag in (*RUN_FLAGS["How long"], *RATE_FLAGS)),
+)
 # The GPUs of a usual machine, where a table of models assumes a GPU that is not here.
 _USUAL_GPUS = 8
 
@@ -131,7 +136,13 @@ def _several_models(values: Mapping[str, Any]) -> ExitStatus:
 
 
 def _placement(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
-    """Shows where variables are: of a cluster that this command starts, or of this process."""
+    """Shows where variables are: of a cluster that this command starts, or of this process.
+
+    Raises:
+        UsageError: a flag has no effect on a placement, or the flags cannot go together.
+    """
+    if others := [name for name in _NOT_OF_PLACEMENT if values[name] is not None]:
+        raise UsageError(f"--{others[0]} has no effect with --placement, which takes a few steps: leave it out.")
     config = resolve(values, hardware.count_gpus)
     if values["print_config"]:
         say(json.dumps(config.to_dict(), indent=2))
