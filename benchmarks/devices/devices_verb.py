@@ -240,7 +240,7 @@ def _matrix(topology: Inventory) -> Iterator[str]:
 
 VERB = Verb(
     "devices",
-    "what is here: CPU, GPUs and their connections, the tasks of a cluster",
+    "what is here: CPU, GPUs, their links, the tasks of a cluster",
     {
         "The inventory": (
             Flag(

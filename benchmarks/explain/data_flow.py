@@ -101,7 +101,8 @@ def _balance(balance: Balance, model: ModelFacts, *, towers: int, divides: bool)
         milliseconds = span(1e3 * balance.least_compute_seconds, 1e3 * balance.compute_seconds)
         facts["Computed per step"] += f": {milliseconds} ms at {span(rate.value, rate.highest)} images/s per device"
         facts["Computed per step"] += f" ({rate.source})"
-        facts |= dict(zip(("  lowest", "  highest"), rate.ends, strict=False))
+        names = ("  lowest", "  highest") if len(rate.ends) > 1 else ("  from",)
+        facts |= dict(zip(names, rate.ends, strict=False))
     if balance.exchange_seconds is not None and link:
         facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
     if balance.ratio is not None and balance.least_ratio is not None:

@@ -51,7 +51,7 @@ _USUAL_GPUS = 8
 def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     """Shows what flags ask for: names of models, a placement, a table of several models, or one data flow."""
     if given.values["list_models"]:
-        return _list_models()
+        return _list_models(command)
     values = _with_manager(given.words, given.values)
     if values["placement"]:
         return _placement(values, command)
@@ -81,7 +81,9 @@ def _count_gpus(values: Mapping[str, Any]) -> Callable[[], int]:
     return (lambda: ANY_NUMBER_OF_GPUS) if names_gpus else hardware.count_gpus
 
 
-def _list_models() -> ExitStatus:
+def _list_models(command: Sequence[str]) -> ExitStatus:
+    if len(command) > 2:
+        raise UsageError("explain --list_models prints the names of all models: leave out what is beside it.")
     rows = [
         [spec.name, f"{spec.image_size}", f"{spec.parameters:,}", f"{spec.gflop_per_image:.3g}", spec.title]
         for spec in specs.MODELS
@@ -203,7 +205,7 @@ def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:
 
 VERB = Verb(
     "explain",
-    "where variables live, what is sent, what limits a step, and the rate to expect",
+    "where variables live, what is sent, what limits, the rate to expect",
     {
         "What is explained": (
             Flag("placement", bool, "take a few steps, and show the placement that they had"),

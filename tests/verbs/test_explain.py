@@ -61,6 +61,7 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
         (["explain", "--gpu=V100", "--precision=bf16"], "has no rate for --precision=bf16: use fp32, fp16."),
         (["explain", "--gpu=RTX 6000"], "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
         (["explain", "--gpu=H1000"], "no such GPU is known."),
+        (["explain", "--list_models", "replicated"], "leave out what is beside it"),
     ],
 )
 def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
@@ -138,7 +139,7 @@ def test_one_configuration_is_bound_by_computing_or_exchanging(run_bench: RunBen
     unknown = run_bench("explain", "replicated", *flags)
     assert "320 kFLOP per image, 10 per gradient byte\n" in unknown.stdout
     assert "Bound by:          unknown. No rate of computing is known of mlp: 'run_bench.py --device" in unknown.stdout
-    assert "To expect:         1,429 to 1,571 images/s per device, 2,859 to 3,143 of 2 devices" in done.stdout
+    assert "To expect:         1,429 to 1,572 images/s per device, 2,859 to 3,143 of 2 devices" in done.stdout
 
 
 def test_the_busiest_process_of_a_cluster_counts(run_bench: RunBench) -> None:

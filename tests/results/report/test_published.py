@@ -243,7 +243,7 @@ def test_an_owner_of_h100s_gets_the_nearest_figures_of_them(gpus: int, batch: in
 def test_with_real_data_the_figure_of_mlperf_is_compared() -> None:
     rows = summarize([_h100(8, 400, data_name="imagenet")])
     ((_, sentence),) = published.standings(rows, [published.table("modern")])
-    assert sentence.startswith("rank 2 to 3 of 4 (3 comparable machines and yours): 1.20 x the figure of A100 SXM 80GB (NVI")
+    assert sentence.startswith("rank 2 to 3 of 4 (3 comparable machines and yours): 1.20 x the figure of A100 SXM 80")
     assert "not compared: batch per device (not stated); 0.36 x the figure of H100 SXM 80GB (DGX H100)" in sentence
     ((_, synthetic),) = published.standings(summarize([_h100(8, 400)]), [published.table("modern")])
     assert "MXNet, which differs in data (yours synthetic, theirs real)" in synthetic
