@@ -139,7 +139,7 @@ def test_one_configuration_is_bound_by_computing_or_exchanging(run_bench: RunBen
     unknown = run_bench("explain", "replicated", *flags)
     assert "320 kFLOP per image, 10 per gradient byte\n" in unknown.stdout
     assert "Bound by:          unknown. No rate of computing is known of mlp: 'run_bench.py --device" in unknown.stdout
-    assert "To expect:         1,429 to 1,572 images/s per device, 2,859 to 3,143 of 2 devices" in done.stdout
+    assert "To expect:         1,429 to 1,572 images/s per device, 2,857 to 3,144 of 2 devices" in done.stdout
 
 
 def test_the_busiest_process_of_a_cluster_counts(run_bench: RunBench) -> None:
