@@ -102,10 +102,9 @@ def of_others(table: FigureTable, records: Sequence[Record]) -> FigureTable:
     if not machines:
         return table
     others = tuple(figure for figure in table.figures if figure.machine not in machines)
-    left_out = f"{len(table.figures) - len(others)} of its {counted(len(table.figures), 'figure')}"
     problem = (
-        f"{table.name}: this is your own result ({first_few(sorted(machines))}), so {left_out} are not compared. Name "
-        "results of another machine."
+        f"{table.name}: this is your own result: its figures of {first_few(sorted(machines))} "
+        f"({len(table.figures) - len(others)} of {len(table.figures)}) are not compared. Name results of other machines."
     )
     return dataclasses.replace(table, figures=others, problems=(*table.problems, problem))
 
@@ -124,14 +123,15 @@ def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
         "XLA": (xla, figure.xla),
     }
     different: list[str] = []
+    unknown: list[str] = []
     unlike: list[str] = []
     for name, (mine, theirs) in compared.items():
         if theirs is None or mine is None:
-            unlike.append(f"{name} (not stated)")
+            unknown.append(name)
         elif not (mine == theirs or _is_alike(name, str(mine), str(theirs))):
             words = f"{name} (yours {mine}, theirs {theirs})".replace("True", "on").replace("False", "off")
             (unlike if name == "XLA" else different).append(words)
-    return different, unlike
+    return different, [*([f"{', '.join(unknown)} (not stated)"] if unknown else []), *unlike]
 
 
 def _is_alike(name: str, mine: str, theirs: str) -> bool:
