@@ -103,8 +103,8 @@ def of_others(table: FigureTable, records: Sequence[Record]) -> FigureTable:
         return table
     others = tuple(figure for figure in table.figures if figure.machine not in machines)
     problem = (
-        f"{table.name}: this is your own result: its figures of {first_few(sorted(machines))} "
-        f"({len(table.figures) - len(others)} of {len(table.figures)}) are not compared. Name results of other machines."
+        f"{table.name}: this is your own result: its figures of {first_few(sorted(machines))} ("
+        f"{len(table.figures) - len(others)} of {len(table.figures)}) are not compared. Name results of other machines."
     )
     return dataclasses.replace(table, figures=others, problems=(*table.problems, problem))
 

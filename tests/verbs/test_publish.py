@@ -39,7 +39,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     assert done.status == 0 and "2 runs: whole and comparable." in done.stdout
     for own in ("public", "public/table.csv"):
         done = run_bench("report", "out", f"--against={own}")
-        assert f"{own}: this is your own result (my A&B box), so 1 of its 1 figure are not compared." in done.stderr
+        assert f"{own}: this is your own result: its figures of my A&B box (1 of 1) are not compared." in done.stderr
         assert done.status == 0 and "rank" not in done.stdout
 
 

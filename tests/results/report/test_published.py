@@ -255,7 +255,8 @@ def test_figures_of_the_own_machine_are_left_out() -> None:
     table = _table(*public_table.of_rows(summarize([mine, other])), _figure(machine="of others"))
     found = published.of_others(table, [mine])
     assert [figure.machine for figure in found.figures] == ["of others"]
-    assert found.problems[0].startswith("t: this is your own result (hardware ") and "2 of its 3" in found.problems[0]
+    assert found.problems[0].startswith("t: this is your own result: its figures of hardware ")
+    assert "(2 of 3) are not compared" in found.problems[0]
     assert published.of_others(table, [fake_run()]) == table
 
 
