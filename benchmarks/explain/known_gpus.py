@@ -171,8 +171,10 @@ def expected_rate(
 
     slowest, fastest = min(chosen, key=images_per_sec), max(chosen, key=images_per_sec)
     ends = dict.fromkeys(f"{rate.images_per_sec:,.0f} images/s of {rate.title}" for rate in (slowest, fastest))
-    shares = dict.fromkeys(f"{100 * rate.mfu:.2g}" for rate in (slowest, fastest))
+    shares = dict.fromkeys(f"{100 * rate.mfu:.{int(rate.mfu < 0.1)}f}" for rate in (slowest, fastest))
     source = f"{why}, MFU {' to '.join(shares)} %"
+    if fastest.mfu > 1:
+        source += ", since convolutions may need fewer multiplications than are counted (Winograd)"
     return Expectation(images_per_sec(slowest), images_per_sec(fastest), source, tuple(ends))
 
 

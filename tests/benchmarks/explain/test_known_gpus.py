@@ -65,6 +65,7 @@ def test_the_same_model_and_gpu_are_preferred_to_the_usual_model_and_a_near_gpu(
     assert source("H100 PCIe", "resnet50").startswith("published, MFU 6.1 %")
     assert "nearest published" in source("H200 NVL", "vgg16") and "ResNet-50" in source("H200 NVL", "vgg16")
     assert "V100" in source("P100-SXM2-16GB", "resnet152", "fp32")
+    assert "MFU 147 %, since convolutions may need fewer" in source("V100-SXM3-32GB", "vgg16", "fp32")
     assert "published for any GPU" in str(
         expected_rate(None, "resnet50", "bf16", peak_flops_per_sec=1e14, flops_per_image=1e10)
     )
