@@ -31,6 +31,7 @@ from benchmarks.config.flag import presets
 from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
+from benchmarks.explain.known_gpus import PublishedRate, published_rates
 from benchmarks.option import Flag
 from models import specs
 from results import columns, loading, summary
@@ -437,6 +438,25 @@ def _first_lines(name: str) -> tuple[str, str]:
     return f"[{title.removeprefix('# ')}]({name})", re.split(r"(?<=[.?])(?= |$)", text)[0].rstrip(".:")
 
 
+def _published() -> str:
+    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight."""
+    pairs: dict[tuple[str, ...], dict[int, PublishedRate]] = {}
+    for rate in published_rates():
+        xla, batch = ", XLA" * rate.xla, str(rate.batch_per_device or "")
+        key = (rate.machine, rate.software + xla, rate.precision, batch, rate.data, rate.source)
+        if rate.model == "ResNet-50" and rate.devices in (1, 8):
+            pairs.setdefault(key, {})[rate.devices] = rate
+    rows = []
+    for key, by_devices in pairs.items():
+        one, eight = by_devices.get(1), by_devices.get(8)
+        efficiency = f"{eight.images_per_sec / (8 * one.images_per_sec):.0%}" if one and eight else ""
+        rates = [f"{rate.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
+        mfu = f"{by_devices[min(by_devices)].mfu:.1%}"
+        rows.append([*key[:5], *rates, mfu, efficiency, key[5]])
+    header = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
+    return _table(header, rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "pages": _pages,
     "verbs": _verbs,
@@ -467,6 +487,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "acceptance": promises.acceptance_page,
     "peers": peers.page,
     "results": _results,
+    "published": _published,
 }
 
 

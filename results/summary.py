@@ -121,6 +121,12 @@ class Row:
         return self.tflops / (physical * peak)
 
     @property
+    def gpu(self) -> str:
+        """Returns the name of the GPUs in the table of peaks; empty if it has none, or they are of several kinds."""
+        names = {data_sheet(str(gpu)).get("gpu", "") for gpu in self.records[0].environment.get("gpus") or [""]}
+        return names.pop() if len(names) == 1 and self.config.get("device") == "gpu" else ""
+
+    @property
     def valid(self) -> list[Record]:
         """Returns the records with status `ok`."""
         return [record for record in self.records if record.status is Status.OK]
@@ -160,16 +166,17 @@ def data_sheet_peak(gpu: str, precision: str) -> float | None:
         precision: `fp32` is the rate of the CUDA cores, because a run in fp32 switches TF32 off. The peak of fp16 is
             that with sums in fp32, which TensorFlow uses.
     """
-    peak = _data_sheet(gpu).get(f"{precision}_tflops")
+    peak = data_sheet(gpu).get(f"{precision}_tflops")
     return float(peak) if peak else None
 
 
 def is_in_data_sheets(gpu: str) -> bool:
     """Returns whether a text is the driver's name of a GPU in the suite's table of peaks."""
-    return bool(_data_sheet(gpu))
+    return bool(data_sheet(gpu))
 
 
-def _data_sheet(gpu: str) -> Mapping[str, str]:
+def data_sheet(gpu: str) -> Mapping[str, str]:
+    """Returns the line of a GPU in the table of peaks, by the driver's name; empty if it has none."""
     name = re.sub(r" \d+ GiB$", "", gpu).removeprefix("NVIDIA ").removeprefix("Tesla ")
     return next((row for row in published_table("peaks") if row["gpu"] == name), {})
 

@@ -149,9 +149,9 @@ GONE = (*RENAMED, *ACCEPTED, *REPLACED)
 SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
 
 _NO_MODELS = {
-    "ssd300": "this suite trains classifiers only: use --model=resnet50, or another of `run_bench.py models`",
-    "deepspeech2": "this suite trains on images only: use --model=resnet50, or another of `run_bench.py models`",
-    "ncf": "this suite trains on images only: use --model=resnet50, or another of `run_bench.py models`",
+    "ssd300": "this suite trains classifiers only: use --model=resnet50, or one of `explain --list_models`",
+    "deepspeech2": "this suite trains on images only: use --model=resnet50, or one of `explain --list_models`",
+    "ncf": "this suite trains on images only: use --model=resnet50, or one of `explain --list_models`",
 }
 _NO_GARDEN = (
     "models of TensorFlow's model garden are not part of this suite: use its own, such as --model=resnet50_v1.5, whose "

@@ -20,7 +20,7 @@ class Workload:
     """
 
     model: str = option(
-        "what is trained: a name that `models` lists, keras:NAME, or path/to/file.py:function; keras:NAME is of "
+        "what is trained: a name of `explain --list_models`, keras:NAME, or path/to/file.py:function; keras:NAME is of "
         "keras.applications, a function (also package.module:function) returns a Keras model",
         default="resnet50",
         known=tuple(specs.names()),

@@ -34,7 +34,7 @@ _STATUSES = {
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The contents of a report on records; `against` are tables of other people's figures."""
+    """The contents of a report on records; `against` are tables of figures, of which those of others are compared."""
 
     records: Sequence[Record]
     against: Sequence[published.FigureTable] = ()
@@ -44,26 +44,31 @@ class Report:
         """A row per configuration."""
         return summarize(self.records)
 
+    @functools.cached_property
+    def others(self) -> list[published.FigureTable]:
+        """The tables of figures, without those of the machines that are reported."""
+        return [published.of_others(table, self.records) for table in self.against]
+
     @property
     def problems(self) -> list[str]:
         """Sentences on what could not be read of the figures."""
-        return [problem for table in self.against for problem in table.problems]
+        return [problem for table in self.others for problem in table.problems]
 
     @functools.cached_property
     def notes(self) -> list[str]:
         """Sentences on what could not be compared or read, on anomalies and on warnings, each kind once."""
-        unmatched = [why for table in self.against if (why := published.why_none(self.rows, table))]
+        unmatched = [why for table in self.others if (why := published.why_none(self.rows, table))]
         return [*unmatched, *self.problems, *anomalies(self.rows), *warnings_of(self.records)]
 
     @functools.cached_property
     def tables(self) -> list[SideTable]:
         """The tables below the headline that are not empty."""
-        return side_tables(self.records, self.rows, self.against)
+        return side_tables(self.records, self.rows, self.others)
 
     @property
     def lines(self) -> list[str]:
         """The verdict and the headline table for a terminal, and where rows stand among other people's figures."""
-        standings = [f"{name}: {standing}" for name, standing in published.standings(self.rows, self.against)]
+        standings = [f"{name}: {standing}" for name, standing in published.standings(self.rows, self.others)]
         table = headline.table(self.rows, brief=True).text() if self.rows else []
         return [line for line in (self.status, self.verdict, self.settings) if line] + [*table, "", *standings]
 

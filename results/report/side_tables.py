@@ -124,12 +124,12 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     figures = Table(
         (
             *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
-            *("yours / published", "95 % interval", "difference", "not stated"),
+            *("yours / published", "95 % interval", "difference", "not compared"),
         ),
         [_published_row(row, figure) for row in rows for table in tables for figure in published.beside(row, table)],
         ("your images/s", "images/s", "yours / published"),
     )
-    beside = "Each row of yours beside the next slower and the next faster figure."
+    beside = "Each row of yours beside the next slower and the next faster machine, or beside the nearest figures."
     sources = "; ".join(table.source for table in tables)
     return [
         SideTable("standing", "Where yours stand", standings, beside),
@@ -150,7 +150,7 @@ def _published_row(row: Row, figure: Figure) -> list[str]:
         ratio.rounded(),
         ratio.range(),
         published.in_words(row, figure),
-        ", ".join(published.unknown(row, figure)),
+        ", ".join(published.not_compared(row, figure)),
     ]
 
 

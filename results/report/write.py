@@ -86,7 +86,7 @@ def write(
         OSError: the directory cannot be written.
     """
     (output / "plots").mkdir(parents=True, exist_ok=True)
-    plots = [*PLOTS, reductions(report.records), *map(against, report.against)]
+    plots = [*PLOTS, reductions(report.records), *map(against, report.others)]
     drawings = list(drawn(one_by_one(plots), report.rows, output / "plots"))
     pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
     replace(output / "report.html", html(report, drawings, sources))
