@@ -6,8 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from benchmarks.option import filled, option
+from benchmarks.option import decided, filled, option
 from models import specs
+
+USUAL_STEPS = 100
+# The clocks of a GPU settle within seconds.
+SETTLING_SECONDS = 20.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,9 +55,20 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Length:
-    """The part of a configuration on how long a run takes; None: not by that."""
+    """The part of a configuration on how long a run takes; None: not by that.
 
-    num_batches: int | None = option("measured steps", default=100, in_key=False, at_least=1)
+    Attributes:
+        at_least_seconds: more than `num_batches` steps are measured if these take less time.
+    """
+
+    num_batches: int | None = option(
+        "measured steps",
+        default=USUAL_STEPS,
+        default_text=f"{USUAL_STEPS}; on GPUs more, if these take less than {SETTLING_SECONDS:g} s",
+        in_key=False,
+        at_least=1,
+    )
+    at_least_seconds: float | None = decided(default=None, in_key=False)
     num_epochs: float | None = option(
         "instead of --num_batches: passes over the data set", default=None, in_key=False, above=0
     )
@@ -65,16 +80,22 @@ class Length:
     )
 
 
-def decide_length(given: Mapping[str, Any], steps_per_round: int, *, on_gpu: bool) -> tuple[Length, tuple[str, ...]]:
-    """Returns how long a run takes, and sentences on it.
+def decide_length(
+    given: Mapping[str, Any], steps_per_round: int, *, on_gpu: bool, is_saved: bool
+) -> tuple[Length, str, tuple[str, ...]]:
+    """Returns how long a run takes, why that many steps are measured, and sentences on it.
+
+    The reason is empty unless the time of a step decides on their number.
 
     Args:
         given: flag values by name; None: not given.
         steps_per_round: after so many steps training repeats what it does. Of rounds of several steps, the first one is
             warm-up, since it sets up what is done once a round, and whole ones are measured, since their steps differ.
         on_gpu: whether GPUs compute.
+        is_saved: whether the result is also a training, or must be that of other runs: then their steps are as many.
     """
     asked = filled(Length, given, num_warmup_batches=0)
+    by_time = on_gpu and not is_saved and given["num_batches"] is None and given["num_epochs"] is None
     warmup = given["num_warmup_batches"]
     if warmup is None:
         warmup = 10 if on_gpu else 3
@@ -83,10 +104,12 @@ def decide_length(given: Mapping[str, Any], steps_per_round: int, *, on_gpu: boo
         "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,
         "num_warmup_batches": max(warmup, steps_per_round) if steps_per_round > 1 else warmup,
     }
+    why = f"at least {batches} and {SETTLING_SECONDS:g} s on GPUs, so that clocks settle; --num_batches sets the number"
     notices = tuple(
         f"--{name}={given[name]} becomes {steps}: whole rounds of {steps_per_round} steps (--local_sgd_steps) are "
         "measured, after the first averaging."
         for name, steps in whole.items()
         if given[name] is not None and given[name] != steps
     )
-    return dataclasses.replace(asked, **whole), notices
+    at_least = SETTLING_SECONDS if by_time else None
+    return dataclasses.replace(asked, **whole, at_least_seconds=at_least), why * by_time, notices
