@@ -287,7 +287,7 @@ def _config_fields() -> str:
         fields = dataclasses.fields(hints[part.name])
         in_key = {one.name: part.metadata.get("in_key", True) and one.metadata.get("in_key", True) for one in fields}
         rows.append((f"`{part.name}`", *(_code(n for n in in_key if in_key[n] is wanted) for wanted in (True, False))))
-    return _table(("part", "in `config_key`", "not in `config_key`"), [*rows, ("", "", "`notices`")])
+    return _table(("part", "in `config_key`", "not in `config_key`"), [*rows, ("", "", "`reasons`, `notices`")])
 
 
 _KINDS = {Needs: "need one of", Excludes: "do not go with", NoEffect: "have no effect with"}

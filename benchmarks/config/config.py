@@ -257,18 +257,13 @@ def _decide(
     from_host = known.data_name != SYNTHETIC
     workers = options.workers_per_gpu(known.devices, given, cluster, environ)
     devices, of_devices = options.decide(known.devices, given, workers_per_gpu=workers, from_host=from_host)
-    batch, why_batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"], ""
-    if not batch:
-        memory = usual_batch.memory_bytes(devices, known.gpus)
-        batch, why_batch = usual_batch.usual_batch(spec, known.precision, memory, on_gpu=devices.on_gpu)
-    # As NCCL needs it, every tower has a whole GPU of its own.
-    is_whole = devices.virtual_gpus == 1 and not any(gpu.is_divided for gpu in known.gpus.gpus)
-    owns_gpus = devices.on_gpu and is_whole and workers == 1
+    given = {**given, "precision": known.precision}
+    batch, why_batch = usual_batch.decide(given, spec, devices, known.gpus)
+    owns_gpus = workers == 1 and _are_whole(devices, known.gpus)
     of_variables, why_reduction, on_variables = variable_update.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
     )
-    with_precision = {**given, "precision": known.precision}
-    arithmetic, on_arithmetic = computing.decide(with_precision, on_gpu=devices.on_gpu, onednn=devices.onednn)
+    arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
     if devices.on_gpu and known.must_exist:
         on_arithmetic += options.judge(known.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
     forward_only = bool(given["forward_only"] or given["eval"])
@@ -287,12 +282,8 @@ def _decide(
     checkpoints = filled(Checkpoints, given)
     evaluation, summaries = callback_options.decide(given), filled(Summaries, given)
     pauses = _pauses(checkpoints, evaluation, summaries)
-    towers = devices.num_devices * processes.num_workers
     rounds = _steps_in_round(forward_only, of_variables)
-    is_saved = bool(checkpoints.train_dir or evaluation.is_scheduled or forward_only and given["eval"])
-    how_long, why_length, on_length = decide_length(
-        given, rounds, on_gpu=devices.on_gpu, is_saved=is_saved or bool(given["deterministic"])
-    )
+    how_long, why_length, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
     reasons = {
         "precision": known.why_precision,
         "batch_per_device": why_batch,
@@ -300,6 +291,7 @@ def _decide(
         "num_batches": why_length,
     }
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
+    notices = (*known.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length)
     return Config(
         workload=workload,
         computing=arithmetic,
@@ -307,7 +299,7 @@ def _decide(
         processes=processes,
         variables=of_variables,
         data=input_options.decide(given, known.data_name, pauses),
-        training=training_options.decide(given, spec, batch_global=batch * towers),
+        training=training_options.decide(given, spec, batch_global=batch * devices.num_devices * processes.num_workers),
         checkpoints=checkpoints,
         evaluation=evaluation,
         summaries=summaries,
@@ -315,10 +307,13 @@ def _decide(
         length=how_long,
         output=written,
         reasons={name: why for name, why in reasons.items() if why},
-        notices=(
-            *(*known.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length),
-        ),
+        notices=notices,
     )
+
+
+def _are_whole(devices: Devices, gpus: hardware.Inventory) -> bool:
+    """Returns whether every tower has a whole GPU, as NCCL needs it."""
+    return devices.on_gpu and devices.virtual_gpus == 1 and not any(gpu.is_divided for gpu in gpus.gpus)
 
 
 def _steps_in_round(forward_only: bool, variables: Variables) -> int:

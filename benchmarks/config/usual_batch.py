@@ -6,6 +6,9 @@ image's forward pass that the backward pass reads, as counted in this suite's gr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from benchmarks.machine.hardware import Inventory
 from benchmarks.process.tensorflow_setup import Devices
 from models.model_spec import ModelSpec
@@ -18,7 +21,22 @@ _LARGEST = 256
 _16_BITS = ("bf16", "fp16")
 
 
-def memory_bytes(devices: Devices, gpus: Inventory) -> float | None:
+def decide(given: Mapping[str, Any], spec: ModelSpec, devices: Devices, gpus: Inventory) -> tuple[int, str]:
+    """Returns images per device and step, and where the number is from; nothing if flags give it.
+
+    Args:
+        given: flag values with the precision; None: not given.
+        spec: the model.
+        devices: of this process.
+        gpus: those that are used.
+    """
+    batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"]
+    if batch:
+        return batch, ""
+    return usual_batch(spec, given["precision"], _memory_bytes(devices, gpus), on_gpu=devices.on_gpu)
+
+
+def _memory_bytes(devices: Devices, gpus: Inventory) -> float | None:
     """Returns the memory that the smallest of the GPUs has for a tower; None if it is not known."""
     if not gpus.gpus:
         return None

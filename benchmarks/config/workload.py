@@ -6,12 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from benchmarks.callbacks.options import WHEN_TO_EVALUATE
 from benchmarks.option import decided, filled, option
 from models import specs
 
 USUAL_STEPS = 100
 # The clocks of a GPU settle within seconds.
 SETTLING_SECONDS = 20.0
+# With any of these the time of a step does not decide how many are measured: the result of a training, and the bits of
+# its losses, depend on their number.
+_FIX_THE_LENGTH = ("num_batches", "num_epochs", "train_dir", *WHEN_TO_EVALUATE, "eval", "deterministic")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,7 @@ class Length:
 
 
 def decide_length(
-    given: Mapping[str, Any], steps_per_round: int, *, on_gpu: bool, is_saved: bool
+    given: Mapping[str, Any], steps_per_round: int, *, on_gpu: bool
 ) -> tuple[Length, str, tuple[str, ...]]:
     """Returns how long a run takes, why that many steps are measured, and sentences on it.
 
@@ -92,10 +96,9 @@ def decide_length(
         steps_per_round: after so many steps training repeats what it does. Of rounds of several steps, the first one is
             warm-up, since it sets up what is done once a round, and whole ones are measured, since their steps differ.
         on_gpu: whether GPUs compute.
-        is_saved: whether the result is also a training, or must be that of other runs: then their steps are as many.
     """
     asked = filled(Length, given, num_warmup_batches=0)
-    by_time = on_gpu and not is_saved and given["num_batches"] is None and given["num_epochs"] is None
+    by_time = on_gpu and not any(given[name] for name in _FIX_THE_LENGTH)
     warmup = given["num_warmup_batches"]
     if warmup is None:
         warmup = 10 if on_gpu else 3
