@@ -16,7 +16,7 @@ from results.summary import published_table
 
 # Activations may take this share of a GPU's memory. Those of the published ResNet-50 take 58 % of 40 GB, 73 % of 16.
 _SHARE_OF_MEMORY = 0.6
-# As of the published ResNet-50; larger ones are hardly faster, and train differently.
+# As of the published ResNet-50: another batch trains differently.
 _LARGEST = 256
 _16_BITS = ("bf16", "fp16")
 

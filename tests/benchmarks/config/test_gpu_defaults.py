@@ -150,8 +150,6 @@ def test_the_tables_of_batches_are_of_models_and_have_sources() -> None:
         assert int(row["batch_per_device"]) > 0 < float(row["memory_gb"])
     for row in published_table("activations"):
         assert row["model"] in names and 0 < float(row["kb_16_bits"]) and 0 < float(row["kb_32_bits"])
-    on_imagenet = {spec.name for spec in specs.MODELS if spec.data_name == "imagenet"}
-    assert {row["model"] for row in published_table("activations")} == on_imagenet
 
 
 def test_one_image_is_the_least() -> None:
