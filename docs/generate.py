@@ -25,7 +25,7 @@ import msgspec
 
 from benchmarks import option
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
-from benchmarks.config import peer_flags
+from benchmarks.config import peer_flags, usual_batch
 from benchmarks.config.config import Config
 from benchmarks.config.flag import presets
 from benchmarks.config.rule_table import FACTS, RULES
@@ -366,13 +366,13 @@ def _models() -> str:
             spec.data_name,
             f"{spec.parameters:,}",
             f"{spec.gflop_per_image:.2g}" if spec.gflop_per_image < 1 else f"{spec.gflop_per_image:.3g}",
-            spec.batch_on_gpu,
+            usual_batch.usual_batch(spec, "tf32", 80e9, on_gpu=True)[0],
             spec.batch_on_cpu,
             f"{spec.learning_rate:g}",
         )
         for spec in specs.MODELS
     )
-    header = ("model", "image", "data set", "parameters", "GFLOP", "batch, GPU", "batch, CPU", "learning rate")
+    header = ("model", "image", "data set", "parameters", "GFLOP", "batch, GPU of 80 GB", "batch, CPU", "learning rate")
     return _table(header, rows)
 
 

@@ -38,7 +38,7 @@ class Workload:
         "images per device and step; auto: the largest that fits, found by trying and remembered",
         flag="batch_size",
         choices=("auto",),
-        default_text="the model's, smaller on a CPU",
+        default_text="on GPUs by model, memory and precision; on a CPU the model's, which is smaller",
         at_least=1,
         unset=0,
     )
