@@ -38,7 +38,7 @@ class Workload:
         "images per device and step; auto: the largest that fits, found by trying and remembered",
         flag="batch_size",
         choices=("auto",),
-        default_text="on GPUs by model, memory and precision; on a CPU the model's, which is smaller",
+        default_text="by model and GPU",
         at_least=1,
         unset=0,
     )
@@ -68,7 +68,7 @@ class Length:
     num_batches: int | None = option(
         "measured steps",
         default=USUAL_STEPS,
-        default_text=f"{USUAL_STEPS}; on GPUs more, if these take less than {SETTLING_SECONDS:g} s",
+        default_text=f"{USUAL_STEPS}; GPUs: at least {SETTLING_SECONDS:g} s",
         in_key=False,
         at_least=1,
     )
