@@ -25,7 +25,7 @@ import yaml
 
 from benchmarks import option
 from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
-from benchmarks.config import peer_flags
+from benchmarks.config import peer_flags, usual_batch
 from benchmarks.config.config import Config
 from benchmarks.config.flag import presets
 from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
@@ -379,12 +379,22 @@ def _models() -> str:
             spec.image_size,
             f"{spec.parameters / 1e6:.3g}",
             f"{spec.gflop_per_image:.2g}" if spec.gflop_per_image < 1 else f"{spec.gflop_per_image:.3g}",
-            f"{spec.batch_on_gpu} / {spec.batch_on_cpu}",
+            usual_batch.usual_batch(spec, "tf32", 80e9, on_gpu=True)[0],
+            spec.batch_on_cpu,
             f"{spec.learning_rate:g}",
         )
         for spec in specs.MODELS
     )
-    header = ("model", "data set", "pixels", "parameters, M", "GFLOP", "batch, GPU / CPU", "learning rate")
+    header = (
+        "model",
+        "data set",
+        "pixels",
+        "parameters, M",
+        "GFLOP",
+        "batch, GPU of 80 GB",
+        "batch, CPU",
+        "learning rate",
+    )
     return _table(header, rows)
 
 

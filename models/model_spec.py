@@ -33,7 +33,7 @@ class ModelSpec:
         has_conv1x1: some of its convolutions have a 1x1 kernel.
         has_batch_norm: it has batch normalisation.
         has_larger_convolutions: some of its convolutions have a larger kernel and no stride.
-        batch_on_gpu: default images per device and step on a GPU.
+        batch_on_gpu: default images per device and step on a GPU whose memory does not decide, see `results/data`.
         batch_on_cpu: default images per device and step on a CPU.
         learning_rate: default for plain SGD; chosen so that the loss falls from the first steps on.
         parameters: trainable parameters, without a background class.

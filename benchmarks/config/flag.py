@@ -122,7 +122,7 @@ class _Parser(absl_flags.ArgumentParser):
     def __init__(self, flag: Flag) -> None:
         super().__init__()
         self._flag, self._gone = flag, dict(flag.gone)
-        self._words = {word.lower(): word for word in flag.choices}
+        self._words = {word.lower(): word for word in flag.choices} | dict(flag.other_words)
 
     def parse(self, argument: Any) -> Any:
         """Returns the value, a word as it is spelled in the table.

@@ -12,6 +12,7 @@ from benchmarks.config.config import ANY_NUMBER_OF_GPUS, Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
+from benchmarks.config.workload import Length
 from benchmarks.console import say, warn
 from benchmarks.devices import options
 from benchmarks.devices.start_tensorflow import start
@@ -164,7 +165,7 @@ def show_placement(config: Config) -> None:
     for notice in config.notices:
         warn(notice)
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
-    length = dataclasses.replace(config.length, num_batches=config.processes.num_workers, num_warmup_batches=0)
+    length = Length(num_batches=config.processes.num_workers, num_warmup_batches=0)
     config, cluster = dataclasses.replace(config, length=length), config.processes.cluster
     log = empty_log(config)
     log.traced_always = True

@@ -149,13 +149,13 @@ class _Run:
                 train.carry_out(config, log, display, Alone(watchdog))
         except UsageError:
             raise
+        except OutOfMemoryError as error:
+            return OutOfMemoryError(f"{error} {run_record.smaller_batch(config)}")
         except BenchError as error:
             return error
         except MemoryError as error:
             asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
-            return OutOfMemoryError(
-                run_record.out_of_memory(f"The host is out of memory{asked}", config.workload, config.devices)
-            )
+            return OutOfMemoryError(run_record.out_of_memory(f"The host is out of memory{asked}", config))
         except (KeyboardInterrupt, signals.Terminated):
             raise
         except OutsideCodeError as error:

@@ -148,7 +148,7 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
             except UsageError as error:
                 combinations.append(Cell(arguments, None, str(error)))
                 continue
-            identity = repr(dataclasses.replace(chosen, notices=()))
+            identity = repr(dataclasses.replace(chosen, reasons={}, notices=()))
             combinations.append(Cell(arguments, chosen, same_as_before=identity in seen))
             seen.add(identity)
     return combinations

@@ -317,7 +317,7 @@ def _what_happened(cell: Cell, ended: subprocesses.ExitInfo, output: str, killed
             by = "The kernel killed the run because memory ran out"
         reason = f"{by}: {' '.join(cell.arguments)}. Try a smaller --batch_size."
         if cell.config:
-            reason = out_of_memory(by, cell.config.workload, cell.config.devices)
+            reason = out_of_memory(by, cell.config)
         return Status.OUT_OF_MEMORY, f"{reason}{last_output}"
     if ended.returncode < 0:
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""

@@ -32,7 +32,8 @@ from results.text import counted
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = set(
-    "output_dir output_format display_every loss_type_to_report session_id notices data_set cluster trackers".split()
+    "output_dir output_format display_every loss_type_to_report session_id data_set cluster trackers".split()
+    + ["reasons", "notices"]
 )
 
 

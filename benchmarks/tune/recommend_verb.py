@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.config import config, run_flags
+from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, say, warn
@@ -44,7 +45,7 @@ _TIE_RULE = (
     "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
     "paired test of runs that were repeated in turn. A larger --budget_seconds may separate more."
 )
-_OWN = ("budget_seconds", "any_precision", "fresh", "output_dir", "output_format")
+_OWN = ("budget_seconds", "fresh", "dry_run", "output_dir", "output_format")
 
 
 def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RecommendPlan:
@@ -54,8 +55,6 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
         UsageError: a value is invalid.
     """
     limit = DEFAULT_BUDGET_SECONDS if values["budget_seconds"] is None else values["budget_seconds"]
-    if values["any_precision"] and values["precision"]:
-        raise UsageError("--any_precision tries all precisions, but one is given: drop one of the two flags.")
     given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
     given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
     given = {"model": "resnet50", **given}
@@ -71,9 +70,8 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
     return RecommendPlan(
         fixed=fixed,
         usual=usual,
-        stages=search_stages.stages(fixed, usual, any_precision=bool(values["any_precision"])),
+        stages=search_stages.stages(fixed, usual),
         budget_seconds=limit,
-        any_precision=bool(values["any_precision"]),
         fresh=bool(values["fresh"]),
         output_dir=values["output_dir"] or DEFAULT_OUTPUT_DIR,
         output_format=values["output_format"] or "text",
@@ -202,6 +200,43 @@ def _by_topology(devices: Devices) -> str | None:
     return gpu_topology.advice(gpu_topology.read_gpu_links().only(devices.gpu_numbers))
 
 
+def _plan_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    plan = plan_search(given.values, count_gpus)
+    if not given.values["dry_run"]:
+        return run_recommend(plan, command, count_gpus)
+    stages = list(_stages_of(plan))
+    for line in [json.dumps({"stages": stages})] if plan.output_format == "json" else _candidate_lines(plan, stages):
+        say(line)
+    return ExitStatus.OK
+
+
+def _stages_of(plan: RecommendPlan) -> Iterator[dict[str, Any]]:
+    """Yields each stage with its candidates on top of the defaults, as JSON can hold it."""
+    for stage in plan.stages:
+        cells = search_stages.cells(stage, plan.fixed, {}, count_gpus)
+        if len(cells) > 1:
+            yield {
+                "title": stage.title,
+                "devices": 1 if stage.on_one_device else plan.usual.devices.num_devices,
+                "candidates": [
+                    {"arguments": run_flags.words(choice), "reason": cell.why_not or ""} for choice, cell in cells
+                ],
+            }
+
+
+def _candidate_lines(plan: RecommendPlan, stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for number, stage in enumerate(stages, start=1):
+        yield f"{number}. {stage['title']}, on {counted(stage['devices'], 'device')}:"
+        for candidate in stage["candidates"]:
+            reason = f"   cannot run: {candidate['reason']}" if candidate["reason"] else ""
+            yield f"     {' '.join(candidate['arguments']) or 'as given'}{reason}"
+    number = sum(not candidate["reason"] for stage in stages for candidate in stage["candidates"])
+    yield (
+        f"{counted(number, 'candidate')}, in at most {in_words(plan.budget_seconds)} (--budget_seconds). The "
+        "best of a stage is in all candidates of the next, so that others may be possible than are here."
+    )
+
+
 RECOMMEND_FLAGS: Groups = {
     "The search": (
         Flag(
@@ -211,8 +246,8 @@ RECOMMEND_FLAGS: Groups = {
             default=DEFAULT_BUDGET_SECONDS,
             above=0,
         ),
-        Flag("any_precision", bool, "also try precisions other than fp32, which change the arithmetic"),
-        Flag("fresh", bool, "search again, even if the answer is cached"),
+        Flag("fresh", bool, "search again, even if the answer is in the cache"),
+        Flag("dry_run", bool, "print the candidates and stop"),
         Flag(
             "output_dir",
             str,
@@ -232,7 +267,11 @@ VERB = Verb(
     "recommend",
     "find the batch size, layout, manager ... that are fastest here",
     RECOMMEND_FLAGS,
-    lambda given, command: run_recommend(plan_search(given.values, count_gpus), command, count_gpus),
-    details="A flag of a run that is given is not varied. The answer is also a file for --flagfile.",
-    examples=("recommend --model=resnet50 --num_gpus=8 --budget_seconds=600",),
+    _plan_and_run,
+    details="A flag of a run that is given is not varied. Without --precision, every precision is tried for which GPUs "
+    "have tensor cores, or CPUs have instructions. The answer is also a file for --flagfile.",
+    examples=(
+        "recommend --model=resnet50 --num_gpus=8 --budget_seconds=600",
+        "recommend --model=resnet50 --num_gpus=8 --dry_run",
+    ),
 )

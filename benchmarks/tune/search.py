@@ -32,6 +32,15 @@ _RESERVED_RUNS = 1.5
 # Two runs at once must not need more of the available memory.
 _SHARE_OF_MEMORY = 0.8
 
+# What changes with a precision.
+_WITH_PRECISION = {
+    "fp32": "Products are those of float32.",
+    "tf32": "Products of float32 round their factors: to 10 bits of mantissa on GPUs, to 7 on CPUs.",
+    "bf16": "Layers compute with 7 bits of mantissa, of float32's 23; weights stay in float32.",
+    "fp16": "Layers compute with 10 bits of mantissa, of float32's 23, in a small range, so that the loss is scaled; "
+    "weights stay in float32.",
+}
+
 DEFAULT_BUDGET_SECONDS = 600.0
 DEFAULT_OUTPUT_DIR = "out/recommend"
 
@@ -47,7 +56,6 @@ class RecommendPlan:
     usual: Config
     stages: Sequence[SearchStage]
     budget_seconds: float = DEFAULT_BUDGET_SECONDS
-    any_precision: bool = False
     fresh: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
     output_format: str = "text"
@@ -239,20 +247,28 @@ class Finder:
         usual, batch = self._plan.usual.workload.batch_per_device, self._chosen.get("batch_size")
         if batch and int(batch) != usual:
             yield f"A batch of {batch} instead of {usual} trains differently: --batch_size={usual} keeps it."
-        if self._chosen.get("precision", "fp32") != "fp32":
-            yield f"{self._chosen['precision']} changes the arithmetic: run it once with --check_precision."
-        elif not (
-            self._plan.any_precision
-            or "precision" in self._plan.fixed
-            or self._plan.usual.computing.precision != "fp32"
-        ):
-            yield "Only fp32 was tried, since other precisions change the arithmetic: --any_precision tries them, too."
+        yield from self._on_precision()
         load = self._runner.provenance.load_per_core
         if load > BUSY_LOAD_PER_CORE:
             yield (
                 f"The machine was busy before the search (load {load:.1f} per core), which may have affected the "
                 "result: search again on an idle machine, with --fresh."
             )
+
+    def _on_precision(self) -> Iterator[str]:
+        """Yields which precision the best has, and what changes with it, unless the user has chosen one."""
+        plan, usual = self._plan, self._plan.usual.computing.precision
+        chosen = self._chosen.get("precision", usual)
+        tried = {choice.get("precision", usual) for stage in plan.stages for choice in stage.choices} - {usual}
+        if chosen != usual:
+            yield (
+                f"Precision: {chosen} instead of {usual}. {_WITH_PRECISION[chosen]} Run it once with "
+                f"--check_precision, which compares the losses with fp32; --precision={usual} keeps the default."
+            )
+        elif tried:
+            yield f"Precision: {usual}, the default; also tried: {', '.join(sorted(tried))}."
+        elif not {"precision", "use_fp16"} & set(plan.fixed):
+            yield f"Precision: {usual}; these devices have no faster arithmetic for another one."
 
 
 def _config(candidate: Candidate) -> Config:
@@ -269,7 +285,7 @@ def _shortened(candidate: Candidate, **length: Any) -> Cell:
     if not config.devices.on_gpu:
         length["num_warmup_batches"] = 1
     words = tuple(f"--{name}={value}" for name, value in length.items())
-    shorter = dataclasses.replace(config.length, **length)
+    shorter = dataclasses.replace(config.length, at_least_seconds=None, **length)
     return Cell((*candidate.cell.arguments, *words), dataclasses.replace(config, length=shorter))
 
 

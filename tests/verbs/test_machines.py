@@ -19,20 +19,27 @@ from tests.support.commands import Finished
 from tests.support.nvidia import MACHINES, Card, Machine, stand_in
 
 RunBench = Callable[..., Finished]
-EIGHT, FOUR, MIXED, MIG = MACHINES
+EIGHT, FOUR, MIXED, MIG, *_ = MACHINES
 V100 = Machine([Card("Tesla V100-SXM2-16GB", 16, (7, 0))])
 BLACKWELL = Machine([Card("NVIDIA B200", 180, (10, 0))])
 NEW_CUDNN = "9.28.0.42"
 
 
 @pytest.mark.parametrize(
-    ("machine", "names", "gib", "flags"),
+    ("machine", "names", "gib", "batch", "flags"),
     [
-        (EIGHT, ["NVIDIA H100 80GB HBM3"] * 8, [80] * 8, ["--variable_update=replicated", "--all_reduce_spec=nccl"]),
+        (
+            EIGHT,
+            ["NVIDIA H100 80GB HBM3"] * 8,
+            [80] * 8,
+            256,
+            ["--variable_update=replicated", "--all_reduce_spec=nccl"],
+        ),
         (
             MIXED,
             ["NVIDIA A100-PCIE-40GB", "Tesla T4"],
             [40, 15],
+            128,
             ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
         ),
     ],
@@ -43,6 +50,7 @@ def test_a_machine_is_described_and_explained(
     machine: str,
     names: list[str],
     gib: list[int],
+    batch: int,
     flags: list[str],
 ) -> None:
     stand_in(monkeypatch, MACHINES[machine])
@@ -55,7 +63,7 @@ def test_a_machine_is_described_and_explained(
     made = json.loads(run_bench(*all_of_them, *flags, "--print_config").stdout)
     assert (made["device"], made["num_devices"]) == ("gpu", len(names))
     explained = run_bench("explain", *all_of_them, *flags).stdout
-    assert f"resnet50, {counted(len(names), 'tower')} of 64" in explained
+    assert f"resnet50, {counted(len(names), 'tower')} of {batch}" in explained
 
 
 @pytest.mark.parametrize(("machine", "gpus", "with_nccl"), [(EIGHT, 8, 1), (FOUR, 4, 1), (MIXED, 2, 1), (MIG, 1, 0)])
