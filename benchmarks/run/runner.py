@@ -62,7 +62,13 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """
     for notice in config.notices:
         warn(notice)
-    provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
+    cluster = config.processes.cluster
+    provenance = of_this_run(
+        command,
+        on_gpus=config.devices.on_gpu,
+        session_id=config.output.session_id,
+        starts_alone=cluster is None or cluster.is_alone_on_this_host,
+    )
     log = run_record.empty_log(config)
     images_together = log.images_per_step if log.asynchronous else config.batch_global
     display = Display(images_together)
@@ -75,7 +81,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         )
     current = _Run(config, log, display, provenance)
     beside = sentinel.unless_dismissed(
-        functools.partial(run_record.save_of_killed, config, provenance), wanted=config.processes.cluster is None
+        functools.partial(run_record.save_of_killed, config, provenance), wanted=cluster is None
     )
     with signals.raised_once(), beside as current.dismiss:
         with watched(current.save, current.show) as watchdog:

@@ -44,7 +44,7 @@ def run(**config: Any) -> Record:
         "cpu_model": "Intel(R) Xeon(R) Platinum 8480+ (6/143/8)",
         "cpu_cores_usable": 16,
         "memory_gib": 128,
-        "load_1min_before": 8.0,
+        "cores_used_by_others_before": 6.4,
         "gpus": ["NVIDIA H100 80GB HBM3 80 GiB"],
         **SOFTWARE,
         "tensorflow_git_version": "v2.21.0-rc1-5-ga481b10260d",
@@ -77,7 +77,7 @@ def run(**config: Any) -> Record:
         environment=environment,
         measurement=measurement,
         derived=derive(measurement, record.config["num_devices"] * (record.config.get("num_workers") or 1)),
-        warnings=["The machine was busy before the run (load 6.4 per core).", "canaryuser said so."],
+        warnings=["Other processes used 6.4 of 8 cores directly before the run.", "canaryuser said so."],
     )
 
 
