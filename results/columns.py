@@ -12,6 +12,7 @@ from typing import Any
 from results.record import Record
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
+from results.utilisation import of_measured_peak
 
 # The parts of a record that are plain mappings.
 _MAPPINGS = ("config", "environment", "model", "placement")
@@ -286,8 +287,8 @@ COLUMNS = (
     ),
     Column(
         "mfu_of_measured_peak",
-        "images_per_sec x flops_per_image / measured peak",
-        "derived.mfu_of_measured_peak",
+        "images_per_sec x flops_per_image / measured peak; empty above 1",
+        of_measured_peak,
         float,
     ),
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn", bool),

@@ -6,6 +6,7 @@ A record may come from anywhere, so its text may hold what a terminal, Markdown 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -103,3 +104,13 @@ def first_few(phrases: Sequence[str], separator: str = "; ") -> str:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun, such as "1 run" and "2 runs"."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def amount(value: float, unit: str) -> str:
+    """Returns a number with three digits and an SI prefix: 23.1 GFLOP."""
+    rounded = float(f"{value:.3g}")
+    if rounded < 1:
+        return f"{rounded:g} {unit}"
+    steps = min(math.floor(math.log10(rounded) / 3), 5)
+    scaled = rounded / 1000**steps
+    return f"{scaled:.{max(0, 2 - math.floor(math.log10(scaled)))}f} {['', 'k', 'M', 'G', 'T', 'P'][steps]}{unit}"

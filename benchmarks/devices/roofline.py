@@ -8,12 +8,12 @@ Williams, Waterman, Patterson, "Roofline: an insightful visual performance model
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Annotated, Literal
 
 import msgspec
 
 from benchmarks.process.tensorflow_setup import Devices
+from results.text import amount
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,16 +92,6 @@ def devices_with_a_peak(devices: Devices, *, num_workers: int = 1, num_hosts: in
     That is the number of physical GPUs, from the devices per worker; or of hosts, whose CPU devices share a peak.
     """
     return num_workers * devices.physical_gpus if devices.on_gpu else num_hosts
-
-
-def amount(value: float, unit: str) -> str:
-    """Returns a number with three digits and an SI prefix: 23.1 GFLOP."""
-    rounded = float(f"{value:.3g}")
-    if rounded < 1:
-        return f"{rounded:g} {unit}"
-    steps = min(math.floor(math.log10(rounded) / 3), 5)
-    scaled = rounded / 1000**steps
-    return f"{scaled:.{max(0, 2 - math.floor(math.log10(scaled)))}f} {['', 'k', 'M', 'G', 'T', 'P'][steps]}{unit}"
 
 
 def _rate(images_per_sec: float) -> str:

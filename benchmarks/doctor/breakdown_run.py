@@ -177,10 +177,12 @@ def measure_breakdown(
         (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
         if compute:
             progress.begin("measuring the roofline", measured=True)
-            roofline, why_not = device_peak.roofline_apart(of.workload, of.devices.device, of.precision, compute.value)
-            lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
+            roofline, why_not = device_peak.roofline_apart(
+                of.workload, of.devices.device, of.precision, compute.value, disturbing
+            )
+            lines = [*roofline.sentences(), why_not] if roofline else [f"No roofline: {why_not}"]
             progress.end()
-            about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
+            about_roofline = ["The stage compute, on one device, and its roofline:", *filter(None, lines)]
 
     status = until_stopped(work, "Stopped before the last stage: the results so far follow.")
     breakdown = Breakdown(stages.done)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from benchmarks.config.config import Config
 from benchmarks.config.variable_update import Pipelining, Variables
 from benchmarks.console import say
-from benchmarks.devices.roofline import amount
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import UsageError
 from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
 from models.model_spec import ModelSpec
-from results.text import counted, fact_lines
+from results.text import amount, counted, fact_lines
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements

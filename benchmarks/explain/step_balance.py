@@ -14,12 +14,13 @@ from benchmarks import record_files
 from benchmarks.config.config import Config
 from benchmarks.config.workload import Workload
 from benchmarks.devices import options
-from benchmarks.devices.roofline import amount, devices_with_a_peak
+from benchmarks.devices.roofline import devices_with_a_peak
 from benchmarks.microbench import device_peak
 from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
+from results.text import amount
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
 from results.text import Table
+from results.utilisation import of_measured_peak
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,11 @@ def _model(row: Row) -> str:
 def _median(row: Row, name: str) -> float | None:
     values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
     return statistics.median(values) if values else None
+
+
+def _mfu_of_measured_peak(row: Row) -> float | None:
+    shares = [share for record in row.valid if (share := of_measured_peak(record)) is not None]
+    return statistics.median(shares) if shares else None
 
 
 def _sent_megabytes(row: Row, name: str) -> float | None:
@@ -81,7 +87,7 @@ COLUMNS = (
     Column("efficiency %", True, lambda row: _percent(row.efficiency, 0)),
     Column("TFLOP/s", True, lambda row: _number(row.tflops, 3)),
     Column("MFU %", True, lambda row: _percent(row.mfu, 1)),
-    Column("MFU of measured peak %", True, lambda row: _percent(_median(row, "mfu_of_measured_peak"), 1)),
+    Column("MFU of measured peak %", True, lambda row: _percent(_mfu_of_measured_peak(row), 1)),
     Column("step p50 ms", True, lambda row: _number(_median(row, "step_ms_p50"), 1)),
     Column("step p99 ms", True, lambda row: _number(_median(row, "step_ms_p99"), 1)),
     Column("sent MB", True, lambda row: _number(_sent_megabytes(row, "total_bytes"), 1)),

@@ -118,6 +118,18 @@ def test_what_names_a_person_or_place_in_any_text_of_a_record_is_in_no_file(cana
     assert tried > 40
 
 
+def test_a_run_that_claims_more_than_the_peak_is_refused() -> None:
+    honest = run()
+    whole = replace(honest, derived=replace(honest.derived, measured_peak_tflops=1.0, mfu_of_measured_peak=0.99))
+    claims = replace(honest, derived=replace(honest.derived, measured_peak_tflops=1.0, mfu_of_measured_peak=1.03))
+    other = replace(honest, environment={**honest.environment, "gpus": ["NVIDIA A2 15 GiB"]})
+    kept, refused, _ = publication.selected([whole, claims, other], WORDS, MACHINE)
+    assert len(kept) == 1
+    (measured, data_sheet) = refused
+    assert measured.startswith("derived.mfu_of_measured_peak is 1.03, and no run exceeds the peak of its devices")
+    assert data_sheet.startswith("MFU unknown: ") and "more than the peak (4.50 TFLOP/s, fp32, NVIDIA A2" in data_sheet
+
+
 def test_whether_an_unknown_field_is_public_follows_from_its_type() -> None:
     record = run()
     new = {"text": "10.20.30.40", "word": "resnet50", "number": 2, "yes": True, "list": ["canaryhost", 1], "/dev/x": 1}
