@@ -107,12 +107,20 @@ class TextDisplay(Display):
         images_per_step: of the steps that `after_step` counts.
         accuracies: whether lines have them.
         loss_type: the name of the loss in the heading.
+        hardware: what computes, in words.
     """
 
     def __init__(
-        self, *, display_every: int, images_per_step: int, accuracies: bool = False, loss_type: str = "base_loss"
+        self,
+        *,
+        display_every: int,
+        images_per_step: int,
+        accuracies: bool = False,
+        loss_type: str = "base_loss",
+        hardware: str = "",
     ) -> None:
         super().__init__(images_per_step)
+        self._hardware = hardware
         self._accuracies, self._loss_type = accuracies, loss_type
         self._every = display_every
         self._penalty: Callable[[], float] = lambda: 0.0
@@ -131,9 +139,10 @@ class TextDisplay(Display):
         self._penalty, self._penalty_of_next_step = penalty, penalty()
 
     def start(self, facts: Mapping[str, str]) -> None:
-        """Prints the facts."""
+        """Prints the facts, those of the devices with the hardware."""
         self._started = True
-        for line in fact_lines(facts):
+        named = {"Devices": f"{facts['Devices']}: {self._hardware}"} if self._hardware and "Devices" in facts else {}
+        for line in fact_lines({**facts, **named}):
             say(line, wait=False)
         say("=" * len(_RULE), wait=False)
 

@@ -78,6 +78,11 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
             images_per_step=images_together,
             accuracies=config.workload.print_training_accuracy,
             loss_type=config.output.loss_type_to_report,
+            hardware=hardware.in_words(
+                hardware.describe_hardware(provenance.inventory),
+                config.devices.gpu_numbers,
+                shows_unused=cluster is None,
+            ),
         )
     current = _Run(config, log, display, provenance)
     beside = sentinel.unless_dismissed(
