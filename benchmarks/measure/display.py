@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import progress, say
+from benchmarks.measure.next_setting import to_try
 from benchmarks.measure.result_text import accuracy_line, result_lines
 from benchmarks.measure.timing import Phase
 from results import step_statistics
@@ -95,6 +96,9 @@ class Display:
 
     def sent(self, location: str) -> None:
         """A tracker has the record."""
+
+    def suggest(self, record: Record) -> None:
+        """The run is over."""
 
 
 class TextDisplay(Display):
@@ -192,6 +196,11 @@ class TextDisplay(Display):
         """Prints where the record is."""
         if self._started:
             say(f"record:         {location}")
+
+    def suggest(self, record: Record) -> None:
+        """Prints what to try next, if something is obvious."""
+        if self._started and (better := to_try(record)):
+            say(f"try:            {better}")
 
     def sent(self, location: str) -> None:
         """Prints which tracker has the record, and where."""

@@ -208,6 +208,7 @@ class _Run:
         if self.record is not None and self.store is not None and not self.could_not_save:
             run_id = self.record.identity.run_id
             self.display.stored(f"{self.store.jsonl_path} ({run_id}) and {self.store.csv_path}")
+            self.display.suggest(self.record)
         if error is not None:
             return error.exit_status
         return ExitStatus.RUN_FAILED if self.could_not_save else ExitStatus.OK
