@@ -13,6 +13,7 @@ from benchmarks.console import say, warn, warn_of_exception
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
 from benchmarks.process import requirements, signals
 from benchmarks.sweep import grid
+from models import specs
 
 _FULL_HELP = "--helpfull"
 _HELP_WORDS = ("--help", "-h", "--helpshort", _FULL_HELP)
@@ -88,6 +89,8 @@ def _no_verb(name: str) -> str:
     word, *_ = name.split("=")
     if flag_named := run_flags.FLAGS.get(word):
         return f"'{word}' is not a verb, but a flag: {flag_named.spelling} ({flag_named.help.partition(';')[0]})."
+    if name.lower() in specs.names():
+        return f"'{name}' is not a verb, but a model: --model={name.lower()}."
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
     return (

@@ -15,7 +15,7 @@ from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.config.output import Output
 from benchmarks.console import in_words, progress, say
-from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC
+from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC, existing_directory
 from benchmarks.devices import options
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Stage
@@ -35,6 +35,8 @@ from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted
 
 DEFAULT_TIME_LIMIT_SECONDS = 300.0
+# A process starts, measures the peak and counts the operations of a step, after the stages.
+_ROOFLINE_SECONDS = 15.0
 # The smallest step: one image and few weights. With `trivial`, whose weights are 17 MB, the update alone took 36 ms on
 # two busy cores, where this took 0.6 ms.
 _SMALLEST_STEP = {"model": "mlp", "batch_size": "1", "num_gpus": "1", "variable_update": "independent"}
@@ -69,11 +71,14 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
 
     Raises:
         UsageError: values that make no sense or do not go together.
+        DataError: `--data_dir` is missing or empty.
     """
     gpus = 0 if values["device"] == "cpu" else count_gpus()
     # A single GPU is not split, since nobody trains on two halves.
     unsplit = {"virtual_gpus": 1} if gpus and values["virtual_gpus"] is None else {}
     chosen = config.resolve(options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
+    if chosen.data.data_dir is not None:
+        existing_directory(chosen.data.data_name, chosen.data.data_dir)  # reported before the first stages
     names = [flag.name for flag in run_flags.RUN_FLAGS["Devices"] if flag.name not in _NOT_PASSED_ON]
     given = {name: str(values[name]).lower() for name in names if values[name] is not None}
     spec = specs.find_model(chosen.workload.model)
@@ -166,7 +171,7 @@ def measure_breakdown(
     devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
     show(
         f"\nWhere does the time go? {of.workload.model}, {of.precision}, {of.manager}, {devices}, "
-        f"{of.workload.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}.\n"
+        f"{of.workload.batch_per_device} images each; {_duration(plan)}.\n"
     )
     show(advice.TABLE.line())
     roofline, about_roofline = None, list[str]()
@@ -200,6 +205,13 @@ def measure_breakdown(
         "breakdown": {**breakdown.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
+
+
+def _duration(plan: BreakdownPlan) -> str:
+    stages = len(Part) if plan.setting.devices.num_devices > 1 else len(Part) - 2
+    least = _LEAST_SECONDS * stages
+    why = "" if plan.time_limit_seconds >= least else f", since each of {stages} stages needs {_LEAST_SECONDS:g} s"
+    return f"about {in_words(max(least, plan.time_limit_seconds) + _ROOFLINE_SECONDS)}{why}"
 
 
 class _StageRunner:

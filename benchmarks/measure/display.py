@@ -15,6 +15,8 @@ from results.record import Record
 from results.text import fact_lines
 
 _RULE = "-" * 64
+# Of the lines of steps, whose form is tf_cnn_benchmarks' and has no units for the numbers after the rate.
+_MEANING = "images/sec so far +/- standard error in images/sec (jitter = 1.4826 x MAD of the steps' rates, images/sec)"
 FIRST_STEP = "first step"
 
 
@@ -146,7 +148,7 @@ class TextDisplay(Display):
         """Prints the facts, those of the devices with the hardware."""
         self._started = True
         named = {"Devices": f"{facts['Devices']}: {self._hardware}"} if self._hardware and "Devices" in facts else {}
-        for line in fact_lines({**facts, **named}):
+        for line in fact_lines({**facts, **named, "Step lines": _MEANING}):
             say(line, wait=False)
         say("=" * len(_RULE), wait=False)
 
@@ -183,7 +185,7 @@ class TextDisplay(Display):
             for line in (_RULE, total_line(record.derived.images_per_sec), _RULE, *result_lines(record)):
                 say(line)
         if self._started:
-            say(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
+            say(f"status:         {record.status}")  # an error, with its reason, is printed on stderr
 
     def part(self, measurement: Measurement, task: str, leader: str) -> None:
         """Prints this process' own rate."""

@@ -35,9 +35,10 @@ def _better(record: Record) -> Iterator[str]:
     used = math.ceil(config["num_devices"] / (config.get("virtual_gpus") or 1))
     chosen = {word.lstrip("-").partition("=")[0] for word in record.identity.command}
     if wait is not None and wait >= LEAST_REPORTED_WAIT:
+        data = shlex.quote(str(config["data_dir"]))
         yield (
-            f"run_bench.py doctor --model={config['model']} --data_dir={shlex.quote(str(config.get('data_dir')))} shows "
-            f"what limits the input (steps waited {wait:.0%} of the time for images)"
+            f"run_bench.py doctor --model={config['model']} --data_dir={data} shows what limits the input (steps waited "
+            f"{wait:.0%} of the time for images)"
         )
     if not gpus:
         return

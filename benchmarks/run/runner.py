@@ -207,7 +207,8 @@ class _Run:
             self.display.part(self.log.own(), str(cluster.own), str(cluster.leader))
         if self.record is not None and self.store is not None and not self.could_not_save:
             run_id = self.record.identity.run_id
-            self.display.stored(f"{self.store.jsonl_path} ({run_id}) and {self.store.csv_path}")
+            derived = f" and {self.store.csv_path}" if self.store.csv_has_last else ""
+            self.display.stored(f"{self.store.jsonl_path} ({run_id}){derived}")
             self.display.suggest(self.record)
         if error is not None:
             return error.exit_status

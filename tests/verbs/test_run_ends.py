@@ -125,8 +125,9 @@ def test_a_batch_that_does_not_fit_is_a_record(run_bench: RunBench, records: Rec
     assert record["status"] == "oom" and record["measurement"]["step_seconds"] == []
     reason = record["reason"]
     assert reason.startswith("Out of memory: ") and "shape[100000,227,227,3]" in reason and "device:CPU:0" in reason
-    assert reason.endswith("Try a smaller --batch_size.")
+    assert reason.endswith(". Try a smaller --batch_size.")
     assert f"run_bench: {reason}\n" in done.stderr and "Traceback" not in done.stderr
+    assert "Out of memory" not in done.stdout
 
 
 def test_what_cuda_reports_where_memory_does_not_suffice_is_probably_oom(
