@@ -37,8 +37,8 @@ def _better(record: Record) -> Iterator[str]:
     if wait is not None and wait >= LEAST_REPORTED_WAIT:
         data = shlex.quote(str(config["data_dir"]))
         yield (
-            f"run_bench.py doctor --model={config['model']} --data_dir={data} shows what limits the input (steps waited "
-            f"{wait:.0%} of the time for images)"
+            f"run_bench.py doctor --model={config['model']} --data_dir={data} shows what limits the input (steps "
+            f"waited {wait:.0%} of the time for images)"
         )
     if not gpus:
         return
