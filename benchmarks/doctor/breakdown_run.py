@@ -168,10 +168,11 @@ def measure_breakdown(
     of = plan.setting
     show = say if plan.output.output_format == "text" else lambda line: None
     stages = _StageRunner(plan, command, show)
+    longer = ", longer on a machine as busy as this" if disturbing else ""
     devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
     show(
         f"\nWhere does the time go? {of.workload.model}, {of.precision}, {of.manager}, {devices}, "
-        f"{of.workload.batch_per_device} images each; {_duration(plan)}.\n"
+        f"{of.workload.batch_per_device} images each; {_duration(plan)}{longer}.\n"
     )
     show(advice.TABLE.line())
     roofline, about_roofline = None, list[str]()
