@@ -71,14 +71,11 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
 
     Raises:
         UsageError: values that make no sense or do not go together.
-        DataError: `--data_dir` is missing or empty.
     """
     gpus = 0 if values["device"] == "cpu" else count_gpus()
     # A single GPU is not split, since nobody trains on two halves.
     unsplit = {"virtual_gpus": 1} if gpus and values["virtual_gpus"] is None else {}
     chosen = config.resolve(options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
-    if chosen.data.data_dir is not None:
-        existing_directory(chosen.data.data_name, chosen.data.data_dir)  # reported before the first stages
     names = [flag.name for flag in run_flags.RUN_FLAGS["Devices"] if flag.name not in _NOT_PASSED_ON]
     given = {name: str(values[name]).lower() for name in names if values[name] is not None}
     spec = specs.find_model(chosen.workload.model)
@@ -164,8 +161,11 @@ def measure_breakdown(
 
     Raises:
         UsageError: results cannot be saved.
+        DataError: `--data_dir` is missing or empty.
     """
     of = plan.setting
+    if of.data_dir is not None:  # reported before the first stage, not at the last one
+        existing_directory(specs.find_model(of.workload.model).data_name, of.data_dir)
     show = say if plan.output.output_format == "text" else lambda line: None
     stages = _StageRunner(plan, command, show)
     longer = ", longer on a machine as busy as this" if disturbing else ""
