@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import functools
-import importlib.resources
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +13,7 @@ from results import intervals, step_statistics
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
 from results.text import counted
+from results.utilisation import Utilisation, data_sheet, of_data_sheet
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
@@ -109,16 +106,18 @@ class Row:
         return passes * float(per_image) * self.rate / 1000
 
     @property
+    def data_sheet(self) -> Utilisation | str:
+        """Returns `tflops` beside the GPUs' data-sheet peak in the run's precision, or why there is none; see `mfu`."""
+        if self.tflops is None:
+            return ""
+        per_gpu = self.count("virtual_gpus")
+        return of_data_sheet(self.records[0], tflops=self.tflops, devices=self.devices, per_gpu=per_gpu)
+
+    @property
     def mfu(self) -> float | None:
-        """Returns `tflops` over the GPUs' data-sheet peak in the run's precision; None if the peak is unknown."""
-        environment, precision = self.records[0].environment, str(self.config.get("precision"))
-        # A mixture has no single peak, and an instance of a GPU that is divided by MIG less than the whole.
-        peaks = {data_sheet_peak(str(gpu), precision) for gpu in environment.get("gpus") or [""]}
-        peak = peaks.pop() if len(peaks) == 1 and "MIG-" not in str(environment.get("variables")) else None
-        if self.tflops is None or peak is None or self.config.get("device") != "gpu":
-            return None
-        physical = math.ceil(self.devices / self.count("virtual_gpus"))
-        return self.tflops / (physical * peak)
+        """Returns `tflops` over that peak; None if the peak is unknown, or exceeded, which is impossible."""
+        found = self.data_sheet
+        return None if isinstance(found, str) else found.share
 
     @property
     def gpu(self) -> str:
@@ -146,39 +145,6 @@ class Row:
     def reason(self) -> str:
         """Returns the reasons of the repeats that are not valid."""
         return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
-
-
-@functools.cache
-def published_table(name: str) -> list[dict[str, str]]:
-    """Returns the lines of the table `results/data/NAME.csv`."""
-    text = importlib.resources.files("results").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
-def data_sheet_peak(gpu: str, precision: str) -> float | None:
-    """Returns the peak of a GPU in 1e12 operations per second, without sparsity; None if the table does not have it.
-
-    The name must be the driver's, as a record has it. Parts of a name decide nothing: an RTX A1000 is no A100, and a
-    GPU for laptops, a form factor or a MIG instance has another peak.
-
-    Args:
-        gpu: such as `NVIDIA H100 PCIe 80 GiB`; the last two words may be missing.
-        precision: `fp32` is the rate of the CUDA cores, because a run in fp32 switches TF32 off. The peak of fp16 is
-            that with sums in fp32, which TensorFlow uses.
-    """
-    peak = data_sheet(gpu).get(f"{precision}_tflops")
-    return float(peak) if peak else None
-
-
-def is_in_data_sheets(gpu: str) -> bool:
-    """Returns whether a text is the driver's name of a GPU in the suite's table of peaks."""
-    return bool(data_sheet(gpu))
-
-
-def data_sheet(gpu: str) -> Mapping[str, str]:
-    """Returns the line of a GPU in the table of peaks, by the driver's name; empty if it has none."""
-    name = re.sub(r" \d+ GiB$", "", gpu).removeprefix("NVIDIA ").removeprefix("Tesla ")
-    return next((row for row in published_table("peaks") if row["gpu"] == name), {})
 
 
 def manager_of(config: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from benchmarks.run import run_verb
 from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import recommend_verb
 from benchmarks.verify import verify_verb
+from models import specs
 
 FULL_HELP = "--helpfull"
 HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
@@ -81,6 +82,8 @@ def _no_verb(name: str) -> str:
     word, *_ = name.split("=")
     if flag := run_flags.FLAGS.get(word):
         return f"'{word}' is not a verb, but a flag: {flag.spelling} ({flag.help.partition(';')[0]})."
+    if name.lower() in specs.names():
+        return f"'{name}' is not a verb, but a model: --model={name.lower()}."
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
     parts = [f"'{part.name}'" for verb in VERBS.values() for part in verb.parts if part.name.endswith(f" {name}")]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.errors import UsageError, did_you_mean
 from models import specs
 from results.report.published import PUBLISHED_NAMES
-from results.summary import data_sheet, published_table
+from results.utilisation import data_sheet, published_table
 
 # From the oldest: GPUs of data centres with fast memory, and those for graphics and inference.
 _LINES = (("GP100", "GV100", "GA100", "GH100", "GB10x"), ("TU10x", "GA10x", "AD10x", "GB20x"))

@@ -23,8 +23,8 @@ from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
-from results.summary import data_sheet_peak
 from results.text import amount
+from results.utilisation import data_sheet_peak
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 

@@ -8,7 +8,9 @@ from typing import Any
 from results import step_statistics
 from results.measurement import Measurement, named_gpus
 from results.record import Record
+from results.summary import summarize
 from results.text import amount, counted
+from results.utilisation import Utilisation, of_measured_peak
 from variable_mgr.transfers import NETWORK
 
 
@@ -146,14 +148,17 @@ def _evaluation_lines(measurement: Measurement) -> list[str]:
 
 
 def mfu_lines(record: Record) -> list[str]:
-    """Returns the model FLOP utilisation, if the peak is known."""
-    share, tflops = record.derived.mfu_of_measured_peak, record.derived.measured_peak_tflops
-    if share is None or tflops is None:
-        return []
-    peak = amount(1e12 * tflops, "FLOP/s")
-    odd = "; above 100 %: 'run_bench.py doctor' measures the peak again" if share > 1 else ""
-    precision = record.config["precision"]
-    return [f"MFU:            {100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision}){odd}"]
+    """Returns the model FLOP utilisation with the source of each peak, or why it is unknown on a GPU."""
+    lines, share, tflops = list[str](), of_measured_peak(record), record.derived.measured_peak_tflops
+    if share is not None and tflops is not None:
+        peak, precision = amount(1e12 * tflops, "FLOP/s"), record.config["precision"]
+        lines = [f"{100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision})"]
+    data_sheet = summarize([record])[0].data_sheet
+    if isinstance(data_sheet, Utilisation):
+        lines.insert(0, data_sheet.text)
+    elif data_sheet and not lines:
+        lines = [f"unknown: {data_sheet}; 'run_bench.py doctor' measures a peak"]
+    return [f"MFU:            {line}" for line in lines]
 
 
 def resource_lines(record: Record) -> list[str]:

@@ -227,7 +227,7 @@ class ReductionReport:
 
     def _quality_warnings(self, cpu_devices: int) -> list[str]:
         conditions = Conditions(
-            load_per_core=self._provenance.load_per_core,
+            cores_used_by_others=self._provenance.cores_used_by_others_before,
             cpu_devices=cpu_devices,
             cores=hardware.usable_cores(),
             training=False,

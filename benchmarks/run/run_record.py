@@ -52,7 +52,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
         compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars
         on_cpu = not devices.on_gpu
         derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
-    derived = device_peak.beside_peak(
+    derived, doubts = device_peak.beside_peak(
         derived,
         log.placement.get("flops_per_image"),
         provenance.environment,
@@ -80,6 +80,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
             *injected_delay.warnings(),
             *restarts.warnings(),
             *quality_warnings(measurement, derived, conditions),
+            *doubts,
         ],
     )
 

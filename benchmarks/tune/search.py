@@ -13,13 +13,15 @@ from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
 from benchmarks.machine import linux
+from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row
 from benchmarks.tune.search_stages import SearchStage, Texts, cells
-from results.quality import BUSY_LOAD_PER_CORE
+from results.quality import OTHERS_SHARE
 from results.record import Record, Status
+from results.text import counted
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
@@ -248,11 +250,11 @@ class Finder:
         if batch and int(batch) != usual:
             yield f"A batch of {batch} instead of {usual} trains differently: --batch_size={usual} keeps it."
         yield from self._on_precision()
-        load = self._runner.provenance.load_per_core
-        if load > BUSY_LOAD_PER_CORE:
+        used, cores = self._runner.provenance.cores_used_by_others_before, usable_cores()
+        if used is not None and used > OTHERS_SHARE * cores:
             yield (
-                f"The machine was busy before the search (load {load:.1f} per core), which may have affected the "
-                "result: search again on an idle machine, with --fresh."
+                f"Other processes used {used:.1f} of {counted(cores, 'core')} directly before the search, which may "
+                "have affected the result: search again on an idle machine, with --fresh."
             )
 
     def _on_precision(self) -> Iterator[str]:

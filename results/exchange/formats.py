@@ -25,7 +25,7 @@ from results.version import SUITE_VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-# The data frames that some formats can hold, by the name of the method of `results.frame.Results`.
+# The data frames that some formats can hold, by the name of the method of `results.exchange.frame.Results`.
 TABLES: Mapping[str, str] = {
     "runs": "to_frame",
     "configuration": "configuration",
@@ -152,7 +152,7 @@ def render_openmetrics(records: Sequence[Record]) -> str:
 
 
 def _frame(records: Sequence[Record], table: str) -> pd.DataFrame:
-    from results.frame import Results  # with pandas, which takes its time
+    from results.exchange.frame import Results  # with pandas, which takes its time
 
     return getattr(Results(records), TABLES[table])()
 

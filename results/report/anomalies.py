@@ -10,6 +10,7 @@ from results.intervals import is_faster
 from results.record import Record
 from results.summary import DATA, PRECISION, Row, Siblings, manager_of
 from results.text import counted, rounded
+from results.utilisation import Utilisation, of_measured_peak
 
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
@@ -50,7 +51,11 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
 
 
 def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
-    config = row.config
+    config, data_sheet = row.config, row.data_sheet
+    if isinstance(data_sheet, Utilisation) and data_sheet.share is None:
+        yield f"MFU {data_sheet.text}."
+    if any(record.derived.mfu_of_measured_peak and of_measured_peak(record) is None for record in row.valid):
+        yield "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor')."
     # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
     is_shared = config.get("device") == "cpu" or row.count("virtual_gpus") > 1
     if row.speed_up is not None and row.efficiency is not None and row.devices > 1 and not is_shared:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
 from results.text import Table, counted, rounded
+from results.utilisation import of_measured_peak
 
 # More fields in which rows differ share a column, so that the rates are on the screen.
 _MOST_DISTINCT = 4
@@ -59,6 +60,11 @@ def _median(row: Row, name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
+def _mfu_of_measured_peak(row: Row) -> float | None:
+    shares = [share for record in row.valid if (share := of_measured_peak(record)) is not None]
+    return statistics.median(shares) if shares else None
+
+
 def _sent_megabytes(row: Row, name: str) -> float | None:
     sent = (row.records[0].placement.get("sent_per_step") or {}).get(name)
     return None if sent is None else sent / 1e6
@@ -106,7 +112,7 @@ MEASURED = (
     Column("efficiency %", True, _efficiency, _has_several),
     Column("TFLOP/s", True, lambda row: _like_rate(row, row.tflops)),
     Column("MFU %", True, lambda row: _percent(row.mfu)),
-    Column("MFU of measured peak %", True, lambda row: _percent(_median(row, "mfu_of_measured_peak"))),
+    Column("MFU of measured peak %", True, lambda row: _percent(_mfu_of_measured_peak(row))),
     Column("step p50 ms", True, lambda row: _rounded(_median(row, "step_ms_p50"))),
     Column("step p99 ms", True, lambda row: _rounded(_median(row, "step_ms_p99"))),
     Column("sent MB", True, lambda row: _rounded(_sent_megabytes(row, "total_bytes"))),

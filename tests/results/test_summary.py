@@ -13,7 +13,8 @@ from results.record import Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
 from results.report.breakdown_plots import where_time_goes
-from results.summary import Siblings, data_sheet_peak, manager_of, published_table, summarize
+from results.summary import Siblings, manager_of, summarize
+from results.utilisation import data_sheet_peak, published_table
 from tests.support.records import fake_run
 
 
@@ -91,6 +92,17 @@ def test_mfu_is_of_the_physical_gpus_by_their_data_sheet() -> None:
         pytest.approx(2 * 67)
     )
     assert _mfu() is None, "no GPU is known"
+
+
+def test_a_run_that_exceeds_the_data_sheet_has_no_mfu_but_a_reason() -> None:
+    of = {"gpus": ["NVIDIA H100 PCIe 80 GiB"]}
+    at_peak, above = (replace(fake_run(step_seconds=s), environment=of) for s in (0.0145, 0.0144))  # 51.0 and 51.3
+    row, impossible = (summarize([run])[0] for run in (at_peak, above))
+    assert row.mfu == pytest.approx(1.0, abs=0.001) and impossible.mfu is None
+    assert impossible.data_sheet.text.startswith(
+        "unknown: 51.3 TFLOP/s are more than the peak (51.0 TFLOP/s, fp32, NVIDIA H100 data sheet): "
+    )
+    assert any(f"MFU {impossible.data_sheet.text}." in sentence for sentence in anomalies([impossible]))
 
 
 def test_mfu_in_fp32_is_of_the_cuda_cores_and_in_tf32_of_the_tensor_cores() -> None:

@@ -129,6 +129,7 @@ def test_a_batch_that_does_not_fit_is_a_record(run_bench: RunBench, records: Rec
         ". Try half the batch, --batch_size=50000, or --batch_size=auto, which finds the largest that fits."
     )
     assert f"run_bench: {reason}\n" in done.stderr and "Traceback" not in done.stderr
+    assert "Out of memory" not in done.stdout
 
 
 def test_what_cuda_reports_where_memory_does_not_suffice_is_probably_oom(

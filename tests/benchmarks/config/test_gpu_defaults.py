@@ -11,7 +11,7 @@ from benchmarks.config import config, flag, run_flags, usual_batch
 from benchmarks.machine import hardware
 from models import specs
 from results.record import key_of
-from results.summary import published_table
+from results.utilisation import published_table
 from tests.support.commands import Finished
 from tests.support.nvidia import MACHINES, Machine, stand_in
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from results.columns import COLUMNS
 from results.exchange import formats, step_times
-from results.frame import Results
+from results.exchange.frame import Results
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from tests.support.records import fake_reduction, fake_run, golden_records, make_record

@@ -19,7 +19,8 @@ from results.record import Record
 from results.report import published
 from results.report.breakdown_plots import against
 from results.report.side_tables import side_tables
-from results.summary import Row, published_table, summarize
+from results.summary import Row, summarize
+from results.utilisation import published_table
 from tests.support.records import fake_run
 
 GUIDE = published_table("guide2017")
