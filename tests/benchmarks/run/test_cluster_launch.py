@@ -45,7 +45,9 @@ def cluster_that(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
     def set_up(ends: Outcome, records_of: Callable[[Cluster], list[Any]] = lambda cluster: []) -> None:
-        def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+        def run(
+            cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]
+        ) -> Outcome:
             configs = ({"model": "trivial", "cluster": value} for value in records_of(cluster))
             Store(logs.parent).append(*(make_record(config=config) for config in configs))
             return ends
@@ -184,7 +186,8 @@ def test_a_cluster_is_started_again_only_after_a_task_was_lost(
     monkeypatch.setattr(cluster_launch, "_PAUSE_OVER_SSH_SECONDS", 0)
     started = []
 
-    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]) -> Outcome:
+        assert bool(variables) == cluster.local, "what others used before, as tasks here load the host themselves"
         started.append(" ".join(words[cluster.leader]))
         ended = ends[len(started) - 1]
         if ended.status == ExitStatus.OK:
