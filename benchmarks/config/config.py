@@ -70,7 +70,7 @@ class Config:
     traces: Traces = decided(in_key=False)
     length: Length
     output: Output = decided(in_key=False)
-    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     notices: tuple[str, ...] = ()
     command: tuple[str, ...] | None = dataclasses.field(init=False, default=None, repr=False, compare=False)
 

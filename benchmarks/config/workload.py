@@ -107,7 +107,7 @@ def decide_length(
         "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,
         "num_warmup_batches": max(warmup, steps_per_round) if steps_per_round > 1 else warmup,
     }
-    why = f"at least {batches} and {SETTLING_SECONDS:g} s on GPUs, so that clocks settle; --num_batches sets the number"
+    why = f"at least {batches}, and {SETTLING_SECONDS:g} s, so that a GPU's clocks settle; --num_batches fixes it"
     notices = tuple(
         f"--{name}={given[name]} becomes {steps}: whole rounds of {steps_per_round} steps (--local_sgd_steps) are "
         "measured, after the first averaging."

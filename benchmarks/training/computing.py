@@ -146,9 +146,10 @@ def usual_precision(capabilities: Sequence[str | None], environ: Mapping[str, st
         return "fp32", "the compute capability is not known here, so TF32 is off; --precision=tf32 uses it"
     if "tf32" in tensor_core_precisions(known):
         return "tf32", "TensorFlow's default on these GPUs; --precision=fp32 turns TF32 off, bf16 computes in 16 bits"
-    least = min(known, key=_major)
-    also = "; --precision=fp16 uses its tensor cores" if "fp16" in tensor_core_precisions(known) else ""
-    return "fp32", f"compute capability {least} has no TF32{also}"
+    has_none = f"compute capability {min(known, key=_major)} has no TF32"
+    if "fp16" in tensor_core_precisions(known):
+        return "fp32", f"{has_none}; --precision=fp16 uses tensor cores, which most of these GPUs have"
+    return "fp32", has_none
 
 
 def tensor_core_precisions(capabilities: Sequence[str]) -> tuple[str, ...]:

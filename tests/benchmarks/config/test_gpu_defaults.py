@@ -31,7 +31,7 @@ def resolve(machine: Machine | str, monkeypatch: pytest.MonkeyPatch, *words: str
     [
         (H100, "--num_gpus=8", "tf32", "--precision=fp32 turns TF32 off"),
         (A100, "", "tf32", "TensorFlow's default on these GPUs"),
-        (T4, "--num_gpus=8", "fp32", "compute capability 7.5 has no TF32; --precision=fp16"),
+        (T4, "--num_gpus=8", "fp32", "compute capability 7.5 has no TF32; --precision=fp16 uses tensor cores"),
         (V100, "", "fp32", "compute capability 7.0 has no TF32"),
         ("A100 and T4", "", "tf32", "on these GPUs"),
         ("A100 and T4", "--num_gpus=2", "fp32", "compute capability 7.5"),
@@ -203,3 +203,10 @@ def test_print_config_shows_what_was_decided_and_why(
     found = (made["precision"], made["batch_per_device"], made["modifiers"]["all_reduce_spec"], made["num_batches"])
     assert (*found, made["at_least_seconds"]) == shown
     assert "batch_per_device" in made["reasons"]
+
+
+def test_a_configuration_can_be_counted_whatever_was_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep counts what is left of each."""
+    saved = ("--data_dir=x", "--train_dir=y", "--save_model_steps=5")
+    chosen, other = (resolve(H100, monkeypatch, "--model=resnet20", *words) for words in (saved, saved[:2]))
+    assert chosen.reasons and chosen.data.pauses and len({chosen, chosen, other}) == 2
