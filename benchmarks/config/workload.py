@@ -77,7 +77,9 @@ class Length:
         "instead of --num_batches: passes over the data set", default=None, in_key=False, above=0
     )
     num_warmup_batches: int = option(
-        "warm-up steps, which are not measured; the first step never is", default_text="10, or 3 on a CPU", at_least=0
+        "warm-up steps, which are not measured; the first step is never measured",
+        default_text="10, or 3 on a CPU",
+        at_least=0,
     )
     time_limit_seconds: float | None = option(
         "stop measuring when the process is this old; the result is valid", default=None, in_key=False, above=0
