@@ -164,7 +164,7 @@ def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
 def _as_label(column: Column, cell: str) -> str:
     if column.name == "devices":
         return counted(int(cell), "device")
-    return f"{column.name} {cell}" if column.is_number and cell else cell
+    return f"{column.name.removesuffix(' per device')} {cell}" if column.is_number and cell else cell
 
 
 def table(rows: Sequence[Row], *, brief: bool = False) -> Table:
