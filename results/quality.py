@@ -105,7 +105,7 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
     if skipped := sum(measurement.skipped_updates):
         yield (
             f"{skipped:.0f} of {steps} measured steps updated nothing, since gradients overflowed in float16. Such a "
-            "step is shorter, so the rate is too high: give more --num_warmup_batches or a smaller --fp16_loss_scale."
+            "step is shorter, so the rate is too high: increase --num_warmup_batches or a smaller --fp16_loss_scale."
         )
     used = measurement.telemetry[0].get("cpu_cores_used_by_others") if len(measurement.telemetry) == 1 else None
     if conditions.load_per_core is None and used is not None and used > _OTHERS_SHARE * conditions.cores:
@@ -166,7 +166,7 @@ def _of_gpus(measurement: Measurement) -> Iterator[str]:
         if before and after and after < (1 - _CLOCK_FALL_SHARE) * before:
             yield (
                 f"The clock of {name} fell from {before:.0f} MHz in the first half of the measurement to {after:.0f} "
-                "MHz in the second: the machine was not in a steady state; give more --num_warmup_batches, and look at "
+                "MHz in the second: the machine was not in a steady state; increase --num_warmup_batches, and look at "
                 "its cooling and power."
             )
 
@@ -194,7 +194,7 @@ def _of_steps(measurement: Measurement, derived: Derived, conditions: Conditions
         if abs(change) > _DRIFT_SHARE:
             yield (
                 f"The second half of the steps was {abs(change):.0%} {'slower' if change > 0 else 'faster'} than the "
-                "first: the machine was not in a steady state; give more --num_warmup_batches."
+                "first: the machine was not in a steady state; increase --num_warmup_batches."
             )
     losses = [loss for loss in (*measurement.warmup_losses, *measurement.losses) if loss is not None]
     if conditions.training and losses and losses[-1] > _LOSS_RISE * losses[0]:

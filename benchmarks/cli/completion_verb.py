@@ -39,9 +39,11 @@ class _Word(NamedTuple):
 def _words_of(verb: Verb) -> Iterator[_Word]:
     from benchmarks.cli.verbs import flags_of  # where this verb is listed, too
 
-    if verb.takes == "words":
-        yield _Word("", " ".join(verb.known_words) or "<file>")
+    if verb.parts or verb.takes == "words":
+        yield _Word("", " ".join(part.word for part in verb.parts) or " ".join(verb.known_words) or "<file>")
     yield from (_Word("--help", "", "the flags of this verb"), _Word("--helpfull", "", "all flags"))
+    if verb.parts:
+        return
     for one in (*(one for group in flags_of(verb).values() for one in group), *_OF_ANY_VERB):
         meaning = one.help.partition(";")[0].replace("|", "/")
         if one.kind is not bool:
@@ -52,22 +54,27 @@ def _words_of(verb: Verb) -> Iterator[_Word]:
             yield _Word(f"--no{one.name}", "", f"not: {meaning}")
 
 
+def _key(verb: Verb) -> str:
+    return verb.name.replace(" ", "/")
+
+
 def script(shell: str) -> str:
     """Returns the script for a shell."""
-    from benchmarks.cli.verbs import VERBS
+    from benchmarks.cli.verbs import COMMANDS, VERBS
 
-    of_help = Verb(
-        "help", "what a verb does, and its flags", {}, lambda *_: ExitStatus.OK, takes="words", known_words=tuple(VERBS)
-    )
+    flags_of_help = {"Help": (Flag("all", bool, "list all verbs"),)}
+    of_help = Verb("help", "what a verb does, and its flags", flags_of_help, takes="words", known_words=tuple(VERBS))
     table: dict[_Word, list[str]] = {}
-    for verb in (*VERBS.values(), of_help):
+    for verb in {**VERBS, **COMMANDS, "help": of_help}.values():
         for word in _words_of(verb):
-            table.setdefault(word, []).append(verb.name)
+            table.setdefault(word, []).append(_key(verb))
     meanings = {verb.name: verb.meaning for verb in (*VERBS.values(), of_help)}
     if shell == "fish":
         return _FISH.replace("@COMPLETE@", "\n".join(_fish_lines(meanings, table)))
     options = [f"{word.name}|{word.values}|{' '.join(verbs)}|{word.meaning}" for word, verbs in table.items()]
     text = SHELLS[shell].replace("@OPTIONS@", shlex.quote("\n".join(options)))
+    parts = " ".join(_key(part) for verb in VERBS.values() for part in verb.parts)
+    text = text.replace("@PARTS@", shlex.quote(parts))
     return text.replace("@VERBS@", shlex.quote("\n".join(f"{name}|{meaning}" for name, meaning in meanings.items())))
 
 
@@ -92,12 +99,15 @@ def _quoted(text: str) -> str:
 _BASH = f"""# Completes commands of {_PROGRAMS}. To use it: eval "$(run-bench completion bash)"
 _run_bench_verbs=@VERBS@
 _run_bench_options=@OPTIONS@
+_run_bench_parts=@PARTS@
 _run_bench() {{
-    local line="${{COMP_LINE:0:COMP_POINT}}" verb=run name="" option values verbs meaning
+    local line="${{COMP_LINE:0:COMP_POINT}}" verb=run part name="" option values verbs meaning
     local cur="${{line##*[[:space:]]}}"
     COMPREPLY=()
     if [[ $COMP_CWORD -gt 1 && ${{COMP_WORDS[1]}} != -* ]]; then
-        verb="${{COMP_WORDS[1]}}"
+        verb="${{COMP_WORDS[1]//-/_}}"
+        part="$verb/${{COMP_WORDS[2]//-/_}}"
+        [[ $COMP_CWORD -gt 2 && " $_run_bench_parts " == *" $part "* ]] && verb="$part"
     elif [[ $cur != -* ]]; then
         while IFS='|' read -r option meaning; do
             [[ $option == "$cur"* ]] && COMPREPLY+=("$option")
@@ -129,11 +139,14 @@ _ZSH = f"""#compdef {_PROGRAMS}
 # Completes commands of {_PROGRAMS}. To use it: eval "$(run-bench completion zsh)"
 _run_bench_verbs=@VERBS@
 _run_bench_options=@OPTIONS@
+_run_bench_parts=@PARTS@
 _run_bench() {{
-    local verb=run name="" option values verbs meaning
+    local verb=run part name="" option values verbs meaning
     local -a plain valued
     if (( CURRENT > 2 )) && [[ $words[2] != -* ]]; then
-        verb=$words[2]
+        verb=${{words[2]//-/_}}
+        part=$verb/${{words[3]//-/_}}
+        (( CURRENT > 3 )) && [[ " $_run_bench_parts " == *" $part "* ]] && verb=$part
     elif [[ $PREFIX != -* ]]; then
         while IFS='|' read -r option meaning; do plain+=("$option:$meaning"); done <<<"$_run_bench_verbs"
         _describe verb plain
@@ -171,7 +184,9 @@ end
 function __run_bench_takes
     set -l words (commandline -opc) run
     string match -q -- '-*' $words[2]; and set words[2] run
-    contains -- $words[2] $argv
+    set -l verb (string replace -a -- - _ $words[2])
+    contains -- $verb/(string replace -a -- - _ $words[3]) $argv
+    or contains -- $verb $argv
 end
 for program in {_PROGRAMS}
     complete -c $program -e

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from benchmarks import console
 from benchmarks.cli import help_text, verbs
-from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
+from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
@@ -81,7 +81,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
 
 
 def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
-    """Refuses words such as `--explain`, with how the verb is written, and flags that only a run has."""
+    """Refuses words such as `--explain`, with how the verb is written, and flags that only other verbs have."""
     flags = {one.name for group in flags_of(verb).values() for one in group}
     for word in arguments:
         name = word.removeprefix("--").partition("=")[0]
@@ -90,8 +90,20 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
             continue
         if name in VERBS:
             raise UsageError(f"{word}: {name} is a verb, which comes first: run_bench.py {VERBS[name].examples[0]}")
-        if spellings & run_flags.FLAGS.keys():
-            raise UsageError(f"{verb.name} has no flag --{name}, which is one of a run. See {verb.name} --helpfull.")
+        owners = ["a run"] if spellings & run_flags.FLAGS.keys() else _that_take(spellings)
+        if owners:
+            raise UsageError(
+                f"{verb.name} has no flag --{name}, which is one of {' or '.join(owners)}. See {verb.name} --helpfull."
+            )
+
+
+def _that_take(spellings: Set[str]) -> list[str]:
+    """Returns the verbs that have a flag of one of these names."""
+    return [
+        name
+        for name, verb in COMMANDS.items()
+        if any(one.name in spellings for group in verb.flags.values() for one in group)
+    ]
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:

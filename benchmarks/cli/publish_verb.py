@@ -56,9 +56,8 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if changed:
         say(f"Removed or replaced private fields: {', '.join(changed)}.")
     _print(checked)
-    say(
-        f"{counted(len(kept), 'run')}: {directory} is ready: {', '.join(publication.files_of(kept))}. Review it before you publish it."
-    )
+    made = ", ".join(publication.files_of(kept))
+    say(f"{counted(len(kept), 'run')}: {directory} is ready: {made}. Review it before you publish it.")
     return ExitStatus.OK
 
 

@@ -18,11 +18,10 @@ from benchmarks.console import in_words, progress, warn
 from benchmarks.errors import UsageError
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
-from benchmarks.option import Flag, only
-from benchmarks.sweep.grid import Cell
+from benchmarks.option import Flag
+from benchmarks.sweep.grid import SUITE_FLAG, Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
-from benchmarks.sweep.sweep_verb import SWEEP_FLAGS
 from benchmarks.trackers import tracker_list
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import differences, hardware, listed
@@ -281,7 +280,7 @@ class _PairRunner:
 
 
 PLAN_FLAGS: tuple[Flag, ...] = (
-    *only(SWEEP_FLAGS["The sweep"], "suite"),
+    SUITE_FLAG,
     Flag(
         "interleave_steps",
         bool,

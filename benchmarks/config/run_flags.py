@@ -43,7 +43,11 @@ DEFAULTS: Mapping[str, Any] = {name: flag.default for name, flag in FLAGS.items(
 
 # The devices of verbs that compare what several devices compute or exchange; threads and kernels are TensorFlow's.
 _SEVERAL_DEVICES = Flag(
-    "num_gpus", int, "devices", default="all GPUs, or one split in two, or two logical CPU devices", at_least=1
+    "num_gpus",
+    int,
+    "number of devices",
+    default="all GPUs, or one split in two, or two logical CPU devices",
+    at_least=1,
 )
 SEVERAL_DEVICES = tuple(
     _SEVERAL_DEVICES if flag.name == "num_gpus" else flag

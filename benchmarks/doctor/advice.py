@@ -148,7 +148,7 @@ def sentences(breakdown: Breakdown, setting: Setting) -> list[str]:
     unsure = [cost for cost in breakdown.costs if cost.significance is Significance.UNSURE]
     if unsure:
         unknown.append(
-            f"Too few steps to tell from noise: {', '.join(cost.name for cost in unsure)}. Pass a longer "
+            f"Too few steps to tell from noise: {', '.join(cost.name for cost in unsure)}. Pass a larger "
             "--budget_seconds, or a smaller --batch_size."
         )
     if setting.disturbing:
@@ -160,7 +160,7 @@ def sentences(breakdown: Breakdown, setting: Setting) -> list[str]:
     if not breakdown.degrees:
         unknown.append(
             f"Nothing was repeated, so equal processes are assumed to differ by {breakdown.spread:.0%}, which can "
-            "hide costs: pass a longer --budget_seconds, with which every stage runs twice."
+            "hide costs: pass a larger --budget_seconds, with which every stage runs twice."
         )
     if chance:
         warnings.append(

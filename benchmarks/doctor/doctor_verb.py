@@ -92,7 +92,7 @@ _OF_THE_BREAKDOWN = (
     Flag(
         "budget_seconds",
         float,
-        "plan the breakdown to fit into this time; each stage takes at least five steps",
+        "time budget of the breakdown; each stage takes at least five steps",
         default=breakdown_run.DEFAULT_BUDGET_SECONDS,
         above=0,
     ),
@@ -107,7 +107,7 @@ _OF_THE_BREAKDOWN = (
 _DEVICES = Flag(
     "num_gpus",
     int,
-    "devices",
+    "number of devices",
     default="for the breakdown, all GPUs or two logical CPU devices; else 1",
     at_least=1,
 )

@@ -244,7 +244,7 @@ ALLREDUCE_FLAGS: Groups = {
         Flag(
             "budget_seconds",
             float,
-            "plan all messages to fit into this time, in equal shares; each is repeated at least three times",
+            "time budget of all messages, in equal shares; each takes at least three steps, and none begins later",
             above=0,
         ),
         *only(RUN_FLAGS["Several processes"], "step_timeout_seconds"),

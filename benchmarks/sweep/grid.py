@@ -15,7 +15,7 @@ from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import progress
 from benchmarks.errors import UsageError, did_you_mean
-from benchmarks.option import Groups
+from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import parse_toml, shortened
 from benchmarks.trackers import tracker_list
 from models import specs
@@ -28,6 +28,7 @@ _NO_LISTS = (
 )
 _SEMICOLONS = ("local_cluster",)
 _ALL_MODELS = "all"
+SUITE_FLAG = Flag("suite", str, "TOML file of grids: a table [[grid]] of flags for each", path="file")
 # Runs of one command. Checking so many combinations takes two minutes; running them would take days.
 MOST_RUNS = 100_000
 # So many are checked in a second.

@@ -199,11 +199,13 @@ def _key(config: Mapping[str, Any]) -> str:
 SWEEP_FLAGS: Groups = {
     "The sweep": (
         Flag("repeats", int, "runs of each combination, each in a fresh process", default=1, at_least=1),
-        Flag("suite", str, "TOML file of grids: a table [[grid]] of flags for each", path="file"),
+        grid.SUITE_FLAG,
         Flag("resume", bool, "run only what --output_dir does not have from this machine and software"),
         Flag("dry_run", bool, "print the grid and stop"),
         Flag("run_timeout_seconds", float, "kill a run that takes longer", default=DEFAULT_TIMEOUT_SECONDS, above=0),
-        Flag("budget_seconds", float, "start no run after this time; --resume runs the rest", above=0),
+        Flag(
+            "budget_seconds", float, "time budget of all runs; none starts later, and --resume runs the rest", above=0
+        ),
         *only(RUN_FLAGS["Output"], "output_dir", "output_format"),
     )
 }

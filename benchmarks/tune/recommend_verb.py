@@ -42,7 +42,7 @@ _NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accurac
 _FLAGFILE = "recommended.flags"
 _TIE_RULE = (
     "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
-    "paired test of runs that were repeated in turn. A longer --budget_seconds may separate more."
+    "paired test of runs that were repeated in turn. A larger --budget_seconds may separate more."
 )
 _OWN = ("budget_seconds", "any_precision", "fresh", "output_dir", "output_format")
 
@@ -172,7 +172,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
         yield f"A later run of it failed: {best.reason}"
     late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
     if late and answer.is_complete:
-        yield f"There was no time for {late} more candidates: a longer --budget_seconds tries them."
+        yield f"There was no time for {late} more candidates: a larger --budget_seconds tries them."
     for table in answer.tables:
         close = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_close]
         taken = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_taken]
@@ -207,7 +207,7 @@ RECOMMEND_FLAGS: Groups = {
         Flag(
             "budget_seconds",
             float,
-            "plan all runs to fit into this time; no run starts that would end later",
+            "time budget of all runs; none starts that would end later",
             default=DEFAULT_BUDGET_SECONDS,
             above=0,
         ),

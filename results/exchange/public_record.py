@@ -60,7 +60,7 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
     """Yields a sentence for each reason why a run is not whole."""
     steps, environment = len(record.measurement.step_seconds), record.environment
     if record.kind is not Kind.RUN or record.status is not Status.OK:
-        yield f"kind and status must be run and ok, and are {record.kind} and {record.status}: leave it out"
+        yield f"it is not a completed run ({record.kind}, status {record.status})"
         return
     if record.is_interleaved:
         yield "steps_per_slice: its steps were interleaved with another run's: measure it alone, with run or sweep"
@@ -69,7 +69,7 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
     if (record.identity.suite_commit or "").endswith("+"):
         yield "suite_commit ends in +: files of the suite were changed: commit or undo that, and measure it again"
     if steps < MIN_STEPS_FOR_INTERVAL:
-        yield (f"it has {steps} steps, and an interval needs {MIN_STEPS_FOR_INTERVAL}: give more --num_batches")
+        yield (f"it has {steps} steps, and an interval needs {MIN_STEPS_FOR_INTERVAL}: increase --num_batches")
     try:
         yield from _wrong_numbers(record)
     except ODD_VALUE:  # telemetry and evaluations may hold anything

@@ -227,9 +227,17 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
     [
         (["data", "check"], 2, "name one directory to check"),
         (["data", "check", "nowhere"], 5, "--data_dir=nowhere does not exist"),
-        (["data", "check", "x", "--resize=3"], 2, "There is no flag --resize."),
+        (
+            ["data", "check", "x", "--resize=3"],
+            2,
+            "--resize, which is one of data make_imagenet or data convert.",
+        ),
         (["data", "convert", "x"], 2, "data convert SRC DIR"),
-        (["data", "make_mnist", "x", "--python"], 2, "There is no flag --python."),
+        (
+            ["data", "make_mnist", "x", "--python"],
+            2,
+            "--python, which is one of data make_cifar10.",
+        ),
         (["input", "--device=cpu"], 2, "pass --data_dir=DIR"),
         (["input", "--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["--device=cpu", "--model=mlp", "--data_dir=."], 5, "there is neither train-images-idx3-ubyte nor"),

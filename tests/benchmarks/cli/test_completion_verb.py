@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import completion_verb
-from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.cli.verbs import COMMANDS, flags_of
 from tests.support.commands import Finished
 
 pytestmark = pytest.mark.process
@@ -76,9 +76,15 @@ def proposed(shell: str, line: str, directory: Path) -> list[str]:
         ("run-bench --nocross", ["--nocross_replica_sync"]),
         ("run-bench --preset=q", ["quick"]),
         ("run-bench explain rep", ["replicated"]),
-        ("run-bench baseline l", ["list"]),
+        ("run-bench track l", ["list"]),
+        ("run-bench track check --thr", ["--threshold="]),
+        ("run-bench track list --thr", []),
+        ("run-bench track calibrate --model=vgg1", ["vgg11", "vgg16", "vgg19"]),
+        ("run-bench data make-mnist --gz", ["--gzip"]),
+        ("run-bench export-model --keras", ["--keras_file="]),
+        ("run-bench completion z", ["zsh"]),
         ("run-bench report fil", ["file.jsonl"]),
-        ("run-bench check --markdown_file=fil", ["file.jsonl"]),
+        ("run-bench track check --markdown_file=fil", ["file.jsonl"]),
         ("run-bench --data_dir=fol", ["folder"]),
         ("run-bench --data_dir=fil", []),
         ("run-bench nothing --mod", []),
@@ -94,7 +100,7 @@ def test_what_a_shell_proposes(shell: str, line: str, words: list[str], tmp_path
 def test_every_verb_and_flag_is_in_every_script() -> None:
     for shell in completion_verb.SHELLS:
         text = completion_verb.script(shell)
-        for verb in VERBS.values():
+        for verb in COMMANDS.values():
             flags = [flag for group in flags_of(verb).values() for flag in group]
             assert all(re.search(rf"(--|-l ){flag.name}\b", text) for flag in flags), verb.name
         assert "@" not in text.replace("[@]", ""), "a mark of the template is left"
@@ -103,10 +109,9 @@ def test_every_verb_and_flag_is_in_every_script() -> None:
 def test_a_script_is_printed_or_the_shells_are_named(run_bench: Callable[..., Finished]) -> None:
     assert "complete -F _run_bench run-bench run_bench.py" in run_bench("completion", "bash").stdout
     for words, problem in (
-        ([], "name a shell. Shells: bash, zsh, fish."),
-        (["tcsh"], "there is no script for 'tcsh'."),
-        (["bsh"], "Did you mean 'bash'?"),
-        (["bash", "zsh"], "there is no script for 'bash zsh'"),
+        ([], "completion needs a subcommand. Subcommands: bash, zsh, fish."),
+        (["tcsh"], "completion has no subcommand 'tcsh'."),
+        (["bash", "zsh"], "'zsh' is not a flag."),
     ):
         done = run_bench("completion", *words)
         assert (done.status, done.stdout) == (2, "") and problem in done.stderr

@@ -263,7 +263,7 @@ def test_too_few_steps_prove_nothing() -> None:
     assert {cost.significance for cost in found.costs} == {Significance.UNSURE}
     assert found.worth_advice == []
     assert said(found).startswith("Too few steps to tell from noise: fixed cost, compute,")
-    assert "--time_limit_seconds" in said(found)
+    assert "--budget_seconds" in said(found)
     assert all("too few steps" in line for line in advice.shares(found, GPUS)[1:])
 
 
