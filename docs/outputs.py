@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _MARKED = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n)(?P<block>.*?)(<!-- end -->)", re.DOTALL)
 # What has none of these neither trains nor measures.
 _TRAINS = re.compile(
-    r"run_bench\.py (?:--|run|sweep|scaling|recommend|ab|calibrate|doctor|verify|placement|input|allreduce|data)"
+    r"run_bench\.py (?:--|run|sweep|scaling|recommend|ab|track calibrate|doctor|verify|placement|input|allreduce|data)"
 )
 _ANSWERS = (ExitStatus.OK, ExitStatus.REGRESSED, ExitStatus.UNDECIDED)
 _NUMBERS = re.compile(r"\b(?=[a-f]*\d)[\da-f]{7,}\b|[-+]?\d[\d.,:]*(?:[kMG]\b)?")
@@ -52,11 +52,11 @@ def without(page: str) -> str:
 def shape(page: str) -> list[str]:
     """Returns the lines of all outputs of a page as far as they do not depend on the machine.
 
-    Numbers and widths of columns are masked. If a command measures, what is after the first number or colon is, too.
+    Numbers and widths of columns are masked. If a command measures, only the first words of a line count.
     """
     lines = "\n".join(mark["block"] for mark in _MARKED.finditer(page)).splitlines()
     masked = [re.sub(r"\s+|-{3,}", " ", _NUMBERS.sub("#", line)).strip() for line in lines]
-    return [re.split("[#:]", line)[0].strip() for line in masked] if trains(page) else masked
+    return [re.sub(r"^(#? ?[^#:]*).*", r"\1", line).strip() for line in masked] if trains(page) else masked
 
 
 def fresh(page: str) -> str:
