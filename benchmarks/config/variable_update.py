@@ -78,7 +78,7 @@ VARIABLE_FLAGS = (
     Flag(
         "variable_consistency",
         str,
-        "relaxed: apply the gradients of the previous step",
+        "strong: apply the gradients of this step; relaxed: those of the previous step",
         ("strong", "relaxed"),
         default="strong",
     ),

@@ -56,7 +56,9 @@ class Length:
     num_batches: int | None = option("measured steps", default=100, in_key=False, at_least=1)
     num_epochs: float | None = option("measured epochs, instead of --num_batches", default=None, in_key=False, above=0)
     num_warmup_batches: int = option(
-        "warm-up steps, which are not measured; the first step never is", default_text="10, or 3 on a CPU", at_least=0
+        "warm-up steps, which are not measured; the first step is never measured",
+        default_text="10, or 3 on a CPU",
+        at_least=0,
     )
     time_limit_seconds: float | None = option(
         "stop measuring when the process is this old; the result is valid", default=None, in_key=False, above=0

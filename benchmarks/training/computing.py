@@ -101,7 +101,7 @@ COMPUTING_FLAGS = (
     Flag(
         "fp16_enable_auto_loss_scale",
         bool,
-        "dynamic loss scale; when a gradient overflows, halve the scale and skip the update",
+        "adjust the loss scale dynamically; when a gradient overflows, halve the scale and skip the update",
     ),
     Flag(
         "fp16_inc_loss_scale_every_n",

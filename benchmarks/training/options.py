@@ -116,10 +116,12 @@ class Training:
         schedule: of the learning rate; None: it is constant.
     """
 
-    optimizer: Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "lars"] = option("optimizer", default="sgd")
+    optimizer: Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "lars"] = option(
+        "update rule of the weights", default="sgd"
+    )
     learning_rate: float
     schedule: Schedule | None = None
-    momentum: float = option("momentum of momentum, nesterov and lars", default=0.9, at_least=0)
+    momentum: float = option("momentum of the optimizers momentum, nesterov and lars", default=0.9, at_least=0)
     hyperparameters: Hyperparameters = Hyperparameters()
     lars_trust_coefficient: float = option(
         "lars: trust coefficient c; the local learning rate is c * |w| / |g|",
@@ -133,7 +135,7 @@ class Training:
         default="kernels",
     )
     label_smoothing: float = option(
-        "label smoothing; it is part of the reported loss",
+        "label smoothing factor; the reported loss includes it",
         default=0.0,
         at_least=0,
         at_most=1,

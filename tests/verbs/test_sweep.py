@@ -13,14 +13,16 @@ import tempfile
 import time
 import tracemalloc
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from msgspec.structs import replace
 
 from benchmarks import console
+from benchmarks.cli import main
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine.provenance import describe_software
@@ -630,6 +632,20 @@ def test_a_large_grid_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_value_that_is_no_number_is_a_text(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--model=\u00b2,trivial")
     assert done.status == ExitStatus.OK and len(runs.started) == 1, done.stderr
+
+
+def test_names_may_have_dashes_and_records_have_underscores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "suite.toml").write_text("[[grid]]\nbatch-size = [1, 2]\n")
+    (tmp_path / "some.flags").write_text("--num-batches=50\n")
+    asked: list[tuple[Mapping[str, Any], Sequence[str]]] = []
+    monkeypatch.setattr(sweep_verb, "run_sweep", lambda *asked_for: asked.append(asked_for))
+    words = ["--dry-run", "-m", "mlp", "--no-async", "--device=cpu"]
+    main.dispatch(["sweep", f"--suite={tmp_path / 'suite.toml'}", *words])
+    ((values, command),) = asked
+    assert command[2:] == ["--dry_run", "--model", "mlp", "--noasync", "--device=cpu"] and values["dry_run"]
+    found = grid.wanted(values, lambda: 0)
+    assert [cell.config.workload.batch_per_device for cell in found if cell.config] == [1, 2]
+    assert grid.spell_out_booleans([f"--flagfile={tmp_path / 'some.flags'}"]) == ["--num_batches=50"]
 
 
 def test_booleans_without_a_value_also_in_a_flag_file(tmp_path: Path) -> None:
