@@ -126,15 +126,19 @@ def _check_run_bench(words: Sequence[str]) -> None:
     Raises:
         WrongPageError: there is no such verb or flag, or the flags cannot go together.
     """
-    words = [word for word in words if word != "--help"]
+    # `help VERB` is `VERB --help`, which prints, and may be without the words that the verb needs.
+    words = [PLACEHOLDERS.get(word, word) for word in words if word != "--help"]
     try:
+        if words[:1] == ["help"]:
+            main.dispatch(words)
+            return
         verb, rest = chosen(words)
         if verb.name.split()[0] in READING and verb.takes != "lists":
             flag.parse(rest, flags_of(verb))
         elif words[:1] == ["data"]:
             _check_data(words[1:])
         else:
-            main.dispatch([PLACEHOLDERS.get(word, word) for word in words])
+            main.dispatch(words)
     except BenchError as error:
         raise WrongPageError(str(error)) from error
 
@@ -403,6 +407,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`run_bench.py --model=resnet51 ...`", "no model 'resnet51'"),
         ("`track check out --output_format=jsom`", "there is no 'jsom'"),
         ("`replicated --all_reduce_spec=ring`", "ring"),
+        ("`run_bench.py help swep`", "Did you mean 'sweep'"),
         ("`track stor FILE`", "no subcommand 'stor'"),
         ("`data make_imagenet DIR --gzip`", "data make_imagenet has no flag --gzip"),
         ("```\nTry --num_batch, or wait.\n```", "There is no flag --num_batch"),
