@@ -69,18 +69,21 @@ def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     standings = ranking.standings(rows)
     crossings, saturation = ranking.crossings(standings), ranking.saturation(standings)
     tables = [
-        _winners(standings),
+        *_winners(rows),
         SideTable("crossings", "Where one variable manager overtakes another", Table(_SENTENCES, crossings)),
         SideTable("saturation", "Where more parameter servers gain nothing", Table(_SENTENCES, saturation)),
     ]
     return [side for side in tables if side.table.rows]
 
 
-def _winners(standings: Sequence[Row]) -> SideTable:
-    is_repeated = any(len(row.valid) > 1 for row in standings)
+def _winners(rows: Sequence[Row]) -> list[SideTable]:
+    """Returns the fastest of the settings that train the same, and apart from them those that train differently."""
+    is_repeated = any(len(row.valid) > 1 for row in rows)
     once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
-    rows = [
-        [
+    fastest: list[list[str]] = []
+    others: list[list[str]] = []
+    for winner in ranking.winners(rows):
+        cells = [
             winner.model,
             "any" if winner.devices is None else str(winner.devices),
             winner.flags,
@@ -88,11 +91,19 @@ def _winners(standings: Sequence[Row]) -> SideTable:
             winner.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
             first_few(winner.within_noise),
         ]
-        for winner in ranking.winners(standings)
+        if winner.differs:
+            others.append([*cells, winner.differs])
+        else:
+            fastest.append(cells)
+    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "not clearly slower")
+    first = Table(columns, fastest, ("images/s",))
+    second = Table((*columns, "trains differently"), others, ("images/s",))
+    note = f"Only settings that train the same are ranked. Those not clearly slower may be as fast.{once}"
+    apart = "Not ranked with the others: each is the fastest of those that train like it."
+    return [
+        SideTable("fastest", "Fastest settings", first, note),
+        SideTable("trains_differently", "Settings that train differently", second, apart),
     ]
-    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "within the noise of")
-    note = f"Settings within the noise cannot be told apart from the fastest.{once}"
-    return SideTable("fastest", "Fastest settings", Table(columns, rows, ("images/s",)), note)
 
 
 def _scaling(rows: Sequence[Row]) -> SideTable:
