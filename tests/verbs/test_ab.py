@@ -489,24 +489,31 @@ def build(num_classes):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.process
-def test_a_slower_model_of_a_users_repository_regresses(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
-    """What it imports changes; the same revision on both sides is not slower, or noise hides that."""
+@pytest.fixture
+def real(tmp_path: Path) -> Repository:
+    """A user's repository with a model that can be trained, which is also where commands start."""
     net = Repository(tmp_path / "net.py")
     net.git("init", "-b", "main")
-    (tmp_path / ".gitignore").write_text("out\n*.json\n__pycache__\n")
+    (tmp_path / ".gitignore").write_text("out\n__pycache__\n")
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "width.py").write_text("WIDTH = 8")
     net.commit(NET)
-    words = ("ab", "--model=net.py:build", "--device=cpu", "--batch_size=32", "--num_batches=20", "--max_rounds=6")
-    equal = run_bench(*words, "--base=HEAD", "--output_dir=out/equal", "--threshold=20")
-    assert equal.status in (ExitStatus.OK, ExitStatus.UNDECIDED), equal.stdout + equal.stderr
-    assert "The code of net.py:build is the same in the base and the candidate." in equal.stdout
+    return net
+
+
+REAL = ("ab", "--base=HEAD", "--model=net.py:build", "--device=cpu", "--batch_size=32", "--num_batches=20")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_slower_model_of_a_users_repository_regresses(
+    run_bench: Callable[..., Finished], real: Repository, tmp_path: Path
+) -> None:
+    """Only a file that it imports differs, and is not committed."""
     (tmp_path / "parts" / "width.py").write_text("WIDTH = 64")
-    done = run_bench(*words, "--base=HEAD", "--threshold=20")
+    done = run_bench(*REAL, "--threshold=20")
     assert done.status == ExitStatus.REGRESSED, done.stdout + done.stderr
-    commit = net.git("rev-parse", "HEAD")[:12]
+    commit = real.git("rev-parse", "HEAD")[:12]
     sides = [load(tmp_path / "out" / "ab" / side / "results.jsonl").records for side in ("base", "candidate")]
     assert [{record.model["code"] for record in records} for records in sides] == [
         {f"net.py at {commit}"},
@@ -514,7 +521,16 @@ def test_a_slower_model_of_a_users_repository_regresses(run_bench: Callable[...,
     ]
     assert len({record.identity.config_key for records in sides for record in records}) == 2
     assert {record.config["model"] for records in sides for record in records} == {"net.py:build"}
-    assert net.worktrees == 1
+    assert all(record.is_interleaved for records in sides for record in records)
+    assert real.worktrees == 1
+
+
+@pytest.mark.seldom
+@pytest.mark.process
+def test_an_equal_model_of_a_users_repository_does_not(run_bench: Callable[..., Finished], real: Repository) -> None:
+    done = run_bench(*REAL, "--max_rounds=6", "--threshold=20")
+    assert done.status in (ExitStatus.OK, ExitStatus.UNDECIDED), done.stdout + done.stderr
+    assert "The code of net.py:build is the same in the base and the candidate." in done.stdout
 
 
 # The base's run leaves a record; the candidate's never ends.
