@@ -68,8 +68,7 @@ class Row:
 
     def count(self, name: str, otherwise: int = 1) -> int:
         """Returns a number of the configuration, or `otherwise` if it is unknown."""
-        number = self.config.get(name)
-        return number if isinstance(number, int) and number > 0 else otherwise
+        return count(self.config, name, otherwise)
 
     @property
     def measured(self) -> Interval:
@@ -166,6 +165,12 @@ def is_in_data_sheets(gpu: str) -> bool:
 def _data_sheet(gpu: str) -> Mapping[str, str]:
     name = re.sub(r" \d+ GiB$", "", gpu).removeprefix("NVIDIA ").removeprefix("Tesla ")
     return next((row for row in published_table("peaks") if row["gpu"] == name), {})
+
+
+def count(config: Mapping[str, Any], name: str, otherwise: int = 1) -> int:
+    """Returns a number of a configuration, or `otherwise` if it is unknown."""
+    number = config.get(name)
+    return number if isinstance(number, int) and number > 0 else otherwise
 
 
 def manager_of(config: Mapping[str, Any]) -> str:

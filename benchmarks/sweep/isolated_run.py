@@ -181,7 +181,7 @@ class CellRunner:
         provenance = dataclasses.replace(self.provenance, command=list(cell.arguments))
         if cell.config is None or not cell.config.devices.on_gpu:  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
-        if cell.config:
+        if cell.config and self.directory is None:  # in another directory a model may be another one
             return replace(base_record(cell.config, provenance, status, reason), warnings=[])
         return Record(
             identity=provenance.identity(given(cell)),
