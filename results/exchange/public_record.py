@@ -60,7 +60,7 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
     """Yields a sentence for each reason why a run is not whole."""
     steps, environment = len(record.measurement.step_seconds), record.environment
     if record.kind is not Kind.RUN or record.status is not Status.OK:
-        yield f"kind and status must be run and ok, and are {record.kind} and {record.status}: leave it out"
+        yield f"it is no completed run (kind {record.kind}, status {record.status})"
         return
     if record.is_interleaved:
         yield "steps_per_slice: its steps were interleaved with another run's: measure it alone, with run or sweep"

@@ -26,7 +26,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     assert done.stdout.index("- title: my A&amp;B box") < done.stdout.index("public is ready"), "the folder is shown"
     assert done.status == 0 and "2 runs: public is ready: results.jsonl, table.csv, README.md." in done.stdout
     assert "Left out or replaced, as far as it is not public: " in done.stdout and "config.data_dir" in done.stdout
-    assert "1 record left out: kind and status must be run and ok, and are run and crash" in done.stderr
+    assert "1 record left out: it is no completed run (kind run, status crash)." in done.stderr
     folder = tmp_path / "public"
     assert {path.name for path in folder.iterdir()} == {"results.jsonl", "table.csv", "README.md"}
     assert not list(tmp_path.glob(".public*")) and folder.stat().st_mode & 0o777 != 0o700
