@@ -103,7 +103,7 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
     facts = _facts(name, _classes(data_name, num_classes))
     spec = outside_spec(name, facts, *_data_set(facts, data_name))
     if is_code(name) and (file := file_of(name)):
-        spec = dataclasses.replace(spec, code=provenance.file_at_commit(file, facts.sources))
+        spec = dataclasses.replace(spec, code=provenance.file_at_commit(file.absolute(), tuple(facts.sources)))
     specs.register(spec)
     return spec
 

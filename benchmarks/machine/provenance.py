@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ def suite_commit() -> str | None:
     return _commit(root, "--untracked-files=no") if (root / ".git").exists() else None
 
 
-def file_at_commit(file: Path, sources: Iterable[str]) -> str:
+@functools.cache  # of the first use in this process, as what was imported
+def file_at_commit(file: Path, sources: tuple[str, ...]) -> str:
     """Returns a file of a user's model with the commit of its repository, with '+' if one of the sources is changed."""
     folder = file.parent.resolve()
     try:

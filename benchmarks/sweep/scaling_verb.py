@@ -93,7 +93,8 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
         if (config := cell.config)
     }
     cores = hardware.usable_cores()
-    shared = [number for number, config in configs.items() if scalability.shares(config.to_dict(), noun, cores)]
+    on_hosts = any(config.processes.num_hosts > 1 for config in configs.values())  # whose devices may be others
+    shared = [n for n, config in configs.items() if not on_hosts and scalability.shares(config.to_dict(), noun, cores)]
     if len(configs) - len(shared) >= 2:
         return
     most = configs[max(configs)]

@@ -119,7 +119,7 @@ def _announce(plan: RecommendPlan) -> None:
     if not runs:
         return
     what = f"up to {counted(runs, 'run')} of about {in_words(each)}: {in_words(runs * each)} by a rough estimate"
-    limit = "longer if runs are slower" if plan.extends else f"{in_words(plan.time_limit_seconds)} at most"
+    limit = "longer if runs are slower" if plan.extends else f"it ends after {in_words(plan.time_limit_seconds)}"
     warn(f"The search needs {what}; {limit}.")
     if plan.time_limit_seconds < runs * each:
         warn(

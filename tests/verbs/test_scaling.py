@@ -184,14 +184,17 @@ def test_gpus_are_doubled_up_to_all(
     assert "x 3 repeats" in done.stdout and not done.stderr
 
 
-def test_hosts_are_taken_in_their_order(run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "count_gpus", lambda: 8)
-    done = run_bench(
-        *("scaling", "--hosts=a,b,c", "--ssh", "--num_gpus=8", "--variable_update=distributed_replicated"),
-        *("--model=trivial", "--dry_run"),
-    )
+@pytest.mark.parametrize(
+    "flags",
+    [("--num_gpus=8", "--variable_update=distributed_replicated"), ("--variable_update=parameter_server",)],
+)
+def test_hosts_are_taken_in_their_order_whatever_this_host_has(
+    run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(hardware, "count_gpus", lambda: 0)
+    done = run_bench("scaling", "--hosts=a,b,c", "--ssh", "--model=trivial", "--dry_run", *flags)
     shown = [line.split()[1] for line in done.stdout.splitlines() if "about" in line and "--hosts" in line]
-    assert shown == ["--hosts=a", "--hosts=a,b", "--hosts=a,b,c"]
+    assert shown == ["--hosts=a", "--hosts=a,b", "--hosts=a,b,c"], done.stderr
 
 
 @pytest.mark.parametrize(
