@@ -71,8 +71,7 @@ class Row:
 
     def count(self, name: str, otherwise: int = 1) -> int:
         """Returns a number of the configuration, or `otherwise` if it is unknown."""
-        number = self.config.get(name)
-        return number if isinstance(number, int) and number > 0 else otherwise
+        return count(self.config, name, otherwise)
 
     @property
     def measured(self) -> Interval:
@@ -145,6 +144,12 @@ class Row:
     def reason(self) -> str:
         """Returns the reasons of the repeats that are not valid."""
         return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
+
+
+def count(config: Mapping[str, Any], name: str, otherwise: int = 1) -> int:
+    """Returns a number of a configuration, or `otherwise` if it is unknown."""
+    number = config.get(name)
+    return number if isinstance(number, int) and number > 0 else otherwise
 
 
 def manager_of(config: Mapping[str, Any]) -> str:

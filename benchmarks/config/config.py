@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from benchmarks.callbacks import options as callback_options
 from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
-from benchmarks.cluster import cluster_spec, discovery
+from benchmarks.cluster import cluster_spec, discovery, launch_plan
 from benchmarks.cluster import options as process_options
 from benchmarks.cluster.options import Processes
 from benchmarks.config import flag, output, outside_models, peer_flags, rules, usual_batch, variable_update
@@ -185,13 +186,23 @@ def resolve(
 
     Args:
         given: by flag name, as `flag.parse` returns them, which checks the range of each.
-        count_gpus: counts the GPUs of this machine; called only if that matters.
+        count_gpus: counts the GPUs of this machine; called only if that matters. A process that starts tasks on other
+            hosts, whose devices may differ, leaves it to them to refuse what they do not have.
         environ: may name a cluster, too; None for the environment variables.
 
     Raises:
         UsageError: a value is not possible here, or values contradict each other.
     """
     environ = os.environ if environ is None else environ
+    try:
+        return _resolve_here(given, count_gpus, environ)
+    except UsageError:
+        if not launch_plan.starts_elsewhere(given):
+            raise
+    return _resolve_here(given, lambda: ANY_NUMBER_OF_GPUS, environ)
+
+
+def _resolve_here(given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]) -> Config:
     gone = peer_flags.resolve_peer_flags(given)
     # What flags alone decide comes first: to find the model may execute code of the user's.
     of_flags = [rule for rule in RULES if not rule.asks_for_facts]
@@ -227,7 +238,8 @@ def _known(
     given, of_rank = options.of_rank(given, cluster, count_gpus, environ)
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
     must_exist = cluster is None or cluster.own.has_towers or not demanded  # those of workers need not
-    devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
+    machine = f"the host {socket.gethostname()} ({cluster.own})" if cluster and not cluster.local else "this machine"
+    devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS, machine)
     gpus = options.chosen_gpus(devices)
     capabilities = [gpu.compute_capability for gpu in gpus.gpus] or [None] * devices.on_gpu
     precision, why = given["precision"], ""

@@ -48,7 +48,7 @@ DEVICE_FLAGS = (
 )
 
 
-def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
+def choose(given: Mapping[str, Any], count_gpus: Callable[[], int], machine: str = "this machine") -> Devices:
     """Returns the kind and number of devices, and how GPUs are split; what else there is to decide has its default.
 
     `--num_gpus` without `--device` fails rather than fall back to a CPU.
@@ -56,6 +56,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     Args:
         given: flag values by name; None is not given.
         count_gpus: counts the GPUs of this machine; called only if that matters.
+        machine: this machine, in a sentence.
 
     Raises:
         UsageError: there are too few GPUs.
@@ -71,7 +72,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
     if not existing and not demanded:
         return on_cpu
-    there_are = f"this machine has {counted(existing, 'NVIDIA GPU')} that this process may see."
+    there_are = f"{machine} has {counted(existing, 'NVIDIA GPU')} that this process may see."
     if visible and max(visible) >= existing:
         raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
     usable = len(visible) if visible else existing

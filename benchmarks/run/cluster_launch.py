@@ -297,6 +297,8 @@ def launch(
             how = f"could not be reached, or the connection to it broke ({last_line or 'ssh gave no reason'})"
         elif status == _NOT_RUN:
             how = "was not run, though ssh ended with status 0"
+        elif status == ExitStatus.USAGE and task in paths:  # its own check, of a host that may differ from the others
+            how += f": {_last_line(paths[task]).removeprefix('run_bench: ').rstrip('.')}"
         failures.append(f"{task} {how}")
         if task in paths or status not in _REPORTS:  # else the leader has printed its reason
             warn(failures[-1] + (f"; its output: {paths[task]}" if task in paths and not is_unreached else ""))

@@ -23,6 +23,8 @@ from benchmarks.training import computing
 from benchmarks.tune import recommend_verb, remembered, search, search_stages
 from benchmarks.tune.search import Answer
 from results.record import Record, Status
+from results.report.ranking import ranking_groups
+from results.summary import summarize
 from tests.support.commands import Finished
 from tests.support.nvidia import MACHINES, Machine, stand_in
 from tests.support.records import fake_run
@@ -426,6 +428,52 @@ def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pyte
     assert _best({"command": command}).devices.num_devices == 2 and len(runs.cells) == 1
     assert "images/s on one device" in out and "It was not tested on all 2 devices" in out
     assert not remembered.FILE.path().exists(), "half an answer is not kept"
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(("limit", "is_finished"), [(90, False), (400, False), (2000, True), (None, True)])
+def test_only_a_finished_search_is_stored(
+    runs: Runs, capsys: pytest.CaptureFixture[str], limit: int | None, is_finished: bool
+) -> None:
+    """Runs of 10 s: 90 s do for some candidates, 400 s for all of them once."""
+    runs.takes = lambda chosen: 10.0
+    words = [*ON_CPU, "--num_gpus=2", *([f"--time_limit_seconds={limit}"] if limit else [])]
+    assert _recommend(*words) == ExitStatus.OK
+    shown = capsys.readouterr()
+    assert ("may not suffice" in shown.err) == (limit in (90, 400)), "which is reported before anything runs"
+    assert remembered.FILE.path().exists() == is_finished
+    assert ("run_bench.py --flagfile=" in shown.out) == is_finished
+    assert Path("out/recommend/recommended.flags").exists() == is_finished
+    assert ("Best: " in shown.out) == is_finished and "python run_bench.py --model=trivial" in shown.out
+    if not is_finished:
+        (line,) = (line for line in shown.out.splitlines() if line.startswith("The search is not finished ("))
+        assert "so nothing is stored" in line and ("did not run" in line) == (limit == 90)
+        seconds = int(line.rpartition("--time_limit_seconds=")[2].rstrip(")."))
+        assert "Best so far: " in shown.out and seconds > limit
+        assert _recommend(*words[:-1], f"--time_limit_seconds={seconds}") == ExitStatus.OK
+        assert "Best: " in capsys.readouterr().out, "the time that it names suffices"
+
+
+def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
+    def limit(*words: str) -> float:
+        values = flag.parse([*ON_CPU, *words], recommend_verb.RECOMMEND_FLAGS).values
+        return recommend_verb.plan_search(values, lambda: 0).time_limit_seconds
+
+    assert 60 <= limit("--batch_size=8") < limit() < limit("--num_gpus=2") == limit("--num_gpus=3")
+    assert limit("--time_limit_seconds=7") == 7
+
+
+def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
+    values = flag.parse([*ON_CPU, "--num_gpus=2"], run_flags.RUN_FLAGS).values
+    (stage,) = (
+        each
+        for each in search_stages.stages({}, config.resolve(values, lambda: 0), any_precision=False)
+        if each.title == "variable manager"
+    )
+    searched = search_stages.cells(stage, {"model": "trivial", "device": "cpu", "num_gpus": "2"}, {}, lambda: 0)
+    configs = [cell.config.to_dict() for _, cell in searched if cell.config]
+    rows = summarize([fake_run(**{**chosen, "output_dir": "out"}) for chosen in configs])
+    assert len(rows) > 5 and len(ranking_groups(rows)) == 1
 
 
 @pytest.mark.usefixtures("clock")

@@ -121,6 +121,16 @@ def test_a_verb_without_a_record_gets_none(
     assert records() == []
 
 
+@pytest.mark.parametrize("words", [("--num_gpus=8",), ("--num_gpus=2", "--gpus=6,7"), ("--all_reduce_spec=nccl",)])
+def test_hosts_may_have_gpus_that_the_host_of_the_command_lacks(
+    cluster_that: Callable[..., None], run_bench: RunBench, words: tuple[str, ...]
+) -> None:
+    cluster_that(FAILED)
+    flags = ("--model=resnet50", "--variable_update=collective_all_reduce", "--output_dir=out")
+    assert run_bench(*HOSTS, *flags, *words).status == FAILED.status, "the tasks were started"
+    assert run_bench(*LOCAL, *flags, *words).status == ExitStatus.USAGE, "here they cannot run"
+
+
 def test_without_ssh_there_is_a_sentence(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     done = run_bench(*HOSTS, *FLAGS)
