@@ -448,8 +448,11 @@ def _first_lines(name: str) -> tuple[str, str]:
     return f"[{title.removeprefix('# ')}]({name})", re.split(r"(?<=[.?])(?= |$)", text)[0].rstrip(".:")
 
 
-def _published() -> str:
-    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight."""
+def _published(*machines: str) -> str:
+    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight.
+
+    With machines, those whose names begin so and that have a rate on eight GPUs, newest first; else all.
+    """
     pairs: dict[tuple[str, ...], dict[int, PublishedRate]] = {}
     for rate in published_rates():
         xla, batch = ", XLA" * rate.xla, str(rate.batch_per_device or "")
@@ -459,11 +462,15 @@ def _published() -> str:
     rows = []
     for key, by_devices in pairs.items():
         one, eight = by_devices.get(1), by_devices.get(8)
+        if machines and not (eight and key[0].startswith(machines)):
+            continue
         efficiency = f"{eight.images_per_sec / (8 * one.images_per_sec):.0%}" if one and eight else ""
         rates = [f"{rate.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
         mfu = f"{by_devices[min(by_devices)].mfu:.1%}"
         rows.append([*key[:5], *rates, mfu, efficiency, key[5]])
     header = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
+    if machines:
+        rows.sort(key=lambda row: next(number for number, name in enumerate(machines) if row[0].startswith(name)))
     return _table(header, rows)
 
 
@@ -498,6 +505,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "peers": peers.page,
     "results": _results,
     "published": _published,
+    "published on 8 GPUs": lambda: _published("H100", "A100"),
 }
 
 
