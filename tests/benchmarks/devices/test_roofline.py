@@ -198,7 +198,10 @@ def test_a_record_shows_both_utilisations() -> None:
     assert result_text.mfu_lines(too_much) == [data_sheet]
     assert row(too_much)["mfu_of_measured_peak"] == ""
     assert {column.name: column.cell(summarize([too_much])[0]) for column in COLUMNS}["MFU of measured peak %"] == ""
-    assert any("MFU of measured peak unknown: above 100 %" in sentence for sentence in anomalies(summarize([too_much])))
+    assert any(
+        "MFU of measured peak unknown for 1 row of 1: above 100 %" in sentence
+        for sentence in anomalies(summarize([too_much]))
+    )
     text = {column.name: column.cell(summarize([record])[0]) for column in COLUMNS}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
