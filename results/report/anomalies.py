@@ -39,8 +39,10 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
     siblings = Siblings(rows)
     found: list[tuple[str, str]] = []
     for row in rows:
-        failed = row.images_per_sec is None
-        sentences = [f"no valid result ({row.status}). {row.reason}".strip()] if failed else _anomalies(row, siblings)
+        if row.images_per_sec is None:
+            sentences = [f"no valid result ({row.status}). {row.reason}".strip()]
+        else:
+            sentences = [*([f"{row.status}. {row.reason}"] if row.reason else []), *_anomalies(row, siblings)]
         found += [(sentence, title(row)) for sentence in sentences]
     return [
         f"{first}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
