@@ -37,7 +37,7 @@ def test_arithmetic_is_the_limit_where_there_is_much_per_byte() -> None:
         "A step does 25.0 GFLOP per image and moves at least 100 MB, unless tensors stay in caches: 250 operations per "
         "byte.",
         "At 100 GFLOP/s and 10.0 GB/s that allows at most 4.00 images/s: arithmetic is the limit.",
-        "It reached 2.0 images/s: 50% of that.",
+        "It reached 2.00 images/s: 50% of that.",
     ]
 
 
