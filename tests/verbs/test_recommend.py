@@ -201,7 +201,7 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     lines = out.splitlines()
     assert "biased" not in out, "repeats after the selection are not biased by it"
     assert lines[0] == "Layout and compilation, on 1 device:"
-    assert lines[2].split()[:5] == [">", "156.00", "156.00", "to", "156.00"]
+    assert lines[2].split()[:5] == [">", "156", "156", "to", "156"]
     assert "--data_format=NCHW --xla=jit" in lines[2]
     (command,) = (line for line in lines if line.startswith("python run_bench.py"))
     assert "--model=trivial" in command and "--batch_size=128" in command
