@@ -42,6 +42,7 @@ def command_line() -> "Callable[[Sequence[str]], int] | None":
     from benchmarks.process.requirements import missing
 
     try:
+        import benchmarks.machine.contention  # noqa: F401 - it looks at what others use from here to the run
         from benchmarks.cli.main import main as run_command_line
     except ModuleNotFoundError as error:
         what_to_do = missing(error)

@@ -49,6 +49,7 @@ class Flag:
             only says that it has not the other one.
         unset: the value that means the same as no value.
         gone: words that are no choice any more, each with a sentence on what to use instead.
+        other_words: words that mean a choice, each with that choice. Parsed values have the choice only.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Flag:
     stands_for: tuple[str, str] | None = None
     unset: int | float | str | None = None
     gone: tuple[tuple[str, str], ...] = ()
+    other_words: tuple[tuple[str, str], ...] = ()
 
     @property
     def usual(self) -> Any:

@@ -46,7 +46,7 @@ def matching(records: Sequence[Record], where: str | None) -> list[Record]:
     """
     if not where:
         return list(records)
-    from results.frame import FilterError, Results  # with pandas, which takes its time
+    from results.exchange.frame import FilterError, Results  # with pandas, which takes its time
 
     try:
         return list(Results(records).where(where).records)

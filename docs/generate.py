@@ -25,12 +25,13 @@ import yaml
 
 from benchmarks import option
 from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
-from benchmarks.config import peer_flags
+from benchmarks.config import peer_flags, usual_batch
 from benchmarks.config.config import Config
 from benchmarks.config.flag import presets
 from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
+from benchmarks.explain.known_gpus import PublishedRate, published_rates
 from benchmarks.option import Flag
 from models import specs
 from results import columns, loading, summary
@@ -362,12 +363,22 @@ def _models() -> str:
             spec.image_size,
             f"{spec.parameters / 1e6:.3g}",
             f"{spec.gflop_per_image:.2g}" if spec.gflop_per_image < 1 else f"{spec.gflop_per_image:.3g}",
-            f"{spec.batch_on_gpu} / {spec.batch_on_cpu}",
+            usual_batch.usual_batch(spec, "tf32", 80e9, on_gpu=True)[0],
+            spec.batch_on_cpu,
             f"{spec.learning_rate:g}",
         )
         for spec in specs.MODELS
     )
-    header = ("model", "data set", "pixels", "parameters, M", "GFLOP", "batch, GPU / CPU", "learning rate")
+    header = (
+        "model",
+        "data set",
+        "pixels",
+        "parameters, M",
+        "GFLOP",
+        "batch, GPU of 80 GB",
+        "batch, CPU",
+        "learning rate",
+    )
     return _table(header, rows)
 
 
@@ -421,6 +432,32 @@ def _first_lines(name: str) -> tuple[str, str]:
     return f"[{title.removeprefix('# ')}]({name})", re.split(r"(?<=[.?])(?= |$)", text)[0].rstrip(".:")
 
 
+def _published(*machines: str) -> str:
+    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight.
+
+    With machines, those whose names begin so and that have a rate on eight GPUs, newest first; else all.
+    """
+    pairs: dict[tuple[str, ...], dict[int, PublishedRate]] = {}
+    for rate in published_rates():
+        xla, batch = ", XLA" * rate.xla, str(rate.batch_per_device or "")
+        key = (rate.machine, rate.software + xla, rate.precision, batch, rate.data, rate.source)
+        if rate.model == "ResNet-50" and rate.devices in (1, 8):
+            pairs.setdefault(key, {})[rate.devices] = rate
+    rows = []
+    for key, by_devices in pairs.items():
+        one, eight = by_devices.get(1), by_devices.get(8)
+        if machines and not (eight and key[0].startswith(machines)):
+            continue
+        efficiency = f"{eight.images_per_sec / (8 * one.images_per_sec):.0%}" if one and eight else ""
+        rates = [f"{rate.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
+        mfu = f"{by_devices[min(by_devices)].mfu:.1%}"
+        rows.append([*key[:5], *rates, mfu, efficiency, key[5]])
+    header = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
+    if machines:
+        rows.sort(key=lambda row: next(number for number, name in enumerate(machines) if row[0].startswith(name)))
+    return _table(header, rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "pages": _pages,
     "verbs": _verbs,
@@ -450,6 +487,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "acceptance": promises.acceptance_page,
     "peers": peers.page,
     "results": _results,
+    "published": _published,
+    "published on 8 GPUs": lambda: _published("H100", "A100"),
 }
 
 

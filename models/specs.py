@@ -73,7 +73,9 @@ def find_model(name: str, data_name: str | None = None) -> ModelSpec:
             return spec
     near = difflib.get_close_matches(name.lower(), names(), n=5, cutoff=0.7)
     near.sort(key=lambda other: sorted(other) != sorted(name.lower()))  # `vgg61` is as near to `vgg19`
-    known = f"Did you mean '{near[0]}'? See `run_bench.py models`." if near else f"Models: {', '.join(names())}."
+    known = f"Models: {', '.join(names())}."
+    if near:
+        known = f"Did you mean '{near[0]}'? See `run_bench.py explain --list_models`."
     raise UnknownModelError(f"There is no model '{name}'. {known}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from results.frame import Results, load
+    from results.exchange.frame import Results, load
 
 __all__ = ["Results", "load"]
 
@@ -16,7 +16,7 @@ __all__ = ["Results", "load"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from results import frame
+    from results.exchange import frame
 
     return getattr(frame, name)
 

@@ -12,6 +12,7 @@ from typing import Any
 from results.record import Record
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
+from results.utilisation import plausible
 
 # The parts of a record that are plain mappings.
 _MAPPINGS = ("config", "environment", "model", "placement")
@@ -27,6 +28,7 @@ class Column:
         source: the fields that lead to it in a record, or a function.
         kind: str, int, float, bool or datetime.datetime; any value may be missing.
         unit: of numbers; empty for pure numbers.
+        plausible: returns None in place of a value that is impossible.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Column:
     source: str | Callable[[Record], Any]
     kind: type = str
     unit: str = ""
+    plausible: Callable[[Any], Any] = lambda value: value
 
     @functools.cached_property
     def of(self) -> Callable[[Record], Any]:
@@ -42,7 +45,8 @@ class Column:
             return self.source
         part, *fields = self.source.split(".")
         if part not in _MAPPINGS:
-            return operator.attrgetter(self.source)
+            look_up_field = operator.attrgetter(self.source)
+            return lambda record: self.plausible(look_up_field(record))
 
         def look_up(record: Record) -> Any:
             value = getattr(record, part)
@@ -286,9 +290,10 @@ COLUMNS = (
     ),
     Column(
         "mfu_of_measured_peak",
-        "images_per_sec x flops_per_image / measured peak",
+        "images_per_sec x flops_per_image / measured peak; empty above 1",
         "derived.mfu_of_measured_peak",
         float,
+        plausible=plausible,
     ),
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn", bool),
     Column(

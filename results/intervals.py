@@ -10,6 +10,8 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from results.text import rounded
+
 # With this many repeats, the spread between them is known.
 ENOUGH_REPEATS = 3
 # Equal processes are assumed to differ by at least this share (standard deviation).
@@ -90,13 +92,18 @@ class Interval:
         above = math.hypot(math.log(self.high / self.value), 2 * spread)
         return Interval(self.value, self.value * math.exp(-below), self.value * math.exp(above))
 
-    def range(self, in_words: Callable[[float], str] = "{:.2f}".format) -> str:
-        """Returns the bounds as text, such as "1.20 to 1.40"; empty if they are unknown."""
-        return f"{in_words(self.low)} to {in_words(self.high)}" if self.is_known else ""
+    def rounded(self, number: float | None = None) -> str:
+        """Returns the number, or another in its unit, rounded to the noise: see `results.text.rounded`."""
+        return rounded(self.value if number is None else number, (self.high - self.low) / 2)
 
-    def text(self, in_words: Callable[[float], str] = "{:.2f}".format) -> str:
+    def range(self, in_words: Callable[[float], str] | None = None) -> str:
+        """Returns the bounds as text, such as "1.20 to 1.40"; empty if they are unknown."""
+        words = in_words or self.rounded
+        return f"{words(self.low)} to {words(self.high)}" if self.is_known else ""
+
+    def text(self, in_words: Callable[[float], str] | None = None) -> str:
         """Returns the number as text, with its bounds in parentheses if they are known."""
-        return in_words(self.value) + (f" ({self.range(in_words)})" if self.is_known else "")
+        return (in_words or self.rounded)(self.value) + (f" ({self.range(in_words)})" if self.is_known else "")
 
 
 @functools.lru_cache(maxsize=1024)

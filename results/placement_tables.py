@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from results.text import Table
+from results.text import Table, in_bytes
 
 _KINDS = ("host to device", "device to host", "device to device", "network")
 _PER_DEVICE = ("variable", "slot", "gradient", "staged")
@@ -82,14 +82,14 @@ def variable_table(placement: Mapping[str, Any]) -> Table:
             name,
             group["kind"],
             " x ".join(map(str, shape)) or "scalar",
-            str(size),
+            in_bytes(size),
             str(len(group["devices"])),
             devices(group["devices"]),
         ]
         for group in placement.get("variable_groups") or ()
         for name, shape, size in group["variables"]
     ]
-    return Table(("variable", "kind", "shape", "bytes", "copies", "on"), rows, ("bytes", "copies"))
+    return Table(("variable", "kind", "shape", "size", "copies", "on"), rows, ("size", "copies"))
 
 
 def group_table(placement: Mapping[str, Any]) -> Table:
@@ -98,13 +98,13 @@ def group_table(placement: Mapping[str, Any]) -> Table:
         [
             group["kind"],
             str(len(group["variables"])),
-            str(sum(size for _, _, size in group["variables"])),
+            in_bytes(sum(size for _, _, size in group["variables"])),
             str(len(group["devices"])),
             devices(group["devices"]),
         ]
         for group in placement.get("variable_groups") or ()
     ]
-    numbers = ("variables", "bytes of a copy", "copies")
+    numbers = ("variables", "size of a copy", "copies")
     return Table(("kind", *numbers, "on"), rows, numbers)
 
 
@@ -112,7 +112,7 @@ def device_table(placement: Mapping[str, Any]) -> Table:
     """Returns a row per device with bytes."""
     sizes = [placement.get(f"{what}_bytes_per_device") or {} for what in _PER_DEVICE]
     names = dict.fromkeys(name for of_one in sizes for name in of_one)
-    rows = [[devices([name]), *(str(of_one.get(name, 0)) for of_one in sizes)] for name in names]
+    rows = [[devices([name]), *(in_bytes(of_one.get(name, 0)) for of_one in sizes)] for name in names]
     numbers = ("variables", "optimizer's state", "gradients", "staged")
     return Table(("device", *numbers), rows, numbers)
 
@@ -141,8 +141,8 @@ def transfer_table(placement: Mapping[str, Any]) -> Table:
         if any(side and kind in side for side in (by_formula, traced)):
             rows.append([kind, *_cells(by_formula, kind), *_cells(traced, kind)])
     if measured:
-        rows.append(["scalars and control", "", "", *map(str, measured["scalars"])])
-    numbers = ("transfers by formula", "bytes by formula", "transfers measured", "bytes measured")
+        rows.append(["scalars and control", "", "", str(measured["scalars"][0]), in_bytes(measured["scalars"][1])])
+    numbers = ("transfers by formula", "sent by formula", "transfers measured", "sent measured")
     return Table(("link", *numbers), rows, numbers)
 
 
@@ -174,7 +174,7 @@ def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> l
     if measured["unknown"]:
         notes.append(f"The trace has no size of {measured['unknown']} of the tensors; they count as 0 bytes.")
     if measured["copies"]:
-        copies = ", ".join(f"{n} {kind} of {size} bytes" for kind, (n, size) in measured["copies"].items())
+        copies = ", ".join(f"{n} {kind} of {in_bytes(size)}" for kind, (n, size) in measured["copies"].items())
         notes.append(f"The GPUs' driver reports these copies, with images and copies inside a device: {copies}.")
     return notes
 
@@ -192,4 +192,5 @@ def devices(names: Sequence[str]) -> str:
 
 def _cells(side: Mapping[str, Sequence[float | None]] | None, kind: str) -> list[str]:
     sent = (None, None) if side is None else side.get(kind, (0, 0))
-    return ["unknown" if number is None else f"{number:.12g}" for number in sent]
+    number, size = sent
+    return ["unknown" if number is None else f"{number:.12g}", "unknown" if size is None else in_bytes(size)]

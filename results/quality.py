@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from results.input_bottleneck import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 from results.text import counted
 
-BUSY_LOAD_PER_CORE = 0.5
-_OTHERS_SHARE = 0.10
+OTHERS_SHARE = 0.10
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
@@ -27,8 +26,8 @@ class Conditions:
     """The conditions of a run.
 
     Attributes:
-        load_per_core: before the run; None if it is known what other processes used during the run, or if nothing was
-            measured.
+        cores_used_by_others: what other processes used on average, in cores; None if it is unknown.
+        others_seen: when that was.
         cpu_devices: logical CPU devices.
         cores: of the CPU.
         training: whether it trains.
@@ -39,7 +38,8 @@ class Conditions:
             takes longer.
     """
 
-    load_per_core: float | None
+    cores_used_by_others: float | None
+    others_seen: Literal["during the measurement", "directly before the run"] = "directly before the run"
     cpu_devices: int
     cores: int
     training: bool = True
@@ -55,10 +55,14 @@ def conditions_of(config: Mapping[str, Any], environment: Mapping[str, Any], mea
     devices = config.get("num_devices", 0) * config.get("num_workers", 1) // config.get("num_hosts", 1)
     averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0)
     images = config.get("input")
-    # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other.
-    load = environment["load_1min_before"] / cores if config.get("cluster") and measurement.step_seconds else None
+    # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other: they
+    # have no telemetry.
+    seen = measurement.telemetry
+    during = seen[0].get("cpu_cores_used_by_others") if len(seen) == 1 and not config.get("cluster") else None
+    before = environment.get("cores_used_by_others_before") if seen else None
     return Conditions(
-        load_per_core=load,
+        cores_used_by_others=before if during is None else during,
+        others_seen="directly before the run" if during is None else "during the measurement",
         cpu_devices=devices if config.get("device") == "cpu" else 0,
         cores=cores,
         training=trains,
@@ -107,16 +111,11 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
             f"{skipped:.0f} of {steps} measured steps updated nothing, since gradients overflowed in float16. Such a "
             "step is shorter, so the rate is too high: increase --num_warmup_batches or a smaller --fp16_loss_scale."
         )
-    used = measurement.telemetry[0].get("cpu_cores_used_by_others") if len(measurement.telemetry) == 1 else None
-    if conditions.load_per_core is None and used is not None and used > _OTHERS_SHARE * conditions.cores:
+    used = conditions.cores_used_by_others
+    if used is not None and used > OTHERS_SHARE * conditions.cores:
         yield (
-            f"Other processes used {used:.1f} of {counted(conditions.cores, 'core')} during the measurement, which may "
-            "have slowed it: repeat it on an idle machine ('run_bench.py doctor --nobreakdown' names them)."
-        )
-    if conditions.load_per_core is not None and conditions.load_per_core > BUSY_LOAD_PER_CORE:
-        yield (
-            f"The machine was busy before the run (load {conditions.load_per_core:.1f} per core), so other work may "
-            "have slowed it: repeat it on an idle machine."
+            f"Other processes used {used:.1f} of {counted(conditions.cores, 'core')} {conditions.others_seen}, which "
+            "may have slowed it: repeat it on an idle machine ('run_bench.py doctor --nobreakdown' names them)."
         )
     if conditions.cpu_devices > conditions.cores:
         yield (
@@ -127,8 +126,8 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
         yield "All images fit in one step, so the rate is that of one step: give a smaller --eval_batch_size."
     if 0 < steps < MIN_STEPS_FOR_INTERVAL and not conditions.evaluates_only:
         yield (
-            f"Only {steps} steps were measured, too few for an interval: give more --num_batches, or a longer "
-            "--time_limit_seconds."
+            f"Only {counted(steps, 'step')} {'was' if steps == 1 else 'were'} measured, too few for an interval: give "
+            "more --num_batches, or a longer --time_limit_seconds."
         )
 
 

@@ -90,7 +90,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         identity: which run it is, and hashes of what records must have in common to be compared.
         config: every decision about the run.
-        environment: hardware, versions, environment variables, and the load before the run.
+        environment: hardware, versions, environment variables, and what others used before the run.
         model: facts about the model.
         placement: what is where, and what is sent in a step.
         measurement: what was observed.

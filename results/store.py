@@ -43,6 +43,10 @@ class StoreError(OSError):
 class Store:
     """A directory of results, created if it is missing.
 
+    Attributes:
+        jsonl_path, csv_path: its files.
+        csv_has_last: whether the CSV has the records that were appended last.
+
     Raises:
         StoreError: the directory or one of its files cannot be created, written or locked, or the disk is full. This
             is checked before a run starts.
@@ -51,6 +55,7 @@ class Store:
     def __init__(self, directory: Path) -> None:
         self.jsonl_path = directory / JSONL_NAME
         self.csv_path = directory / "results.csv"
+        self.csv_has_last = False
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=directory) as room:
@@ -98,8 +103,11 @@ class Store:
             self.jsonl_path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.jsonl_path) as file:
                 last = append_lines(file, records)
+                self.csv_has_last = False
                 try:
-                    return self._update_csv(file, records, after=last)
+                    sentences = self._update_csv(file, records, after=last)
+                    self.csv_has_last = True
+                    return sentences
                 except OSError as error:
                     return [
                         f"{self.csv_path} could not be written: {_in_words(error)}. The record is in "

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import functools
-import importlib.resources
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ from results import intervals, step_statistics
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
 from results.text import counted
+from results.utilisation import Utilisation, data_sheet, of_data_sheet
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
@@ -44,7 +41,8 @@ class Row:
             the rows show together, or an assumption (see `results.intervals`).
         speed_up: over the one-device row `base`, from `among_processes` of both; None if there is none.
         base: the run id of the first record of the one-device row.
-        also: hardware, software and fields of the configuration in which the row differs from others; may be empty.
+        distinct: the machine, the software and the fields of the configuration in which the row differs from others,
+            by their names, in words; may be empty.
         keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
     """
 
@@ -53,8 +51,13 @@ class Row:
     among_processes: Interval = Interval(math.nan)
     speed_up: Interval | None = None
     base: str | None = None
-    also: str = ""
+    distinct: Mapping[str, str] = dataclasses.field(default_factory=dict)
     keys: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def also(self) -> str:
+        """Returns in what the row differs from others beyond what every label names; may be empty."""
+        return ", ".join(f"{name} {value}" for name, value in self.distinct.items())
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -68,8 +71,7 @@ class Row:
 
     def count(self, name: str, otherwise: int = 1) -> int:
         """Returns a number of the configuration, or `otherwise` if it is unknown."""
-        number = self.config.get(name)
-        return number if isinstance(number, int) and number > 0 else otherwise
+        return count(self.config, name, otherwise)
 
     @property
     def measured(self) -> Interval:
@@ -103,16 +105,24 @@ class Row:
         return passes * float(per_image) * self.rate / 1000
 
     @property
+    def data_sheet(self) -> Utilisation | str:
+        """Returns `tflops` beside the GPUs' data-sheet peak in the run's precision, or why there is none; see `mfu`."""
+        if self.tflops is None:
+            return ""
+        per_gpu = self.count("virtual_gpus")
+        return of_data_sheet(self.records[0], tflops=self.tflops, devices=self.devices, per_gpu=per_gpu)
+
+    @property
     def mfu(self) -> float | None:
-        """Returns `tflops` over the GPUs' data-sheet peak in the run's precision; None if the peak is unknown."""
-        environment, precision = self.records[0].environment, str(self.config.get("precision"))
-        # A mixture has no single peak, and an instance of a GPU that is divided by MIG less than the whole.
-        peaks = {data_sheet_peak(str(gpu), precision) for gpu in environment.get("gpus") or [""]}
-        peak = peaks.pop() if len(peaks) == 1 and "MIG-" not in str(environment.get("variables")) else None
-        if self.tflops is None or peak is None or self.config.get("device") != "gpu":
-            return None
-        physical = math.ceil(self.devices / self.count("virtual_gpus"))
-        return self.tflops / (physical * peak)
+        """Returns `tflops` over that peak; None if the peak is unknown, or exceeded, which is impossible."""
+        found = self.data_sheet
+        return None if isinstance(found, str) else found.share
+
+    @property
+    def gpu(self) -> str:
+        """Returns the name of the GPUs in the table of peaks; empty if it has none, or they are of several kinds."""
+        names = {data_sheet(str(gpu)).get("gpu", "") for gpu in self.records[0].environment.get("gpus") or [""]}
+        return names.pop() if len(names) == 1 and self.config.get("device") == "gpu" else ""
 
     @property
     def valid(self) -> list[Record]:
@@ -136,36 +146,10 @@ class Row:
         return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
 
 
-@functools.cache
-def published_table(name: str) -> list[dict[str, str]]:
-    """Returns the lines of the table `results/data/NAME.csv`."""
-    text = importlib.resources.files("results").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
-def data_sheet_peak(gpu: str, precision: str) -> float | None:
-    """Returns the peak of a GPU in 1e12 operations per second, without sparsity; None if the table does not have it.
-
-    The name must be the driver's, as a record has it. Parts of a name decide nothing: an RTX A1000 is no A100, and a
-    GPU for laptops, a form factor or a MIG instance has another peak.
-
-    Args:
-        gpu: such as `NVIDIA H100 PCIe 80 GiB`; the last two words may be missing.
-        precision: `fp32` is the rate of the CUDA cores, because a run in fp32 switches TF32 off. The peak of fp16 is
-            that with sums in fp32, which TensorFlow uses.
-    """
-    peak = _data_sheet(gpu).get(f"{precision}_tflops")
-    return float(peak) if peak else None
-
-
-def is_in_data_sheets(gpu: str) -> bool:
-    """Returns whether a text is the driver's name of a GPU in the suite's table of peaks."""
-    return bool(_data_sheet(gpu))
-
-
-def _data_sheet(gpu: str) -> Mapping[str, str]:
-    name = re.sub(r" \d+ GiB$", "", gpu).removeprefix("NVIDIA ").removeprefix("Tesla ")
-    return next((row for row in published_table("peaks") if row["gpu"] == name), {})
+def count(config: Mapping[str, Any], name: str, otherwise: int = 1) -> int:
+    """Returns a number of a configuration, or `otherwise` if it is unknown."""
+    number = config.get(name)
+    return number if isinstance(number, int) and number > 0 else otherwise
 
 
 def manager_of(config: Mapping[str, Any]) -> str:
@@ -210,7 +194,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             key = (identity.config_key, identity.hardware_key, identity.software_key)
             groups.setdefault(key, []).append(record)
     rows = _among_processes([_row(group) for group in groups.values()])
-    rows = [dataclasses.replace(row, also=also) for row, also in zip(rows, _distinctions(rows), strict=True)]
+    rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]
 
@@ -250,9 +234,25 @@ def _among_processes(rows: Sequence[Row]) -> list[Row]:
     return [row if row.images_per_sec is None else among_processes(row.images_per_sec, row) for row in rows]
 
 
-def _distinctions(rows: Sequence[Row]) -> list[str]:
+def machine_of(record: Record) -> str:
+    """Returns the title of a machine, or its GPUs, or its CPU, in a few words; empty if nothing is known."""
+    environment = record.environment
+    gpus = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, environment.get("gpus") or ())).items())
+    return str(environment.get("machine") or gpus or environment.get("cpu_model") or "")
+
+
+def _names(records: Iterable[Record], key_name: str, name_of: Callable[[Record], str]) -> dict[str, str]:
+    """Returns what to call each machine or software, by its key, whose first digits follow a name that several have."""
+    names = {getattr(record.identity, key_name): name_of(record) for record in records}
+    shared = Counter(names.values())
+    return {key: name if shared[name] == 1 and name else f"{name} {key[:4]}".strip() for key, name in names.items()}
+
+
+def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Returns for each row its values of the fields that vary among the rows of its model and that no label names."""
-    machines = {(row.records[0].identity.hardware_key, row.records[0].identity.software_key) for row in rows}
+    firsts = [row.records[0] for row in rows]
+    machines = _names(firsts, "hardware_key", machine_of)
+    software = _names(firsts, "software_key", lambda record: str(record.environment.get("tensorflow_version") or ""))
     by_model: dict[Any, list[Row]] = {}
     for row in rows:
         by_model.setdefault(row.config.get("model"), []).append(row)
@@ -260,12 +260,17 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
     distinctions = []
     for row in rows:
         first, names = row.records[0], varying[row.config.get("model")]
-        words = [f"{name} {value}" for name, value in _flat(row.config).items() if name in names]
+        words = {name: _in_words(value) for name, value in _flat(row.config).items() if name in names}
         if len(machines) > 1:
-            version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
-            words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
-        distinctions.append(", ".join(words))
+            words["machine"] = machines[first.identity.hardware_key]
+        if len(software) > 1:
+            words["TensorFlow"] = software[first.identity.software_key]
+        distinctions.append(words)
     return distinctions
+
+
+def _in_words(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def _varying_fields(rows: Sequence[Row]) -> set[str]:

@@ -6,6 +6,7 @@ A record may come from anywhere, so its text may hold what a terminal, Markdown 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -16,6 +17,10 @@ _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 _WWW = re.compile(r"(www)\.", re.IGNORECASE)
 _FORMULA = tuple("=+-@＝＋－＠﹦﹢﹣﹫")
 _FEW = 3
+# Significant digits of a number: at most, if its noise is unknown, and at least, however wide its interval is.
+_MOST_DIGITS, _DIGITS, _LEAST_DIGITS = 5, 3, 2
+_NO_NOISE = 1e-9  # of a number: an interval as narrow is one of equal repeats, which shows nothing
+_MOST_DECIMALS, _MOST_PLACES = 6, 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,3 +108,40 @@ def first_few(phrases: Sequence[str], separator: str = "; ") -> str:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun, such as "1 run" and "2 runs"."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def rounded(number: float, noise: float | None = None) -> str:
+    """Returns a number as the views of results print it: rounded to the second digit of its noise.
+
+    It has at least two and at most five significant digits; three if the noise is unknown. CSV and JSON have all.
+
+    Args:
+        number: in any unit.
+        noise: half the width of its interval, in the same unit; None, 0 or not finite: unknown.
+    """
+    if not number or not math.isfinite(number):
+        return f"{number:.0f}"
+    place = math.floor(math.log10(abs(number)))
+    digits = _DIGITS
+    if noise is not None and _NO_NOISE * abs(number) < noise < math.inf:
+        digits = min(max(place - math.floor(math.log10(noise)) + 2, _LEAST_DIGITS), _MOST_DIGITS)
+    short = f"{number:.{digits - 1}e}"
+    decimals = digits - 1 - int(short.partition("e")[2])
+    if not -_MOST_PLACES < decimals <= _MOST_DECIMALS:
+        return f"{number:.{digits}g}"
+    return f"{float(short):.{max(0, decimals)}f}"
+
+
+def amount(value: float, unit: str) -> str:
+    """Returns a number with three digits and an SI prefix: 23.1 GFLOP."""
+    three = float(f"{value:.3g}")
+    if three < 1:
+        return f"{three:g} {unit}"
+    steps = min(math.floor(math.log10(three) / 3), 5)
+    scaled = three / 1000**steps
+    return f"{scaled:.{max(0, 2 - math.floor(math.log10(scaled)))}f} {['', 'k', 'M', 'G', 'T', 'P'][steps]}{unit}"
+
+
+def in_bytes(size: float) -> str:
+    """Returns a size in bytes with three digits and an SI prefix: 17.1 MB."""
+    return f"{size:.0f} B" if size < 1000 else amount(size, "B")

@@ -26,7 +26,7 @@ METHODS = ("search", "match", "fullmatch", "split", "findall", "finditer", "sub"
 NOT_CONSTANT = {
     ("benchmarks/doctor/machine_checks.py", "pattern"): (r"\A([0-9]+)\Z", r"^some .*total=(\d+)", r"^([0-9.]+)"),
     ("results/exchange/public_record.py", "form"): (*public_record._FORMS.values(), *public_record._IDENTITY.values()),
-    ("results/frame.py", "f'\\\\b{column.name}\\\\b'"): (r"\bmodel\b",),
+    ("results/exchange/frame.py", "f'\\\\b{column.name}\\\\b'"): (r"\bmodel\b",),
 }
 # Numbers of letters. Texts that are not fast with the small one are decided by the large one and a quarter of it.
 SMALL, LARGE = 1000, 30_000

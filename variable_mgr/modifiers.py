@@ -38,7 +38,8 @@ class Modifiers:
         "worker and across workers; ALG:SIZE:ALG: by size in elements, such as pscpu:32K:xring#2; "
         "collective_all_reduce and local_sgd: collective or nccl",
         default=None,
-        default_text="pscpu or psgpu, by --local_parameter_device; of collectives nccl on GPUs, else collective",
+        default_text="nccl with NVLink, else pscpu or psgpu, by --local_parameter_device; of collectives nccl on GPUs, "
+        "else collective",
         known=tuple(ALGORITHMS),
     )
     gradient_repacking: int = option(

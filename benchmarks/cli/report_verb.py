@@ -136,7 +136,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
         content = form.render(records, values["table"] or "runs")
     except MissingPackageError as error:
         raise UsageError(
-            f"--output_format={name}: {error}. Install the extra: pip install 'cnn-train-bench[{error.name}]'."
+            f"--output_format={name}: {error}. Run {sys.executable} -m pip install {error.name}."
         ) from error
     if values["output"] is None:
         for line in str(content).split("\n")[:-1]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.checkpoints import export_model_verb
 from benchmarks.cli import completion_verb, publish_verb, report_verb
-from benchmarks.cluster import cluster_verb, server_verb
+from benchmarks.cluster import server_verb
 from benchmarks.compare import ab_verb, compare_verb, track_verb
 from benchmarks.config import run_flags
 from benchmarks.config.verb import Verb
@@ -27,7 +27,7 @@ HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
 # The first screen of the help, and what else `help --all` has.
 FIRST_VERBS: Mapping[str, Sequence[Verb]] = {
     "How fast does it train?": (run_verb.VERB, sweep_verb.VERB, scaling_verb.VERB, recommend_verb.VERB),
-    "What limits it?": (doctor_verb.VERB, explain_verb.EXPLAIN, verify_verb.VERB, devices_verb.VERB),
+    "What limits it?": (doctor_verb.VERB, explain_verb.VERB, verify_verb.VERB, devices_verb.VERB),
     "Did it get slower?": (ab_verb.VERB, track_verb.VERB),
     "Results and data": (report_verb.REPORT, data_verb.VERB),
 }
@@ -37,9 +37,6 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
     "Parts of a step": (
         allreduce_verb.VERB,
         input_verb.VERB,
-        explain_verb.MODELS,
-        explain_verb.PLACEMENT,
-        cluster_verb.VERB,
     ),
     "Other tools": (server_verb.VERB, export_model_verb.VERB, completion_verb.VERB),
 }

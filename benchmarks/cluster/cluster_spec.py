@@ -102,6 +102,11 @@ class Cluster:
         return {task: address for task, address in self.tasks.items() if task != self.own}
 
     @property
+    def is_alone_on_this_host(self) -> bool:
+        """Whether no other task has an address of this task's host."""
+        return self._number_on_this_host([*self.tasks.values()]) == 1
+
+    @property
     def leader(self) -> Task:
         """The task that decides and reports for all: the controller if there is one, else worker 0."""
         return Task("worker" if self.controller is None else "controller", 0)

@@ -326,7 +326,8 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
             if value != wanted["options"].get(name, value):
                 return (
                     f"{task} and {leader} differ in {name}: {value} and {wanted['options'][name]}. "
-                    "Start all tasks with the same flags, except --job_name and --task_index."
+                    "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
+                    "GPUs, or none, also pass what follows from GPUs, such as --precision and --batch_size."
                 )
     return None
 

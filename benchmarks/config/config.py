@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from benchmarks.callbacks import options as callback_options
 from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
-from benchmarks.cluster import cluster_spec, discovery
+from benchmarks.cluster import cluster_spec, discovery, launch_plan
 from benchmarks.cluster import options as process_options
 from benchmarks.cluster.options import Processes
-from benchmarks.config import flag, output, outside_models, peer_flags, rules, variable_update
+from benchmarks.config import flag, output, outside_models, peer_flags, rules, usual_batch, variable_update
 from benchmarks.config.output import Output
 from benchmarks.config.rule_table import FACTS, RULES
 from benchmarks.config.rules import Known, Situation
@@ -52,6 +53,7 @@ class Config:
     """One run, fully decided. A function takes the parts that it uses; nothing changes them.
 
     Attributes:
+        reasons: why a field has its value where neither a flag nor a constant decides, by its name.
         notices: sentences for the user on how flags were understood.
         command: the words that it was made from, if by `from_flags`; a changed copy has none.
     """
@@ -69,6 +71,7 @@ class Config:
     traces: Traces = decided(in_key=False)
     length: Length
     output: Output = decided(in_key=False)
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     notices: tuple[str, ...] = ()
     command: tuple[str, ...] | None = dataclasses.field(init=False, default=None, repr=False, compare=False)
 
@@ -151,7 +154,8 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields of all parts by their names, which differ, as JSON can hold them."""
         parts = (dataclasses.asdict(getattr(self, name)) for name in _PARTS)
-        return {**{name: value for part in parts for name, value in part.items()}, "notices": self.notices}
+        fields = {name: value for part in parts for name, value in part.items()}
+        return {**fields, "reasons": dict(self.reasons), "notices": self.notices}
 
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can change the result."""
@@ -167,11 +171,12 @@ class Config:
                 for field in dataclasses.fields(getattr(self, name))
                 if not (part.metadata.get("in_key", True) and field.metadata.get("in_key", True))
             ),
-            "notices",
+            *_ABOUT_FIELDS,
         ]
 
 
-_PARTS = {field.name: field for field in dataclasses.fields(Config) if field.name not in ("notices", "command")}
+_ABOUT_FIELDS = ("reasons", "notices")
+_PARTS = {field.name: field for field in dataclasses.fields(Config) if field.name not in (*_ABOUT_FIELDS, "command")}
 
 
 def resolve(
@@ -181,13 +186,23 @@ def resolve(
 
     Args:
         given: by flag name, as `flag.parse` returns them, which checks the range of each.
-        count_gpus: counts the GPUs of this machine; called only if that matters.
+        count_gpus: counts the GPUs of this machine; called only if that matters. A process that starts tasks on other
+            hosts, whose devices may differ, leaves it to them to refuse what they do not have.
         environ: may name a cluster, too; None for the environment variables.
 
     Raises:
         UsageError: a value is not possible here, or values contradict each other.
     """
     environ = os.environ if environ is None else environ
+    try:
+        return _resolve_here(given, count_gpus, environ)
+    except UsageError:
+        if not launch_plan.starts_elsewhere(given):
+            raise
+    return _resolve_here(given, lambda: ANY_NUMBER_OF_GPUS, environ)
+
+
+def _resolve_here(given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]) -> Config:
     gone = peer_flags.resolve_peer_flags(given)
     # What flags alone decide comes first: to find the model may execute code of the user's.
     of_flags = [rule for rule in RULES if not rule.asks_for_facts]
@@ -223,8 +238,13 @@ def _known(
     given, of_rank = options.of_rank(given, cluster, count_gpus, environ)
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
     must_exist = cluster is None or cluster.own.has_towers or not demanded  # those of workers need not
-    devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
+    machine = f"the host {socket.gethostname()} ({cluster.own})" if cluster and not cluster.local else "this machine"
+    devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS, machine)
     gpus = options.chosen_gpus(devices)
+    capabilities = [gpu.compute_capability for gpu in gpus.gpus] or [None] * devices.on_gpu
+    precision, why = given["precision"], ""
+    if precision is None:
+        precision, why = computing.usual_precision(capabilities, environ)
     data_name, of_data = input_options.data_name(given, spec)
     return given, Known(
         spec=spec,
@@ -233,7 +253,9 @@ def _known(
         gpus=gpus,
         must_exist=must_exist,
         data_name=data_name,
-        data_format=_layout(given, spec, devices, gpus),
+        precision=precision,
+        why_precision=why,
+        data_format=_layout(given, spec, precision, capabilities),
         shares_devices=variable_update.shares_devices(given, devices, in_cluster=cluster is not None),
         notices=(*of_cluster, *of_rank, *of_data),
     )
@@ -247,12 +269,10 @@ def _decide(
     from_host = known.data_name != SYNTHETIC
     workers = options.workers_per_gpu(known.devices, given, cluster, environ)
     devices, of_devices = options.decide(known.devices, given, workers_per_gpu=workers, from_host=from_host)
-    usual_batch = spec.batch_on_gpu if devices.on_gpu else spec.batch_on_cpu
-    batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"] or usual_batch
-    # As NCCL needs it, every tower has a whole GPU of its own.
-    is_whole = devices.virtual_gpus == 1 and not any(gpu.is_divided for gpu in known.gpus.gpus)
-    owns_gpus = devices.on_gpu and is_whole and workers == 1
-    of_variables, on_variables = variable_update.decide(
+    given = {**given, "precision": known.precision}
+    batch, why_batch = usual_batch.decide(given, spec, devices, known.gpus)
+    owns_gpus = workers == 1 and _are_whole(devices, known.gpus)
+    of_variables, why_reduction, on_variables = variable_update.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
     )
     arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
@@ -274,10 +294,16 @@ def _decide(
     checkpoints = filled(Checkpoints, given)
     evaluation, summaries = callback_options.decide(given), filled(Summaries, given)
     pauses = _pauses(checkpoints, evaluation, summaries)
-    towers = devices.num_devices * processes.num_workers
     rounds = _steps_in_round(forward_only, of_variables)
-    how_long, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
+    how_long, why_length, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
+    reasons = {
+        "precision": known.why_precision,
+        "batch_per_device": why_batch,
+        "all_reduce_spec": why_reduction,
+        "num_batches": why_length,
+    }
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
+    notices = (*known.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length)
     return Config(
         workload=workload,
         computing=arithmetic,
@@ -285,17 +311,21 @@ def _decide(
         processes=processes,
         variables=of_variables,
         data=input_options.decide(given, known.data_name, pauses),
-        training=training_options.decide(given, spec, batch_global=batch * towers),
+        training=training_options.decide(given, spec, batch_global=batch * devices.num_devices * processes.num_workers),
         checkpoints=checkpoints,
         evaluation=evaluation,
         summaries=summaries,
         traces=trace_options.decide(given),
         length=how_long,
         output=written,
-        notices=(
-            *(*known.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length),
-        ),
+        reasons={name: why for name, why in reasons.items() if why},
+        notices=notices,
     )
+
+
+def _are_whole(devices: Devices, gpus: hardware.Inventory) -> bool:
+    """Returns whether every tower has a whole GPU, as NCCL needs it."""
+    return devices.on_gpu and devices.virtual_gpus == 1 and not any(gpu.is_divided for gpu in gpus.gpus)
 
 
 def _steps_in_round(forward_only: bool, variables: Variables) -> int:
@@ -303,17 +333,12 @@ def _steps_in_round(forward_only: bool, variables: Variables) -> int:
 
 
 def _layout(
-    given: Mapping[str, Any], spec: ModelSpec, devices: Devices, gpus: hardware.Inventory
+    given: Mapping[str, Any], spec: ModelSpec, precision: str, capabilities: Sequence[str | None]
 ) -> Literal["NHWC", "NCHW"]:
     wanted: Literal["NHWC", "NCHW", "auto"] = given["data_format"] or "auto"
     if wanted != "auto":
         return wanted
-    known = [gpu.compute_capability for gpu in gpus.gpus]
-    return computing.layout(
-        given["precision"] or "fp32",
-        nchw=spec.nchw and not given["keras_application"],
-        capabilities=known or [None] * devices.on_gpu,
-    )
+    return computing.layout(precision, nchw=spec.nchw and not given["keras_application"], capabilities=capabilities)
 
 
 def _pauses(checkpoints: Checkpoints, evaluation: Evaluation, summaries: Summaries) -> dict[str, Any] | None:

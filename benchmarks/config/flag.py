@@ -122,7 +122,7 @@ class _Parser(absl_flags.ArgumentParser):
     def __init__(self, flag: Flag) -> None:
         super().__init__()
         self._flag, self._gone = flag, dict(flag.gone)
-        self._words = {word.lower(): word for word in flag.choices}
+        self._words = {word.lower(): word for word in flag.choices} | dict(flag.other_words)
 
     def parse(self, argument: Any) -> Any:
         """Returns the value, a word as it is spelled in the table.
@@ -207,6 +207,12 @@ def read_files(arguments: Sequence[str]) -> list[str]:
     try:
         words = absl_flags.FlagValues().read_flags_from_files(words, force_gnu=True)
     except (absl_flags.Error, OSError) as error:
+        unread = error.__context__ if isinstance(error, absl_flags.CantOpenFlagFileError) else error
+        if isinstance(unread, OSError):
+            raise UsageError(
+                f"--flagfile={unread.filename} cannot be read: {unread.strerror}. Name a text file with one "
+                "--name=value per line."
+            ) from error
         raise UsageError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--flagfile: a file is not a text with one --name=value per line ({error}).") from error

@@ -14,7 +14,9 @@ from benchmarks.option import Flag, Groups
 
 # Of the flags of a run that have the same name and meaning: what differs in detail.
 DIFFERENCES: Mapping[str, str] = {
-    "batch_size": "default on a CPU: smaller; `auto` finds the largest that fits",
+    "all_reduce_spec": "default of `replicated`: nccl where NVLink connects all GPUs; theirs is psgpu",
+    "batch_size": "default on GPUs: by model, memory and precision; on a CPU: smaller; `auto` finds the largest that "
+    "fits",
     "batchnorm_persistent": "without it your TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT wins",
     "compact_gradient_transfer": "default: off",
     "data_format": "default: `auto`, NHWC on CPUs, and with 16 bits on tensor cores; else NCHW",
@@ -33,9 +35,10 @@ DIFFERENCES: Mapping[str, str] = {
     "model": "default: resnet50, not trivial",
     "num_epochs_per_decay": "acts without `init_learning_rate`, too",
     "num_gpus": "fails if there are fewer GPUs",
+    "num_batches": "default on GPUs: 100, and as many more as 20 s need",
     "num_warmup_batches": "default: 10, or 3 on a CPU",
     "optimizer": "`momentum` is classical momentum: theirs is `nesterov`; also `lars`",
-    "per_gpu_thread_count": "without `data_dir` needs `gpu_thread_mode`",
+    "per_gpu_thread_count": "without `gpu_thread_mode` it implies gpu_private",
     "piecewise_learning_rate_schedule": "epochs may be fractions",
     "resnet_base_lr": "ResNets on ImageNet only; without it the rate is constant; not divided by the number of GPUs",
     "save_model_secs": "rejected if several workers each count their own",
@@ -149,9 +152,9 @@ GONE = (*RENAMED, *ACCEPTED, *REPLACED)
 SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
 
 _NO_MODELS = {
-    "ssd300": "this suite trains classifiers only: use --model=resnet50, or another of `run_bench.py models`",
-    "deepspeech2": "this suite trains on images only: use --model=resnet50, or another of `run_bench.py models`",
-    "ncf": "this suite trains on images only: use --model=resnet50, or another of `run_bench.py models`",
+    "ssd300": "this suite trains classifiers only: use --model=resnet50, or one of `explain --list_models`",
+    "deepspeech2": "this suite trains on images only: use --model=resnet50, or one of `explain --list_models`",
+    "ncf": "this suite trains on images only: use --model=resnet50, or one of `explain --list_models`",
 }
 _NO_GARDEN = (
     "models of TensorFlow's model garden are not part of this suite: use its own, such as --model=resnet50_v1.5, whose "

@@ -24,6 +24,7 @@ FACTS: Mapping[str, Fact] = {
     "@mnist": Fact("MNIST", lambda run: run.data_name == "mnist"),
     "@nchw": Fact("the layout NCHW", lambda run: run.data_format == "NCHW"),
     "@nhwc_only": Fact("{model}, whose code builds it for NHWC only", lambda run: not run.spec.nchw),
+    "@fp32": Fact("arithmetic in fp32", lambda run: run.precision == "fp32"),
     "@no_conv1x1": Fact("{model}, which has no convolutions of one pixel", lambda run: not run.spec.has_conv1x1),
     "@no_larger_convolutions": Fact(
         "{model}, which has no larger convolutions", lambda run: not run.spec.has_larger_convolutions
@@ -66,7 +67,9 @@ _HOST_BATCHES = ("~datasets_prefetch_buffer_size", "~datasets_use_prefetch", "~d
 
 _WITHOUT_EFFECT: tuple[Rule, ...] = (
     NoEffect(
-        "allow_growth batchnorm_persistent force_gpu_compatible", "@cpu", "it is about GPUs, and this run uses none"
+        "allow_growth batchnorm_persistent force_gpu_compatible gpu_thread_mode per_gpu_thread_count",
+        "@cpu",
+        "it is about GPUs, and this run uses none",
     ),
     NoEffect(
         "local_parameter_device",
@@ -93,7 +96,7 @@ _WITHOUT_EFFECT: tuple[Rule, ...] = (
 
 _OF_DEVICES: tuple[Rule, ...] = (
     Excludes(
-        "~gpus ~gpu_memory_frac ~gpu_memory_limit_mb virtual_gpus!=1|auto ~gpu_thread_mode ~per_gpu_thread_count",
+        "~gpus ~gpu_memory_frac ~gpu_memory_limit_mb virtual_gpus!=1|auto",
         "@cpu",
         "it is about GPUs",
         instead="Leave it out: --device=cpu is given, or this machine shows no NVIDIA GPU.",
@@ -156,7 +159,7 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
     ),
     Excludes(
         "check_precision",
-        "precision=fp32",
+        "@fp32",
         "it compares another precision with fp32",
         instead="Use --precision=bf16, fp16 or tf32.",
     ),

@@ -40,6 +40,8 @@ class Known:
         gpus: those that are used.
         must_exist: whether these GPUs must exist on this machine.
         data_name: the data set, which may be synthetic.
+        precision: of the arithmetic.
+        why_precision: why it is used; empty if a flag gives it.
         data_format: the layout of images.
         shares_devices: see `variable_update.shares_devices`.
         notices: sentences on how flags were understood.
@@ -51,6 +53,8 @@ class Known:
     gpus: Inventory
     must_exist: bool
     data_name: str
+    precision: str
+    why_precision: str
     data_format: Literal["NHWC", "NCHW"]
     shares_devices: bool
     notices: tuple[str, ...]
@@ -104,7 +108,12 @@ class Situation:
         value = self.given[name]
         if FLAGS[name].kind is bool:
             return f"--{'no' if value is False else ''}{name}"
-        return f"--{name}={spelled(FLAGS[name].usual)} (the default)" if value is None else f"--{name}={spelled(value)}"
+        if value is not None:
+            return f"--{name}={spelled(value)}"
+        usual = FLAGS[name].usual
+        if usual is None:
+            return f"the default of --{name} ({FLAGS[name].default_text})"
+        return f"--{name}={spelled(usual)} (the default)"
 
 
 def _parts(term: str) -> tuple[str, str, Sequence[str]]:

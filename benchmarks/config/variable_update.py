@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from benchmarks.devices import options
 from benchmarks.errors import UsageError
+from benchmarks.machine.hardware import Inventory
 from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import catalog
@@ -109,8 +111,10 @@ VARIABLE_FLAGS = (
 
 def decide(
     given: Mapping[str, Any], devices: Devices, *, in_cluster: bool, owns_gpus: bool, batch_per_device: int
-) -> tuple[Variables, tuple[str, ...]]:
-    """Returns the manager and its modifiers, and sentences on how flags were understood.
+) -> tuple[Variables, str, tuple[str, ...]]:
+    """Returns the manager and its modifiers, why gradients are reduced so, and sentences on how flags were understood.
+
+    The reason is empty unless GPUs decide.
 
     Args:
         given: flag values by name; None: not given.
@@ -126,7 +130,11 @@ def decide(
     supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()
     requested, notices = _requested_reduction(given, devices)
     shared_on = given["local_parameter_device"] or devices.device
-    spec = _reduction(requested, manager, given, shared_on, in_cluster=in_cluster, owns_gpus=owns_gpus)
+    suggested, why = None, ""
+    if manager == "replicated" and owns_gpus and not in_cluster and _leaves_reduction_open(given):
+        suggested, why = _reduction_by_links(options.linked_gpus(devices))
+    wanted = requested or suggested
+    spec = _reduction(wanted, manager, given, shared_on, in_cluster=in_cluster, owns_gpus=owns_gpus)
     if "nccl" in (spec or "") and not owns_gpus and devices.on_gpu and devices.virtual_gpus == 1:
         raise UsageError(
             "--all_reduce_spec=nccl: NCCL needs a whole GPU for each tower, and here one is divided (MIG), or workers "
@@ -145,9 +153,30 @@ def decide(
     if given["agg_small_grads_max_group"] and not modifiers.agg_small_grads_max_bytes:
         raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: add it.")
     pipeline = _pipeline(given, devices.num_devices, batch_per_device)
-    return filled(
-        Variables, given, variable_update=manager, shared_on=shared_on, modifiers=modifiers, pipeline=pipeline
-    ), notices
+    return (
+        filled(Variables, given, variable_update=manager, shared_on=shared_on, modifiers=modifiers, pipeline=pipeline),
+        why * (devices.num_devices > 1),
+        notices,
+    )
+
+
+def _leaves_reduction_open(given: Mapping[str, Any]) -> bool:
+    """Returns whether gradients are reduced, and no flag names how or excludes NCCL."""
+    by_flag = ("all_reduce_spec", "use_nccl", "local_parameter_device", "forward_only", "eval")
+    is_open = all(given[name] is None for name in by_flag) and given["variable_update"] == "replicated"
+    return is_open and given["compact_gradient_dtype"] != "bfloat16"
+
+
+def _reduction_by_links(gpus: Inventory) -> tuple[str | None, str]:
+    """Returns the reduction that the links between GPUs suggest, None for copies between them, and why.
+
+    All that may be used count, not only those that are: the curve of a scaling has one reduction.
+    """
+    if len(gpus.gpus) < 2:
+        return None, "as tf_cnn_benchmarks: the links between the GPUs are not known here"
+    if gpus.has_nvlink:
+        return "nccl", "NVLink between all GPUs; --all_reduce_spec=psgpu as tf_cnn_benchmarks"
+    return None, "no NVLink between all GPUs, so as tf_cnn_benchmarks; --all_reduce_spec=nccl or another may be faster"
 
 
 def _reduction(

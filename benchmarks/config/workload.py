@@ -6,8 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from benchmarks.option import filled, option
+from benchmarks.callbacks.options import WHEN_TO_EVALUATE
+from benchmarks.option import decided, filled, option
 from models import specs
+
+USUAL_STEPS = 100
+# The clocks of a GPU settle within seconds.
+SETTLING_SECONDS = 20.0
+# With any of these the time of a step does not decide how many are measured: the result of a training, and the bits of
+# its losses, depend on their number.
+_FIX_THE_LENGTH = ("num_batches", "num_epochs", "train_dir", *WHEN_TO_EVALUATE, "eval", "deterministic")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +28,7 @@ class Workload:
     """
 
     model: str = option(
-        "what is trained: a name that `models` lists, keras:NAME, or path/to/file.py:function; keras:NAME is of "
+        "what is trained: a name of `explain --list_models`, keras:NAME, or path/to/file.py:function; keras:NAME is of "
         "keras.applications, a function (also package.module:function) returns a Keras model",
         default="resnet50",
         known=tuple(specs.names()),
@@ -30,7 +38,7 @@ class Workload:
         "images per device and step; auto: the largest that fits, found by trying and remembered",
         flag="batch_size",
         choices=("auto",),
-        default_text="the model's, smaller on a CPU",
+        default_text="by model and GPU",
         at_least=1,
         unset=0,
     )
@@ -51,10 +59,23 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Length:
-    """The part of a configuration on how long a run takes; None: not by that."""
+    """The part of a configuration on how long a run takes; None: not by that.
 
-    num_batches: int | None = option("measured steps", default=100, in_key=False, at_least=1)
-    num_epochs: float | None = option("measured epochs, instead of --num_batches", default=None, in_key=False, above=0)
+    Attributes:
+        at_least_seconds: more than `num_batches` steps are measured if these take less time.
+    """
+
+    num_batches: int | None = option(
+        "measured steps",
+        default=USUAL_STEPS,
+        default_text=f"{USUAL_STEPS}; GPUs: at least {SETTLING_SECONDS:g} s",
+        in_key=False,
+        at_least=1,
+    )
+    at_least_seconds: float | None = decided(default=None, in_key=False)
+    num_epochs: float | None = option(
+        "instead of --num_batches: passes over the data set", default=None, in_key=False, above=0
+    )
     num_warmup_batches: int = option(
         "warm-up steps, which are not measured; the first step is never measured",
         default_text="10, or 3 on a CPU",
@@ -65,8 +86,12 @@ class Length:
     )
 
 
-def decide_length(given: Mapping[str, Any], steps_per_round: int, *, on_gpu: bool) -> tuple[Length, tuple[str, ...]]:
-    """Returns how long a run takes, and sentences on it.
+def decide_length(
+    given: Mapping[str, Any], steps_per_round: int, *, on_gpu: bool
+) -> tuple[Length, str, tuple[str, ...]]:
+    """Returns how long a run takes, why that many steps are measured, and sentences on it.
+
+    The reason is empty unless the time of a step decides on their number.
 
     Args:
         given: flag values by name; None: not given.
@@ -75,6 +100,7 @@ def decide_length(given: Mapping[str, Any], steps_per_round: int, *, on_gpu: boo
         on_gpu: whether GPUs compute.
     """
     asked = filled(Length, given, num_warmup_batches=0)
+    by_time = on_gpu and not any(given[name] for name in _FIX_THE_LENGTH)
     warmup = given["num_warmup_batches"]
     if warmup is None:
         warmup = 10 if on_gpu else 3
@@ -83,10 +109,12 @@ def decide_length(given: Mapping[str, Any], steps_per_round: int, *, on_gpu: boo
         "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,
         "num_warmup_batches": max(warmup, steps_per_round) if steps_per_round > 1 else warmup,
     }
+    why = f"at least {batches}, and {SETTLING_SECONDS:g} s, so that a GPU's clocks settle; --num_batches fixes it"
     notices = tuple(
         f"--{name}={given[name]} becomes {steps}: whole rounds of {steps_per_round} steps (--local_sgd_steps) are "
         "measured, after the first averaging."
         for name, steps in whole.items()
         if given[name] is not None and given[name] != steps
     )
-    return dataclasses.replace(asked, **whole), notices
+    at_least = SETTLING_SECONDS if by_time else None
+    return dataclasses.replace(asked, **whole, at_least_seconds=at_least), why * by_time, notices

@@ -14,7 +14,7 @@ from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.errors import UsageError
 from benchmarks.machine import gpu_support
-from benchmarks.machine.hardware import Gpu, gpu_inventory, usable_cores
+from benchmarks.machine.hardware import Gpu, Inventory, describe_hardware, gpu_inventory, in_words, usable_cores
 from benchmarks.process import subprocesses
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
 from results.text import counted
@@ -69,6 +69,13 @@ def plan(
         description = f"{counted(cluster.num_workers, 'worker')}, each with {description}"
     shared = (place.host,) if shared_on == "cpu" else place.towers
     return DevicePlan(place=place, shared=shared, description=description)
+
+
+def with_hardware(description: str, devices: Devices) -> str:
+    """Adds the names of the GPUs, or the CPU's model, to a description of the devices of a task of a cluster."""
+    # CUDA shows those that `prepare` chose, and those of other tasks perhaps too.
+    facts = describe_hardware(gpu_inventory() if devices.on_gpu else Inventory())
+    return f"{description}: {in_words(facts, range(devices.physical_gpus), shows_unused=False)}"
 
 
 def require_gpus(devices: Devices, *, eager: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The verb `devices`: the processors, the GPUs and what connects them, and the software that uses them."""
+"""The verb `devices`: processors, GPUs and what connects them, the software that uses them, and a cluster's tasks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import itertools
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.cluster import discovery
+from benchmarks.cluster.cluster_spec import Task, task_table, tasks_of
+from benchmarks.config.run_flags import CLUSTER_FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import gpu_support, gpu_topology, hardware
 from benchmarks.machine.gpu_support import Judgement
@@ -28,19 +30,57 @@ from results.text import Table, counted, fact_lines
 _GIB = 2**30
 
 
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """The tasks of a cluster: the addresses by job, and the task that this process would be, if anything names it."""
+
+    hosts: Mapping[str, Sequence[str]]
+    own: Task | None
+    notices: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the tasks as a JSON object."""
+        rows = [
+            {"job": task.job, "index": task.index, "address": address, "device": task.device}
+            for task, address in tasks_of(self.hosts).items()
+        ]
+        own = self.own and {"job": self.own.job, "index": self.own.index}
+        return {"hosts": self.hosts, "tasks": rows, "own": own, "notices": self.notices}
+
+    def lines(self) -> list[str]:
+        """Returns the specification, and the tasks as a table."""
+        spec = ",".join(f"{job}|{';'.join(addresses)}" for job, addresses in self.hosts.items())
+        return [f"--cluster_spec='{spec}'", *task_table(tasks_of(self.hosts), self.own)]
+
+
 def run_devices(values: Mapping[str, Any]) -> ExitStatus:
-    """Prints the inventory.
+    """Prints the inventory, and the tasks that flags or the environment name; starts none.
 
     Raises:
+        UsageError: the flags or the environment name an impossible cluster.
         BenchError: NVIDIA's driver hangs.
     """
+    tasks = _tasks(values)
+    for notice in tasks.notices if tasks else ():
+        warn(notice)
     topology, host, software = gpu_topology.read_gpu_links(), hardware.describe_host(), describe_software()
     build = _tensorflow_build(topology) if values["tensorflow"] is not False and software["tensorflow_version"] else {}
     if values["output_format"] == "json":
-        say(json.dumps(as_json(topology, host, software, build)))
+        found = as_json(topology, host, software, build)
+        say(json.dumps({**found, "cluster": tasks and tasks.as_json()}))
     else:
-        say("\n".join(lines(topology, host, software, build)))
+        say("\n".join([*lines(topology, host, software, build), *(["", *tasks.lines()] if tasks else [])]))
     return ExitStatus.OK
+
+
+def _tasks(values: Mapping[str, Any]) -> Tasks | None:
+    found = discovery.find_cluster(values, os.environ)
+    if found is None:
+        return None
+    if values["local_cluster"] and found.is_launcher:
+        hosts = {job: ("127.0.0.1:PORT",) * len(addresses) for job, addresses in found.hosts.items()}
+        return Tasks(hosts, found.own, (*found.notices, "--local_cluster chooses free ports when it starts."))
+    return Tasks(found.hosts, found.own, tuple(found.notices))
 
 
 def _tensorflow_build(topology: Inventory) -> dict[str, Any]:
@@ -200,7 +240,7 @@ def _matrix(topology: Inventory) -> Iterator[str]:
 
 VERB = Verb(
     "devices",
-    "what is in this machine: CPU, GPUs and their connections",
+    "what is here: CPU, GPUs, their links, the tasks of a cluster",
     {
         "The inventory": (
             Flag(
@@ -210,9 +250,17 @@ VERB = Verb(
                 default=True,
             ),
             *only(RUN_FLAGS["Output"], "output_format"),
-        )
+        ),
+        "Several processes": CLUSTER_FLAGS,
+        "Variables and gradients": only(RUN_FLAGS["Variables and gradients"], "variable_update"),
     },
     lambda given, command: run_devices(given.values),
-    details="It also names the variable manager that the connections between GPUs suggest.",
-    examples=("devices", "devices --output_format=json"),
+    details="It also names the variable manager that the connections between GPUs suggest. If flags or TF_CONFIG name "
+    "a cluster (with --cluster=slurm or mpi: the environment of Slurm or mpirun), its tasks follow; a star marks the "
+    "one that this process would be. It starts none.",
+    examples=(
+        "devices",
+        "devices --output_format=json",
+        "devices --notensorflow --cluster_spec='ps|h0:50000,worker|h0:50001;h1:50001'",
+    ),
 )

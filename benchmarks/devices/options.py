@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.errors import UsageError
-from benchmarks.machine import gpu_support, hardware
+from benchmarks.machine import gpu_support, gpu_topology, hardware
 from benchmarks.machine.provenance import describe_software
 from benchmarks.option import Flag, filled, flags_of
 from benchmarks.outside_text import whole_number
@@ -48,7 +48,7 @@ DEVICE_FLAGS = (
 )
 
 
-def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
+def choose(given: Mapping[str, Any], count_gpus: Callable[[], int], machine: str = "this machine") -> Devices:
     """Returns the kind and number of devices, and how GPUs are split; what else there is to decide has its default.
 
     `--num_gpus` without `--device` fails rather than fall back to a CPU.
@@ -56,6 +56,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     Args:
         given: flag values by name; None is not given.
         count_gpus: counts the GPUs of this machine; called only if that matters.
+        machine: this machine, in a sentence.
 
     Raises:
         UsageError: there are too few GPUs.
@@ -71,7 +72,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
     if not existing and not demanded:
         return on_cpu
-    there_are = f"this machine has {counted(existing, 'NVIDIA GPU')} that this process may see."
+    there_are = f"{machine} has {counted(existing, 'NVIDIA GPU')} that this process may see."
     if visible and max(visible) >= existing:
         raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
     usable = len(visible) if visible else existing
@@ -91,7 +92,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
 def decide(
     chosen: Devices, given: Mapping[str, Any], *, workers_per_gpu: int, from_host: bool
 ) -> tuple[Devices, tuple[str, ...]]:
-    """Returns the devices of a run, and a sentence if workers share GPUs, whose memory they then divide.
+    """Returns the devices of a run, and sentences on threads, and on workers that share GPUs and divide their memory.
 
     An input pipeline keeps TensorFlow's threads busy, so GPUs have their own to launch kernels, unless the user's
     variable decides; and it makes tensors in memory that is not pinned by itself.
@@ -103,34 +104,44 @@ def decide(
         from_host: images come from the host.
 
     Raises:
-        UsageError: threads are counted that do not exist, or workers would take more memory than there is.
+        UsageError: workers would take more memory than there is.
     """
     own = {name: getattr(chosen, name) for name in ("device", "num_devices", "virtual_gpus", "visible_gpus")}
     devices = filled(Devices, given, **own)
     if not devices.on_gpu:
         return devices, ()
-    mode = devices.gpu_thread_mode
-    if mode is None and given["data_dir"] is not None:
-        mode = os.environ.get("TF_GPU_THREAD_MODE", "gpu_private").lower()  # type: ignore[assignment]
-    if devices.per_gpu_thread_count and mode in (None, "global"):
-        raise UsageError(
-            f"--per_gpu_thread_count={devices.per_gpu_thread_count} counts threads of each GPU, and there are only "
-            "global ones: use --gpu_thread_mode=gpu_private or gpu_shared as well, or leave it out."
-        )
+    devices, notices = _with_launch_threads(devices, reads=given["data_dir"] is not None)
     pinned = from_host if given["force_gpu_compatible"] is None else devices.force_gpu_compatible
-    devices = dataclasses.replace(devices, gpu_thread_mode=mode, force_gpu_compatible=pinned)
+    devices = dataclasses.replace(devices, force_gpu_compatible=pinned)
     if workers_per_gpu == 1 or devices.gpu_memory_limit_mib:
-        return devices, ()
+        return devices, notices
     each, fraction = round(SPLIT_FRACTION / workers_per_gpu, 3), devices.gpu_memory_fraction
     if fraction is None:
         notice = f"{workers_per_gpu} workers share GPUs, so each takes at most {each:g} of their memory: "
-        return dataclasses.replace(devices, gpu_memory_fraction=each), (f"{notice}--gpu_memory_frac.",)
+        return dataclasses.replace(devices, gpu_memory_fraction=each), (*notices, f"{notice}--gpu_memory_frac.")
     if workers_per_gpu * fraction > 1:
         raise UsageError(
             f"--gpu_memory_frac={fraction:g}: {workers_per_gpu} workers share GPUs, and would take more than their "
             f"memory. Use at most {each:g}, or leave it out."
         )
-    return devices, ()
+    return devices, notices
+
+
+def _with_launch_threads(devices: Devices, *, reads: bool) -> tuple[Devices, tuple[str, ...]]:
+    """Returns devices with the threads that launch kernels, and a sentence if their number alone is given.
+
+    Most scripts for tf_cnn_benchmarks give it alone, since there each GPU has its own threads by default.
+    """
+    mode, count = devices.gpu_thread_mode, devices.per_gpu_thread_count
+    if mode is None and (reads or count):
+        mode = os.environ.get("TF_GPU_THREAD_MODE", "gpu_private").lower()  # type: ignore[assignment]
+    notices: tuple[str, ...] = ()
+    if count and mode == "global":
+        notices = (f"--per_gpu_thread_count={count} has no effect: --gpu_thread_mode is global.",)
+        count = 0
+    elif count and devices.gpu_thread_mode is None and not reads:
+        notices = (f"--per_gpu_thread_count={count}: with --gpu_thread_mode={mode}, as in tf_cnn_benchmarks.",)
+    return dataclasses.replace(devices, gpu_thread_mode=mode, per_gpu_thread_count=count), notices
 
 
 def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, ...]:
@@ -162,6 +173,12 @@ def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, .
 def chosen_gpus(devices: Devices) -> hardware.Inventory:
     """Returns the GPUs of this machine that are used, as far as its driver shows them."""
     return hardware.gpu_inventory().only(devices.gpu_numbers) if devices.on_gpu else hardware.Inventory()
+
+
+def linked_gpus(devices: Devices) -> hardware.Inventory:
+    """Returns all GPUs of this machine that may be used, and what connects them, as far as its driver shows it."""
+    found = gpu_topology.read_gpu_links()
+    return found if devices.visible_gpus is None else found.only(devices.visible_gpus)
 
 
 def _visible_gpus(text: str | None) -> tuple[int, ...] | None:

@@ -8,12 +8,12 @@ Williams, Waterman, Patterson, "Roofline: an insightful visual performance model
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Annotated, Literal
 
 import msgspec
 
 from benchmarks.process.tensorflow_setup import Devices
+from results.text import amount, rounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,14 +65,14 @@ class Roofline:
     def sentences(self) -> list[str]:
         """Returns the work of a step, the bound, and the measured rate, in words."""
         rates = f"{amount(self.peak.flops_per_sec, 'FLOP/s')} and {amount(self.peak.bytes_per_sec, 'B/s')}"
-        reached = f"It reached {_rate(self.images_per_sec)} images/s: {self.share_of_bound:.0%} of that."
+        reached = f"It reached {rounded(self.images_per_sec)} images/s: {self.share_of_bound:.0%} of that."
         if self.limit == "memory":
             reached += f" The model FLOP utilisation (MFU) is {self.mfu:.0%}."
         found = [
             f"A step does {amount(self.flops_per_image, 'FLOP')} per image and moves at least "
             f"{amount(self.bytes_per_image, 'B')}, unless tensors stay in caches: "
             f"{self.flops_per_byte:.0f} operations per byte.",
-            f"At {rates} that allows at most {_rate(self.most_images_per_sec)} images/s: {self.limit} is the limit.",
+            f"At {rates} that allows at most {rounded(self.most_images_per_sec)} images/s: {self.limit} is the limit.",
             reached,
         ]
         if self.share_of_bound > 1:
@@ -92,17 +92,3 @@ def devices_with_a_peak(devices: Devices, *, num_workers: int = 1, num_hosts: in
     That is the number of physical GPUs, from the devices per worker; or of hosts, whose CPU devices share a peak.
     """
     return num_workers * devices.physical_gpus if devices.on_gpu else num_hosts
-
-
-def amount(value: float, unit: str) -> str:
-    """Returns a number with three digits and an SI prefix: 23.1 GFLOP."""
-    rounded = float(f"{value:.3g}")
-    if rounded < 1:
-        return f"{rounded:g} {unit}"
-    steps = min(math.floor(math.log10(rounded) / 3), 5)
-    scaled = rounded / 1000**steps
-    return f"{scaled:.{max(0, 2 - math.floor(math.log10(scaled)))}f} {['', 'k', 'M', 'G', 'T', 'P'][steps]}{unit}"
-
-
-def _rate(images_per_sec: float) -> str:
-    return f"{images_per_sec:.1f}" if images_per_sec < 100 else f"{images_per_sec:.0f}"

@@ -15,7 +15,7 @@ from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.config.output import Output
 from benchmarks.console import in_words, progress, say
-from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC
+from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC, existing_directory
 from benchmarks.devices import options
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Stage
@@ -35,6 +35,8 @@ from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted
 
 DEFAULT_BUDGET_SECONDS = 300.0
+# A process starts, measures the peak and counts the operations of a step, after the stages.
+_ROOFLINE_SECONDS = 15.0
 # The smallest step: one image and few weights. With `trivial`, whose weights are 17 MB, the update alone took 36 ms on
 # two busy cores, where this took 0.6 ms.
 _SMALLEST_STEP = {"model": "mlp", "batch_size": "1", "num_gpus": "1", "variable_update": "independent"}
@@ -159,14 +161,18 @@ def measure_breakdown(
 
     Raises:
         UsageError: results cannot be saved.
+        DataError: `--data_dir` is missing or empty.
     """
     of = plan.setting
+    if of.data_dir is not None:  # reported before the first stage, not at the last one
+        existing_directory(specs.find_model(of.workload.model).data_name, of.data_dir)
     show = say if plan.output.output_format == "text" else lambda line: None
     stages = _StageRunner(plan, command, show)
+    longer = ", longer on a machine as busy as this" if disturbing else ""
     devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
     show(
         f"\nWhere does the time go? {of.workload.model}, {of.precision}, {of.manager}, {devices}, "
-        f"{of.workload.batch_per_device} images each; about {in_words(plan.budget_seconds)}.\n"
+        f"{of.workload.batch_per_device} images each; {_duration(plan)}{longer}.\n"
     )
     show(advice.TABLE.line())
     roofline, about_roofline = None, list[str]()
@@ -177,10 +183,12 @@ def measure_breakdown(
         (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
         if compute:
             progress.begin("measuring the roofline", measured=True)
-            roofline, why_not = device_peak.roofline_apart(of.workload, of.devices.device, of.precision, compute.value)
-            lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
+            roofline, why_not = device_peak.roofline_apart(
+                of.workload, of.devices.device, of.precision, compute.value, disturbing
+            )
+            lines = [*roofline.sentences(), why_not] if roofline else [f"No roofline: {why_not}"]
             progress.end()
-            about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
+            about_roofline = ["The stage compute, on one device, and its roofline:", *filter(None, lines)]
 
     status = until_stopped(work, "Stopped before the last stage: the results so far follow.")
     breakdown = Breakdown(stages.done)
@@ -198,6 +206,13 @@ def measure_breakdown(
         "breakdown": {**breakdown.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
+
+
+def _duration(plan: BreakdownPlan) -> str:
+    stages = len(Part) if plan.setting.devices.num_devices > 1 else len(Part) - 2
+    least = _LEAST_SECONDS * stages
+    why = "" if plan.budget_seconds >= least else f", since each of {stages} stages needs {_LEAST_SECONDS:g} s"
+    return f"about {in_words(max(least, plan.budget_seconds) + _ROOFLINE_SECONDS)}{why}"
 
 
 class _StageRunner:

@@ -79,9 +79,11 @@ def run_doctor(chosen: Config, breakdown: BreakdownPlan | None, command: Sequenc
         return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
     from benchmarks.cluster import network
+    from benchmarks.devices import device_plan
 
     seconds = chosen.processes.start_timeout_seconds
-    network.take_part(cluster, devices.description, session_config, output_format, start_timeout_seconds=seconds)
+    named = device_plan.with_hardware(devices.description, chosen.runtime.devices)
+    network.take_part(cluster, named, session_config, output_format, start_timeout_seconds=seconds)
     return ExitStatus.OK
 
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from benchmarks.config.config import Config
 from benchmarks.config.variable_update import Pipelining, Variables
 from benchmarks.console import say
-from benchmarks.devices.roofline import amount
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import UsageError
-from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure
+from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure, span
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
 from models.model_spec import ModelSpec
-from results.text import counted, fact_lines
+from results.text import amount, counted, fact_lines
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
@@ -56,32 +55,39 @@ def show_data_flow(config: Config, rates: Rates = UNKNOWN) -> None:
     explained, elements = flow.manager.explain(config.training.optimizer), weight_elements(model.variables)
     as_one = _arithmetic(variables.modifiers, config.towers_in_total, config.batch_global)
     whole = f"{parts}: batch {config.batch_global}" + (f"; {counted(num_ps, 'parameter server')}" if num_ps else "")
+    of_rates = {} if variables.pipeline else _of_rates(config, rates, model_facts.of(model, spec), flow)
     described = {
         "Configuration": f"{variables.variable_update}, {workload.model}, {whole}",
+        **{name: of_rates.pop(name) for name in ("To expect",) if name in of_rates},
         "Weights": f"{len(elements)}, {_megabytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
         "Gradients": explained.gradients,
         "Applied at step t": f"the gradient {explained.applied}",
         "Arithmetic": explained.deviation or as_one,
         **flow.sent,
+        **of_rates,
     }
-    if not variables.pipeline:
-        of_model = model_facts.of(model, spec)
-        balance = rates.balance(
-            config,
-            flops_per_image=of_model.flops_per_image,
-            gradient_bytes=of_model.gradient_bytes,
-            sent_bytes=flow.bytes_at_busiest,
-        )
-        described |= _balance(balance, of_model, divides=variables.modifiers.fc_model_parallel)
-        if balance.ratio is None:
-            missing = how_to_measure(devices, {workload.model: balance}, in_cluster=cluster is not None)
-            described["Bound by"] = " ".join(["unknown.", *missing])
     for line in [*fact_lines(described), "", explained.diagram]:
         say(line)
 
 
-def _balance(balance: Balance, model: ModelFacts, *, divides: bool) -> dict[str, str]:
-    """Returns whether computing or exchanging takes longer, as far as rates are known.
+def _of_rates(config: Config, rates: Rates, model: ModelFacts, flow: _Flow) -> dict[str, str]:
+    balance = rates.balance(
+        config,
+        flops_per_image=model.flops_per_image,
+        gradient_bytes=model.gradient_bytes,
+        sent_bytes=flow.bytes_at_busiest,
+    )
+    divides = config.variables.modifiers.fc_model_parallel
+    facts = _balance(balance, model, towers=config.towers_in_total, divides=divides)
+    if balance.ratio is None:
+        in_cluster = config.processes.cluster is not None
+        missing = how_to_measure(config.devices, {config.workload.model: balance}, in_cluster=in_cluster)
+        facts["Bound by"] = " ".join(["unknown.", *missing])
+    return facts
+
+
+def _balance(balance: Balance, model: ModelFacts, *, towers: int, divides: bool) -> dict[str, str]:
+    """Returns whether computing or exchanging takes longer, and the rate to expect, as far as rates are known.
 
     `divides`: dense layers are divided over towers.
     """
@@ -89,18 +95,24 @@ def _balance(balance: Balance, model: ModelFacts, *, divides: bool) -> dict[str,
     facts = {
         "Computed per step": f"{amount(model.flops_per_image, 'FLOP')} per image, {per_byte:,.0f} per gradient byte"
     }
-    if balance.compute_seconds is not None and balance.images_per_sec:
-        facts["Computed per step"] += (
-            f": {1e3 * balance.compute_seconds:.3g} ms at {balance.images_per_sec.value:,.0f} images/s per device "
-            f"({balance.images_per_sec.source})"
-        )
-    if balance.exchange_seconds is not None and balance.link_bytes_per_sec:
-        link = balance.link_bytes_per_sec
+    rate, link = balance.images_per_sec, balance.link_bytes_per_sec
+    if rate and balance.compute_seconds and balance.least_compute_seconds:
+        milliseconds = span(1e3 * balance.least_compute_seconds, 1e3 * balance.compute_seconds)
+        facts["Computed per step"] += f": {milliseconds} ms at {span(rate.value, rate.highest)} images/s per device"
+        facts["Computed per step"] += f" ({rate.source})"
+        names = ("  lowest", "  highest") if len(rate.ends) > 1 else ("  from",)
+        facts |= dict(zip(names, rate.ends, strict=False))
+    if balance.exchange_seconds is not None and link:
         facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
-    if balance.ratio is not None:
-        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} times as long as computing"
+    if balance.ratio is not None and balance.least_ratio is not None:
+        times = span(balance.least_ratio, balance.ratio)
+        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {times} times as long as computing"
         if balance.ratio and not divides:  # else more images are more to exchange
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
+    if expected := balance.expected_images_per_sec:
+        low, high = expected
+        of_all = f", {span(towers * low, towers * high)} of {counted(towers, 'device')}" if towers > 1 else ""
+        facts["To expect"] = f"{span(low, high)} images/s per device{of_all}"
     return facts
 
 

@@ -15,7 +15,7 @@ from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
 from benchmarks.console import progress, say, warn
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
+from benchmarks.explain.step_balance import Balance, Rate, Rates, how_to_measure, span
 from benchmarks.machine.cache import CacheFile
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training.model_facts import ModelFacts
@@ -80,16 +80,26 @@ def _of_model(workload: Workload, facts: ModelFacts) -> dict[str, Any]:
 
 def _of_balance(balance: Balance) -> dict[str, Any]:
     rates = {"images_per_sec": balance.images_per_sec, "link_bytes_per_sec": balance.link_bytes_per_sec}
+    low, high = balance.expected_images_per_sec or (None, None)
     return {
         "sent_bytes_per_device": balance.sent_bytes,
         **{name: rate and rate.value for name, rate in rates.items()},
-        **{f"source_of_{name}": rate and rate.source for name, rate in rates.items()},
+        "highest_images_per_sec": balance.images_per_sec and balance.images_per_sec.highest,
+        **{f"source_of_{name}": rate and _source(rate) for name, rate in rates.items()},
         "compute_seconds": balance.compute_seconds,
+        "least_compute_seconds": balance.least_compute_seconds,
         "exchange_seconds": balance.exchange_seconds,
+        "least_exchange_to_compute": balance.least_ratio,
         "exchange_to_compute": balance.ratio,
+        "expected_images_per_sec_low": low,
+        "expected_images_per_sec_high": high,
         "bound_by": balance.bound_by,
         "compute_bound_from_batch": balance.compute_bound_batch,
     }
+
+
+def _source(rate: Rate) -> str:
+    return f"{rate.source}: {'; '.join(rate.ends)}" if rate.ends else rate.source
 
 
 def _say_models(rows: Sequence[_Row]) -> None:
@@ -117,12 +127,12 @@ def _say_balances(rows: Sequence[_Row]) -> None:
     columns: _Columns = {
         "model": lambda row: row["model"],
         "batch": lambda row: str(row["batch_per_device"]),
-        "images/s": lambda row: _number(row["images_per_sec"]),
-        "compute ms": lambda row: _number(row["compute_seconds"], 1e3),
+        "images/s": lambda row: _span(row["images_per_sec"], row["highest_images_per_sec"]),
+        "compute ms": lambda row: _span(row["least_compute_seconds"], row["compute_seconds"], 1e3),
         "sent MB": lambda row: _number(row["sent_bytes_per_device"], 1e-6),
         "GB/s": lambda row: _number(row["link_bytes_per_sec"], 1e-9),
         "exchange ms": lambda row: _number(row["exchange_seconds"], 1e3),
-        "exchange/compute": lambda row: _number(row["exchange_to_compute"]),
+        "exchange/compute": lambda row: _span(row["least_exchange_to_compute"], row["exchange_to_compute"]),
         "bound by": lambda row: row["bound_by"],
         "compute-bound from batch": lambda row: _number(row["compute_bound_from_batch"]),
     }
@@ -144,10 +154,11 @@ def _say_table(rows: Sequence[_Row], columns: _Columns) -> None:
 
 
 def _number(value: float | None, factor: float = 1.0) -> str:
-    if value is None:
-        return "?"
-    scaled = factor * value
-    return f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.3g}"
+    return _span(value, value, factor)
+
+
+def _span(low: float | None, high: float | None, factor: float = 1.0) -> str:
+    return "?" if low is None or high is None else span(factor * low, factor * high)
 
 
 class _Counts(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Does computing or exchanging take longer in a training step? From measured rates. Imports no TensorFlow.
+"""Does computing or exchanging take longer in a training step? From measured or published rates. No TensorFlow.
 
 A step takes at least the longer of the two times, and at most their sum: managers overlap them in part.
 """
@@ -14,43 +14,78 @@ from benchmarks import record_files
 from benchmarks.config.config import Config
 from benchmarks.config.workload import Workload
 from benchmarks.devices import options
-from benchmarks.devices.roofline import amount, devices_with_a_peak
+from benchmarks.devices.roofline import devices_with_a_peak
+from benchmarks.errors import UsageError
+from benchmarks.explain import known_gpus
+from benchmarks.explain.known_gpus import LINKS, KnownGpu
 from benchmarks.microbench import device_peak
 from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
+from results.text import amount
+from results.utilisation import data_sheet_peak
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
-ASSUMED_MFU = 0.5
+_MFU_OF_CPUS = 0.5
 _MOST_NAMED = 5
 RATE_FLAGS = (
+    Flag(
+        "gpu",
+        str,
+        "GPU to assume, which need not exist, by a part of its name such as H100, a100 pcie or 4090",
+        default="the GPUs here",
+    ),
+    Flag("link", str, "link between GPUs to assume", tuple(LINKS), default="that of the GPU's data sheet"),
     Flag("results", str, "records of runs on one device, and of allreduce", default="out/results.jsonl", path="file"),
     Flag(
         "link_gbytes_per_second",
         float,
         "1e9 bytes/s that each device, or process of a cluster, sends",
-        default="from records of allreduce",
+        default="from records of allreduce; else the data sheet",
         above=0,
     ),
     Flag(
         "peak_tflops",
         float,
         "peak of one GPU, or of a host's cores together, in 1e12 FLOP/s",
-        default="from records of runs; else the peak that doctor measured here",
+        default="from records of runs; else the data sheet, or the peak that doctor measured here",
         above=0,
     ),
-    Flag("assumed_mfu", float, "share of that peak that a step reaches", default=ASSUMED_MFU, above=0, at_most=1),
+    Flag(
+        "assumed_mfu",
+        float,
+        "share of that peak that a step reaches",
+        default=f"of GPUs as published, of CPUs {_MFU_OF_CPUS}",
+        above=0,
+        at_most=1,
+    ),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A rate and, in words, where it comes from."""
+    """A rate and, in words, where it comes from.
+
+    Attributes:
+        most: the higher end, if only a range is known.
+        ends: of which the range consists, in words.
+    """
 
     value: float
     source: str
+    most: float | None = None
+    ends: tuple[str, ...] = ()
+
+    @property
+    def highest(self) -> float:
+        """Returns the higher end."""
+        return self.most or self.value
+
+    def scaled(self, factor: float) -> Rate:
+        """Returns the same rate of a part, or of several."""
+        return dataclasses.replace(self, value=factor * self.value, most=self.most and factor * self.most)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,8 +95,8 @@ class Balance:
     Attributes:
         batch_per_device: images.
         sent_bytes: what a device sends, by the manager's formula; in a cluster, the busiest process. None: unknown.
-        images_per_sec: of one device while all compute and exchange nothing. None: not measured.
-        link_bytes_per_sec: at which a device, or process, sends. None: not measured.
+        images_per_sec: of one device while all compute and exchange nothing. None: unknown.
+        link_bytes_per_sec: at which a device, or process, sends. None: unknown.
     """
 
     batch_per_device: int
@@ -71,8 +106,13 @@ class Balance:
 
     @property
     def compute_seconds(self) -> float | None:
-        """Returns the time to compute, if it is known."""
+        """Returns the time to compute, if it is known; the longest one of a range."""
         return self.batch_per_device / self.images_per_sec.value if self.images_per_sec else None
+
+    @property
+    def least_compute_seconds(self) -> float | None:
+        """Returns the shortest time to compute, if it is known."""
+        return self.batch_per_device / self.images_per_sec.highest if self.images_per_sec else None
 
     @property
     def exchange_seconds(self) -> float | None:
@@ -83,16 +123,33 @@ class Balance:
 
     @property
     def ratio(self) -> float | None:
-        """Returns the time to exchange over the time to compute, if both are known."""
+        """Returns the time to exchange over the shortest time to compute, if both are known."""
+        if self.least_compute_seconds is None or self.exchange_seconds is None:
+            return None
+        return self.exchange_seconds / self.least_compute_seconds
+
+    @property
+    def least_ratio(self) -> float | None:
+        """Returns the time to exchange over the longest time to compute, if both are known."""
         if self.compute_seconds is None or self.exchange_seconds is None:
             return None
         return self.exchange_seconds / self.compute_seconds
 
     @property
-    def bound_by(self) -> Literal["communication", "compute", "unknown"]:
-        """Returns what takes longer."""
-        if self.ratio is None:
+    def expected_images_per_sec(self) -> tuple[float, float] | None:
+        """Returns a device's least and highest rate: exchanging overlaps computing not at all, or fully."""
+        slow, fast, exchange = self.compute_seconds, self.least_compute_seconds, self.exchange_seconds
+        if slow is None or fast is None or exchange is None:
+            return None
+        return self.batch_per_device / (slow + exchange), self.batch_per_device / max(fast, exchange)
+
+    @property
+    def bound_by(self) -> Literal["communication", "compute", "either", "unknown"]:
+        """Returns what takes longer; `either` if that depends on where in its range the rate is."""
+        if self.ratio is None or self.least_ratio is None:
             return "unknown"
+        if self.least_ratio <= 1 < self.ratio:
+            return "either"
         return "communication" if self.ratio > 1 else "compute"
 
     @property
@@ -107,17 +164,21 @@ class Rates:
 
     Attributes:
         records: of which rates are taken, oldest first.
+        gpu: of which rates are published; None: none, or an unknown one.
         peak_flops_per_sec: of one GPU, or of a host's cores together; None without one.
-        peak_is_given: the user gives the peak, which replaces the rates of records.
-        assumed_mfu: share of the peak that a step reaches.
-        link_bytes_per_sec: given by the user; None: from records.
+        hardware_is_given: the user names a GPU or a peak, which replaces the rates of records.
+        assumed_mfu: share of the peak that a step reaches; None: of GPUs as published.
+        link: given by the user, or that of the GPU's data sheet.
+        link_is_given: the user gives the link, which replaces that of records.
     """
 
     records: Sequence[Record] = ()
+    gpu: KnownGpu | None = None
     peak_flops_per_sec: float | None = None
-    peak_is_given: bool = False
-    assumed_mfu: float = ASSUMED_MFU
-    link_bytes_per_sec: float | None = None
+    hardware_is_given: bool = False
+    assumed_mfu: float | None = None
+    link: Rate | None = None
+    link_is_given: bool = False
 
     def balance(
         self, config: Config, *, flops_per_image: float, gradient_bytes: int, sent_bytes: float | None
@@ -136,55 +197,82 @@ class Rates:
         ]
         records = [record for record in records if record.identity.hardware_key == records[0].identity.hardware_key]
         devices, processes = config.devices, config.processes
-        alone = self._computing(records, config.workload, config.computing.precision, flops_per_image)
+        alone = self._computing(records, config, flops_per_image)
         at_once = devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=processes.num_hosts)
-        link: Rate | None = None
-        if self.link_bytes_per_sec:
-            link = Rate(self.link_bytes_per_sec, "--link_gbytes_per_second")
-        elif not processes.cluster:
+        link = self.link if self.link_is_given else None
+        if not link and not processes.cluster:
             spec = config.variables.modifiers.all_reduce_spec
-            link = _sending(records, spec, devices.num_devices, gradient_bytes)
+            measured = None if self.hardware_is_given else _sending(records, spec, devices.num_devices, gradient_bytes)
+            link = measured or self.link
         return Balance(
             batch_per_device=config.workload.batch_per_device,
             sent_bytes=sent_bytes,
-            images_per_sec=alone and Rate(alone.value * at_once / config.towers_in_total, alone.source),
+            images_per_sec=alone and alone.scaled(at_once / config.towers_in_total),
             link_bytes_per_sec=link,
         )
 
-    def _computing(
-        self, newest_first: Sequence[Record], workload: Workload, precision: str, flops_per_image: float
-    ) -> Rate | None:
-        """Returns images/s of a run on one device: the fastest of the model, if possible with the same batch."""
-        runs = [] if self.peak_is_given else [run for run in newest_first if _is_alone(run, workload, precision)]
+    def _computing(self, newest_first: Sequence[Record], config: Config, flops_per_image: float) -> Rate | None:
+        """Returns images/s of one device: of the model's fastest run, if possible with the same batch; or expected."""
+        workload, precision = config.workload, config.computing.precision
+        runs = [run for run in newest_first if not self.hardware_is_given and _is_alone(run, workload, precision)]
         if runs:
             batch = workload.batch_per_device
             best = max(runs, key=lambda run: (_batch(run) == batch, run.derived.images_per_sec))
             assert best.derived.images_per_sec
             return Rate(best.derived.images_per_sec, f"run {best.identity.run_id}, batch {_batch(best)}")
-        if not self.peak_flops_per_sec:
+        peak = self.peak_flops_per_sec
+        if not peak:
             return None
-        of_peak = f"{self.assumed_mfu:.0%} of {amount(self.peak_flops_per_sec, 'FLOP/s')}"
-        return Rate(self.assumed_mfu * self.peak_flops_per_sec / flops_per_image, of_peak)
+        if config.devices.on_gpu and not self.assumed_mfu:
+            expected = known_gpus.expected_rate(
+                self.gpu, workload.model, precision, peak_flops_per_sec=peak, flops_per_image=flops_per_image
+            )
+            return Rate(expected.low, expected.source, expected.high, expected.ends) if expected else None
+        mfu, of = self.assumed_mfu or _MFU_OF_CPUS, f" of {self.gpu.name}" if self.gpu else ""
+        return Rate(mfu * peak / flops_per_image, f"{mfu:.0%} of {amount(peak, 'FLOP/s')}{of}")
 
 
 UNKNOWN = Rates()
 
 
 def known_rates(values: Mapping[str, Any], devices: Devices, precision: str) -> Rates:
-    """Reads records and the stored peak of this machine for a device and precision, unless flags give the rates.
+    """Returns what flags give; else records, and the data sheets or the stored peak of what is here.
 
     Raises:
+        UsageError: flags contradict each other, or the GPU does not compute in this precision.
         DataError: the file that `--results` names cannot be read.
     """
+    link, given_peak = values["link_gbytes_per_second"], values["peak_tflops"]
+    for one, other in (("gpu", "peak_tflops"), ("link", "link_gbytes_per_second")):
+        if values[one] and values[other]:
+            raise UsageError(f"--{one} and --{other} are two ways to say the same: pass one of them.")
     files = record_files.paths([values["results"]] if values["results"] else [])
-    link, peak = values["link_gbytes_per_second"], values["peak_tflops"]
+    gpu = known_gpus.find_gpu(values["gpu"]) if values["gpu"] else None if given_peak else _gpu_here(devices, precision)
+    peak = 1e12 * given_peak if given_peak else gpu.peak_flops_per_sec(precision) if gpu else None
+    name = values["link"] or (gpu.link if gpu else "")
+    of_name = Rate(1e9 * float(LINKS[name]["gbytes_per_second"]), LINKS[name]["source"]) if name else None
     return Rates(
         records=record_files.load(files) if values["results"] or files[0].exists() else (),
-        peak_flops_per_sec=1e12 * peak if peak else _stored_peak(devices, precision),
-        peak_is_given=bool(peak),
-        assumed_mfu=values["assumed_mfu"] or ASSUMED_MFU,
-        link_bytes_per_sec=1e9 * link if link else None,
+        gpu=gpu,
+        peak_flops_per_sec=peak or _stored_peak(devices, precision),
+        hardware_is_given=bool(given_peak or values["gpu"]),
+        assumed_mfu=values["assumed_mfu"],
+        link=Rate(1e9 * link, "--link_gbytes_per_second") if link else of_name,
+        link_is_given=bool(link or values["link"]),
     )
+
+
+def _gpu_here(devices: Devices, precision: str) -> KnownGpu | None:
+    """Returns the kind of the GPUs here, if its data sheet has a peak in this precision."""
+    gpus = options.chosen_gpus(devices).gpus
+    peaks = {gpu.name: data_sheet_peak(gpu.name, precision) for gpu in gpus if not gpu.is_divided}
+    return known_gpus.gpu_of(gpus[0].name) if len(peaks) == 1 and all(peaks.values()) else None
+
+
+def span(low: float, high: float) -> str:
+    """Returns a range with three digits each, or whole numbers; a single number if both ends look the same."""
+    ends = [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (low, high)]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_cluster: bool) -> list[str]:
@@ -203,7 +291,7 @@ def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_clus
         models = "all" if unmeasured == specs.names() else ",".join(unmeasured)
         sentences.append(
             f"No rate of computing is known of {named}: 'run_bench.py {verb}{on}--num_gpus=1 "
-            f"--model={models}' measures it, or pass --peak_tflops and --assumed_mfu."
+            f"--model={models}' measures it, or pass --gpu, or --peak_tflops and --assumed_mfu."
         )
     if any(balance.sent_bytes is None for balance in balances.values()):
         sentences.append("How much this setting sends is unknown: it has no formula.")
@@ -213,7 +301,7 @@ def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_clus
             "--link_gbytes_per_second."
             if in_cluster
             else f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, count)}' "
-            "measures it, or pass --link_gbytes_per_second."
+            "measures it, or pass --link or --link_gbytes_per_second."
         )
     return sentences
 

@@ -65,12 +65,16 @@ class CacheFile:
         """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
         self.update(key, lambda saved: entry)
 
-    def update(self, key: str, change: Callable[[Entry | None], Entry]) -> None:
+    def remove(self, key: str) -> None:
+        """Removes an entry, if it exists."""
+        self.update(key, lambda saved: None)
+
+    def update(self, key: str, change: Callable[[Entry | None], Entry | None]) -> None:
         """Replaces an entry, or warns that it cannot be saved; what other processes add at the same time is kept.
 
         Args:
             key: of the entry.
-            change: returns the entry, given the one that is saved (None without one).
+            change: returns the entry, given the one that is saved (None without one); None to have none.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         target = self.path()
@@ -86,7 +90,9 @@ class CacheFile:
                 finally:
                     waiting.cancel()
                 entries = self._entries()
-                entries[key] = {**change(entries.get(key)), "time_utc": now}
+                entry = change(entries.pop(key, None))
+                if entry is not None:
+                    entries[key] = {**entry, "time_utc": now}
                 content = {"format_version": 1, "entries": entries}
                 store.replace(target, json.dumps(strict(content), indent=1, allow_nan=False) + "\n")
         except OSError as error:

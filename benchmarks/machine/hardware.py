@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.machine import linux, nvml
+from results.utilisation import gpu_name
 
 CPUINFO = Path("/proc/cpuinfo")
 _ONE_ROOT_COMPLEX = ("PIX", "PXB", "PHB")
@@ -215,6 +217,23 @@ def describe_hardware(inventory: Inventory) -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "gpus": [f"{gpu.name} {round(gpu.memory_bytes / 2**30)} GiB" for gpu in inventory.gpus],
     }
+
+
+def in_words(facts: Mapping[str, Any], used: Sequence[int], *, shows_unused: bool) -> str:
+    """Returns what computes: `1 x NVIDIA H200 (of 8; 7 unused)`, or the CPU's model if no GPU is used.
+
+    Args:
+        facts: those of `describe_hardware`.
+        used: which of its GPUs; those that no driver shows have no name.
+        shows_unused: whether to add how many there are; other processes of the same run may use them.
+    """
+    gpus = facts["gpus"]
+    names = collections.Counter(gpu_name(gpus[number]) for number in used if number < len(gpus))
+    if not used:
+        return str(facts["cpu_model"])
+    what = ", ".join(f"{count} x {name}" for name, count in names.items()) or "of unknown name"
+    unused = len(gpus) - names.total()
+    return f"{what} (of {len(gpus)}{f'; {unused} unused' if unused else ''})" if shows_unused and gpus else what
 
 
 def _cpu_model(cpuinfo: Path = CPUINFO) -> str:

@@ -1,4 +1,4 @@
-"""The environment of a run, for the record: versions, environment variables, load. Imports no TensorFlow."""
+"""The environment of a run, for the record: versions, variables, what others used. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import hardware
+from benchmarks.machine import contention, hardware
 from benchmarks.machine.hardware import Inventory
 from results.record import Identity, identify
 
@@ -92,11 +92,26 @@ def _describe_surroundings(inventory: Inventory) -> dict[str, Any]:
 def suite_commit() -> str | None:
     """Returns the commit of this suite's checkout, with '+' if it has been changed; None if it is no checkout."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
+    return _commit(root, "--untracked-files=no") if (root / ".git").exists() else None
+
+
+@functools.cache  # of the first use in this process, as what was imported
+def file_at_commit(file: Path, sources: tuple[str, ...]) -> str:
+    """Returns a file of a user's model with the commit of its repository, with '+' if one of the sources is changed."""
+    folder = file.parent.resolve()
     try:
-        words = ("--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-        lines = git(root, *words).splitlines()
+        root = git(folder, "rev-parse", "--show-toplevel")
+    except (OSError, subprocess.SubprocessError):
+        return file.name
+    own = [source for source in sources if Path(source).is_relative_to(root)] or [str(folder / file.name)]
+    commit = _commit(folder, "--untracked-files=all", "--ignored", "--", *own)
+    return f"{(folder / file.name).relative_to(root)} at {commit or 'no commit'}"
+
+
+def _commit(folder: Path, *words: str) -> str | None:
+    """Returns the commit of a checkout, with '+' if `git status` with these words finds a change; None without one."""
+    try:
+        lines = git(folder, "--no-optional-locks", "status", "--porcelain=v2", "--branch", *words).splitlines()
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     facts = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# branch."))
@@ -135,7 +150,7 @@ class Provenance:
 
     command: Sequence[str]
     inventory: hardware.Inventory
-    load_1min: float
+    cores_used_by_others_before: float | None
     session_id: str = ""
     commit: str | None = None
 
@@ -154,15 +169,21 @@ class Provenance:
     def environment(self) -> dict[str, Any]:
         """Returns the description of machine and software."""
         described = {**hardware.describe_hardware(self.inventory), **describe_software()}
-        return {**described, **_describe_surroundings(self.inventory), "load_1min_before": self.load_1min}
-
-    @property
-    def load_per_core(self) -> float:
-        """The machine's load before the run, per usable core."""
-        return self.load_1min / hardware.usable_cores()
+        before = {"cores_used_by_others_before": self.cores_used_by_others_before}
+        return {**described, **_describe_surroundings(self.inventory), **before}
 
 
-def of_this_run(command: Sequence[str], *, on_gpus: bool, session_id: str = "") -> Provenance:
-    """Looks at the machine before a run; at its GPUs only if the run is to use them."""
+def of_this_run(
+    command: Sequence[str], *, on_gpus: bool, session_id: str = "", starts_alone: bool = True
+) -> Provenance:
+    """Looks at the machine before a run; at its GPUs only if the run is to use them.
+
+    Args:
+        command: for the record.
+        on_gpus: whether the run uses GPUs.
+        session_id: of the runs of one command.
+        starts_alone: whether no other process of the same run starts on this host now, which would count as another's.
+    """
+    used = contention.used_before_run() if starts_alone else contention.inherited()
     inventory = hardware.gpu_inventory() if on_gpus else hardware.Inventory()
-    return Provenance(command, inventory, os.getloadavg()[0], session_id, suite_commit())
+    return Provenance(command, inventory, used, session_id, suite_commit())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import progress, say
+from benchmarks.measure.next_setting import to_try
 from benchmarks.measure.result_text import accuracy_line, result_lines
 from benchmarks.measure.timing import Phase
 from results import step_statistics
@@ -14,6 +15,8 @@ from results.record import Record
 from results.text import fact_lines
 
 _RULE = "-" * 64
+# Of the lines of steps, whose form is tf_cnn_benchmarks' and has no units for the numbers after the rate.
+_MEANING = "images/sec so far +/- standard error in images/sec (jitter = 1.4826 x MAD of the steps' rates, images/sec)"
 FIRST_STEP = "first step"
 
 
@@ -96,6 +99,9 @@ class Display:
     def sent(self, location: str) -> None:
         """A tracker has the record."""
 
+    def suggest(self, record: Record) -> None:
+        """The run is over."""
+
 
 class TextDisplay(Display):
     """Prints the run's settings, the first step and every `display_every`th, and the result.
@@ -107,12 +113,20 @@ class TextDisplay(Display):
         images_per_step: of the steps that `after_step` counts.
         accuracies: whether lines have them.
         loss_type: the name of the loss in the heading.
+        hardware: what computes, in words.
     """
 
     def __init__(
-        self, *, display_every: int, images_per_step: int, accuracies: bool = False, loss_type: str = "base_loss"
+        self,
+        *,
+        display_every: int,
+        images_per_step: int,
+        accuracies: bool = False,
+        loss_type: str = "base_loss",
+        hardware: str = "",
     ) -> None:
         super().__init__(images_per_step)
+        self._hardware = hardware
         self._accuracies, self._loss_type = accuracies, loss_type
         self._every = display_every
         self._penalty: Callable[[], float] = lambda: 0.0
@@ -131,9 +145,10 @@ class TextDisplay(Display):
         self._penalty, self._penalty_of_next_step = penalty, penalty()
 
     def start(self, facts: Mapping[str, str]) -> None:
-        """Prints the facts."""
+        """Prints the facts, those of the devices with the hardware."""
         self._started = True
-        for line in fact_lines(facts):
+        named = {"Devices": f"{facts['Devices']}: {self._hardware}"} if self._hardware and "Devices" in facts else {}
+        for line in fact_lines({**facts, **named, "Step lines": _MEANING}):
             say(line, wait=False)
         say("=" * len(_RULE), wait=False)
 
@@ -170,7 +185,7 @@ class TextDisplay(Display):
             for line in (_RULE, total_line(record.derived.images_per_sec), _RULE, *result_lines(record)):
                 say(line)
         if self._started:
-            say(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
+            say(f"status:         {record.status}")  # an error, with its reason, is printed on stderr
 
     def part(self, measurement: Measurement, task: str, leader: str) -> None:
         """Prints this process' own rate."""
@@ -183,6 +198,11 @@ class TextDisplay(Display):
         """Prints where the record is."""
         if self._started:
             say(f"record:         {location}")
+
+    def suggest(self, record: Record) -> None:
+        """Prints what to try next, if something is obvious."""
+        if self._started and (better := to_try(record)):
+            say(f"try:            {better}")
 
     def sent(self, location: str) -> None:
         """Prints which tracker has the record, and where."""

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.devices.roofline import amount
 from results import step_statistics
+from results.intervals import Interval
 from results.measurement import Measurement, named_gpus
 from results.record import Record
-from results.text import counted
+from results.summary import summarize
+from results.text import amount, counted
+from results.utilisation import Utilisation, of_measured_peak
 from variable_mgr.transfers import NETWORK
 
 
 def result_lines(record: Record) -> list[str]:
     """Returns the lines of a run that has a rate, each a name and its value."""
     derived = record.derived
-    low, high = derived.images_per_sec_low, derived.images_per_sec_high
-    interval = [] if low is None else [f"95 % interval:  {low:.2f} to {high:.2f} images/sec (of this process)"]
+    rate = Interval.of(derived.images_per_sec or 0.0, derived.images_per_sec_low, derived.images_per_sec_high)
+    per_device = rate.scaled((derived.images_per_sec_per_device or 0.0) / (derived.images_per_sec or 1.0))
     return [
-        *interval,
-        f"per device:     {derived.images_per_sec_per_device:.2f} images/sec",
+        *([f"95 % interval:  {rate.range()} images/sec (of this process)"] if rate.is_known else []),
+        f"per device:     {per_device.rounded()} images/sec",
         *step_lines(record),
         *_cluster_lines(record),
         *_asynchronous_lines(record.measurement),
@@ -147,14 +149,17 @@ def _evaluation_lines(measurement: Measurement) -> list[str]:
 
 
 def mfu_lines(record: Record) -> list[str]:
-    """Returns the model FLOP utilisation, if the peak is known."""
-    share, tflops = record.derived.mfu_of_measured_peak, record.derived.measured_peak_tflops
-    if share is None or tflops is None:
-        return []
-    peak = amount(1e12 * tflops, "FLOP/s")
-    odd = "; above 100 %: 'run_bench.py doctor' measures the peak again" if share > 1 else ""
-    precision = record.config["precision"]
-    return [f"MFU:            {100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision}){odd}"]
+    """Returns the model FLOP utilisation with the source of each peak, or why it is unknown on a GPU."""
+    lines, share, tflops = list[str](), of_measured_peak(record), record.derived.measured_peak_tflops
+    if share is not None and tflops is not None:
+        peak, precision = amount(1e12 * tflops, "FLOP/s"), record.config["precision"]
+        lines = [f"{100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision})"]
+    data_sheet = summarize([record])[0].data_sheet
+    if isinstance(data_sheet, Utilisation):
+        lines.insert(0, data_sheet.text)
+    elif data_sheet and not lines:
+        lines = [f"unknown: {data_sheet}; 'run_bench.py doctor' measures a peak"]
+    return [f"MFU:            {line}" for line in lines]
 
 
 def resource_lines(record: Record) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.errors import BenchError, UsageError
-from benchmarks.machine import hardware, provenance
+from benchmarks.machine import contention, hardware, provenance
 from benchmarks.machine.cache import CacheFile
 from benchmarks.measure.timing import Clock
 from benchmarks.process import apart, tensorflow_setup
@@ -26,7 +27,10 @@ from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
 from models.model_spec import ModelSpec
 from results.measurement import Derived
+from results.quality import OTHERS_SHARE
 from results.record import key_of
+from results.text import amount, counted
+from results.utilisation import plausible
 from variable_mgr.place import HOST
 
 if TYPE_CHECKING:
@@ -48,6 +52,10 @@ _RUN_SECONDS = 0.1
 _MOST_IN_A_RUN = 1000
 _MEASURED_SECONDS = 1.0
 _FEWEST_RUNS = 3
+# The median of the repeats over the best one. On a busy machine it is 0.6.
+_AGREEING = 0.9
+# A run that does this many times the stored peak proves it wrong; with less, it may do fewer operations than counted.
+_BY_FAR = 1.1
 
 # From a size and a count to a callable that does work of this size so many times in succession.
 Prepare = Callable[[int, int], AbstractContextManager[Callable[[], object]]]
@@ -73,11 +81,14 @@ def stored_peak(key: str) -> Peak | None:
     return FILE.saved(key, Peak)
 
 
-def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
-    """Measures the peak of one GPU, or of this host's cores together; returns and stores the best one so far.
+def peak(device: Literal["cpu", "gpu"], precision: str, disturbing: Sequence[str] = ()) -> tuple[Peak, str]:
+    """Measures the peak of one GPU, or of this host's cores together; returns the best so far, and why not to trust it.
 
-    A busy machine makes a peak too low; nothing makes it too high. The measurement takes some seconds, and afterwards
-    this process holds memory of the GPU. `tensorflow_setup.prepare` must have been called before.
+    A busy machine makes a peak too low; nothing makes it too high. So it is stored only if it is trusted: nothing
+    disturbed the machine before (`disturbing`, in words), others used hardly any CPU meanwhile, and repeats agree.
+
+    The measurement takes some seconds, and afterwards this process holds memory of the GPU.
+    `tensorflow_setup.prepare` must have been called before.
 
     Raises:
         UsageError: the device is missing, or does not support the precision.
@@ -87,14 +98,32 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     from benchmarks.devices import device_plan
 
     device_plan.require_gpus(Devices(device=device))
-    measured = measure_peak(device, precision)
+    begun = contention.read()
+    measured, is_steady = measure_peak(device, precision)
+    others = contention.cores_used_by_others(begun, contention.read())
 
     def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
         known = FILE.converted(entry, Peak) or measured
         return {name: max(value, getattr(known, name)) for name, value in dataclasses.asdict(measured).items()}
 
-    FILE.update(key, best)  # under its lock, as another process may have measured meanwhile
-    return Peak(**best(FILE.saved(key, dict)))
+    distrust = _distrust(disturbing, others, is_steady)
+    if not distrust:
+        FILE.update(key, best)  # under its lock, as another process may have measured meanwhile
+    known = FILE.saved(key, dict)
+    return Peak(**best(known)), distrust and (
+        f"This peak may be too low ({distrust}), so it is not stored, and runs "
+        f"{'are compared with the one that is' if known else 'print no share of it'}. Measure it on a quiet machine."
+    )
+
+
+def _distrust(disturbing: Sequence[str], others: float | None, is_steady: bool) -> str:
+    cores = hardware.usable_cores()
+    reasons = [f"the machine is not quiet: {', '.join(disturbing)}"] if disturbing else []
+    if others is not None and others > OTHERS_SHARE * cores:
+        reasons.append(f"other processes used {others:.1f} of {counted(cores, 'core')} meanwhile")
+    if not is_steady:
+        reasons.append("its repeats differ")
+    return "; ".join(reasons)
 
 
 def beside_peak(
@@ -105,34 +134,50 @@ def beside_peak(
     device: str,
     precision: str,
     count: int,
-) -> Derived:
+) -> tuple[Derived, list[str]]:
     """Adds a run's share of the measured peak, if the cache holds one; measures nothing.
+
+    A run that exceeds the peak has no share, and returns a warning. A peak that it exceeds by far is removed: it is
+    no peak for other runs either.
 
     `flops_per_image` is None if the operations were not counted. `environment` is that of the run's record. The run
     could use the peak `count` times; see `roofline.devices_with_a_peak`.
     """
     without_gpus = device == "gpu" and not environment["gpus"]  # a client without GPUs: its cached peak is its CPU's
     if derived.images_per_sec is None or not flops_per_image or without_gpus:
-        return derived
-    stored = stored_peak(peak_key(environment, environment["tensorflow_version"], precision))
+        return derived, []
+    key = peak_key(environment, environment["tensorflow_version"], precision)
+    stored = stored_peak(key)
     if stored is None:
-        return derived
-    reachable = count * stored.flops_per_sec
-    return replace(
-        derived,
-        measured_peak_tflops=reachable / 1e12,
-        mfu_of_measured_peak=flops_per_image * derived.images_per_sec / reachable,
-    )
+        return derived, []
+    reachable, reached = count * stored.flops_per_sec, flops_per_image * derived.images_per_sec
+    if reached <= reachable:
+        return replace(derived, measured_peak_tflops=reachable / 1e12, mfu_of_measured_peak=reached / reachable), []
+    removed = ""
+    if reached > _BY_FAR * reachable:
+        FILE.remove(key)
+        removed = " It is removed."
+    return derived, [
+        f"The MFU is unknown: the run reached {amount(reached, 'FLOP/s')}, more than the peak that was measured here "
+        f"({amount(reachable, 'FLOP/s')}, {precision}), so that was too low.{removed} 'run_bench.py doctor' measures "
+        "it again on a quiet machine."
+    ]
 
 
 def measure_roofline(
-    spec: ModelSpec, workload: Workload, device: Literal["cpu", "gpu"], precision: str, images_per_sec: float
-) -> Roofline:
+    spec: ModelSpec,
+    workload: Workload,
+    device: Literal["cpu", "gpu"],
+    precision: str,
+    images_per_sec: float,
+    disturbing: Sequence[str] = (),
+) -> tuple[Roofline, str]:
     """Measures the peak of one device and counts the work of a model's step; runs no step. Raises as `peak` does.
 
-    The device is all cores of this host, or one GPU; `images_per_sec` is the rate that a run reached on it.
+    The device is all cores of this host, or one GPU; `images_per_sec` is the rate that a run reached on it. Returns
+    the roofline, and why not to trust its peak; for `disturbing` see `peak`.
     """
-    of_device = peak(device, precision)
+    of_device, distrust = peak(device, precision, disturbing)
     from benchmarks.training import flop_count
 
     batch = workload.batch_per_device
@@ -145,39 +190,48 @@ def measure_roofline(
         forward_only=workload.forward_only,
     )
     assert not work.uncounted, "the models' operations can be counted"
-    return Roofline(
+    roofline = Roofline(
         flops_per_image=work.flops / batch,
         bytes_per_image=work.moved_bytes / batch,
         peak=of_device,
         images_per_sec=images_per_sec,
     )
+    return roofline, distrust
 
 
 def roofline_apart(
-    workload: Workload, device: Literal["cpu", "gpu"], precision: str, images_per_sec: float
+    workload: Workload,
+    device: Literal["cpu", "gpu"],
+    precision: str,
+    images_per_sec: float,
+    disturbing: Sequence[str] = (),
 ) -> tuple[Roofline | None, str]:
     """Measures the roofline of one device in a process of its own, so that this process holds no GPU memory.
 
-    `images_per_sec` is the rate that a run reached on it. Returns the roofline, or None and the reason.
+    `images_per_sec` is the rate that a run reached on it. Returns the roofline and why not to trust it, or None and the
+    reason; for `disturbing` see `peak`.
     """
     runtime = Runtime(devices=Devices(device=device))  # what is visible has been inherited
     spec = specs.find_model(workload.model)
     try:
         return apart.call(
-            runtime, _LIMIT_SECONDS, measure_roofline, spec, workload, device, precision, images_per_sec
-        ), ""
+            runtime, _LIMIT_SECONDS, measure_roofline, spec, workload, device, precision, images_per_sec, disturbing
+        )
     except BenchError as error:
         return None, str(error)
 
 
 def to_dict(roofline: Roofline) -> dict[str, Any]:
     """Returns it as JSON can hold it."""
-    derived = {name: getattr(roofline, name) for name in ("limit", "most_images_per_sec", "mfu", "share_of_bound")}
-    return {**dataclasses.asdict(roofline), **derived, "sentences": roofline.sentences()}
+    derived = {name: getattr(roofline, name) for name in ("limit", "most_images_per_sec", "share_of_bound")}
+    mfu = plausible(roofline.mfu)
+    return {**dataclasses.asdict(roofline), **derived, "mfu": mfu, "sentences": roofline.sentences()}
 
 
-def measure_peak(device: Literal["cpu", "gpu"], precision: str, clock: Clock = time.perf_counter) -> Peak:
-    """Measures one device for some seconds. Logical CPU devices share the cores, so `cpu` measures the host.
+def measure_peak(device: Literal["cpu", "gpu"], precision: str, clock: Clock = time.perf_counter) -> tuple[Peak, bool]:
+    """Measures one device for some seconds; returns its peak, and whether repeats agree with it.
+
+    Logical CPU devices share the cores, so `cpu` measures the host.
 
     The precision is that of the factors of the product: `fp32`, `tf32`, `bf16` or `fp16`.
 
@@ -192,16 +246,15 @@ def measure_peak(device: Literal["cpu", "gpu"], precision: str, clock: Clock = t
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     try:
-        return Peak(
-            flops_per_sec=best_rate(_products(device, _TYPES[precision]), lambda side: 2 * side**3, _SIDES, clock),
-            bytes_per_sec=best_rate(_sums(device), lambda count: 3 * 4 * count, (_SUMMANDS,), clock),
-        )
+        flops, flops_agree = best_rate(_products(device, _TYPES[precision]), lambda side: 2 * side**3, _SIDES, clock)
+        size, sizes_agree = best_rate(_sums(device), lambda count: 3 * 4 * count, (_SUMMANDS,), clock)
+        return Peak(flops_per_sec=flops, bytes_per_sec=size), flops_agree and sizes_agree
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
-def best_rate(prepare: Prepare, amount: Callable[[int], float], sizes: Sequence[int], clock: Clock) -> float:
-    """Returns the highest amount of work per second of any run.
+def best_rate(prepare: Prepare, work: Callable[[int], float], sizes: Sequence[int], clock: Clock) -> tuple[float, bool]:
+    """Returns the highest amount of work per second of any run, and whether at least half of the repeats come near it.
 
     Of the ascending sizes, the first that takes long enough is repeated for about a second. Smaller sizes count too:
     their start-up time makes them slower, never faster.
@@ -209,12 +262,13 @@ def best_rate(prepare: Prepare, amount: Callable[[int], float], sizes: Sequence[
     best = 0.0
     for size in sizes:
         (seconds,) = _run_seconds(prepare, size, 1, clock, runs=1, in_total=0.0)
-        best = max(best, amount(size) / seconds)
+        best = max(best, work(size) / seconds)
         if seconds >= _ENOUGH_SECONDS:
             break
     times = min(max(1, round(_RUN_SECONDS / seconds)), _MOST_IN_A_RUN)
     spent = _run_seconds(prepare, size, times, clock, runs=_FEWEST_RUNS, in_total=_MEASURED_SECONDS)
-    return max(best, times * amount(size) / min(spent))
+    best = max(best, times * work(size) / min(spent))
+    return best, times * work(size) / statistics.median(spent) >= _AGREEING * best
 
 
 def _run_seconds(prepare: Prepare, size: int, times: int, clock: Clock, *, runs: int, in_total: float) -> list[float]:

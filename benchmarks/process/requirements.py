@@ -36,7 +36,7 @@ def missing(error: ModuleNotFoundError) -> str | None:
     package = PACKAGES.get(error.name or "")
     if package is None:
         return None
-    install = f"Run `{sys.executable} -m pip install cnn-train-bench`."
+    install = f"Run `{sys.executable} -m pip install {package}`."
     if (_HOME / "Makefile").is_file():  # else the suite was installed
         install = (
             "Run `make install`, then `.venv/bin/python run_bench.py ...`, or `source .venv/bin/activate` first and "

@@ -30,6 +30,7 @@ from benchmarks.console import log, say, warn
 from benchmarks.data.sources.storage import is_address
 from benchmarks.devices.options import Devices
 from benchmarks.errors import ClusterError, ExitStatus, UsageError
+from benchmarks.machine import contention
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination
@@ -107,19 +108,22 @@ def launch_cluster(
             "--hosts: the program ssh is missing on this host. Install OpenSSH's client (package openssh-client or "
             "openssh-clients), or start the tasks by hand: docs/howto/several-hosts.md#by-hand."
         )
+    used = contention.used_before_run()
     store, logs = open_store(config.output.output_dir), Path(config.output.output_dir) / "logs"
     attempts = Attempts(time.time())
     while True:
         before = store.size_bytes()
         started = launch_plan.with_free_ports(cluster) if cluster.local else cluster
         gpus = _gpus_of_tasks(started, config.devices, count_gpus)
-        outcome = launch(started, words_of_tasks(started, command, gpus, attempts), logs)
+        variables = contention.handed_over(used) if cluster.local else {}
+        outcome = launch(started, words_of_tasks(started, command, gpus, attempts), logs, variables)
         status = outcome.status
         # The leader of another host may have saved its record there.
         reported_elsewhere = outcome.leader_reported and not cluster.local
         if saves_record and status != ExitStatus.USAGE and not reported_elsewhere:
             if not any(_is_of(record, started) for record in store.load(before).records):
                 provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
+                provenance = dataclasses.replace(provenance, cores_used_by_others_before=used)
                 reason = f"The leader of the cluster, {started.leader}, left no record."
                 if outcome.failures:
                     reason += f" {'; '.join(outcome.failures)}."
@@ -237,7 +241,9 @@ def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[s
     return words[: roles[-1]] if roles and (values["local_cluster"] or values["hosts"]) else words
 
 
-def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+def launch(
+    cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str] | None = None
+) -> Outcome:
     """Runs all tasks of a cluster to their end.
 
     The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to
@@ -247,6 +253,7 @@ def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) ->
         cluster: its tasks and their addresses.
         words: program and arguments of each task; those of ssh, unless the cluster is local.
         logs: the directory of the logs.
+        variables: of the environment of each process, besides ours.
 
     Raises:
         ClusterError: a task cannot be started.
@@ -266,6 +273,7 @@ def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) ->
                     stdout=files.get(task),
                     stderr=files.get(task, leaders_stderr),
                     stdin=subprocess.PIPE,
+                    variables=variables or {},
                     ends_in_order=task == cluster.leader,
                     signals_by_stdin=not cluster.local,
                     patience=functools.partial(_patience, cluster, task),
@@ -289,6 +297,8 @@ def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) ->
             how = f"could not be reached, or the connection to it broke ({last_line or 'ssh gave no reason'})"
         elif status == _NOT_RUN:
             how = "was not run, though ssh ended with status 0"
+        elif status == ExitStatus.USAGE and task in paths:  # its own check, of a host that may differ from the others
+            how += f": {_last_line(paths[task]).removeprefix('run_bench: ').rstrip('.')}"
         failures.append(f"{task} {how}")
         if task in paths or status not in _REPORTS:  # else the leader has printed its reason
             warn(failures[-1] + (f"; its output: {paths[task]}" if task in paths and not is_unreached else ""))

@@ -63,10 +63,12 @@ def measure(
 
         take_steps(FIRST_STEP, 1, log.first)
         take_steps("warm-up", plan.warmup - 1, log.warmup)
-        steps = plan.measured
+        steps = _steps_to_measure(plan.measured, length.at_least_seconds, log, config.steps_per_round)
         if processes.cluster:
             steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
             stepper.forget()
+        if length.at_least_seconds is not None:
+            display.note(f"Measuring {steps} steps: {config.reasons['num_batches']}.")
         interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
         with interleaved as after_step, log.telemetry or contextlib.nullcontext():
             take_steps("measuring", steps, log.measured, *after_step)
@@ -96,12 +98,25 @@ def _interleaved(
         slices.finish()
 
 
+def _steps_to_measure(planned: int, at_least_seconds: float | None, log: RunLog, steps_per_round: int) -> int:
+    """Returns the planned steps, or as many whole rounds as take so long by the median step of the warm-up."""
+    if at_least_seconds is None:
+        return planned
+    seconds = steps_per_round * _expected_seconds(log)
+    return max(planned, math.ceil(at_least_seconds / seconds) * steps_per_round)
+
+
+def _expected_seconds(log: RunLog) -> float:
+    return statistics.median(log.warmup.step_seconds or log.first.step_seconds)
+
+
 def _agreed_steps(steps: int, until: float, log: RunLog, team: Team, steps_per_round: int) -> int:
     """Waits for the other workers, and returns how many steps each takes.
 
     With a time limit, these are as many whole rounds as all can afford, at least one.
     """
-    seconds = statistics.median(log.warmup.step_seconds or log.first.step_seconds)
-    affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / seconds))
-    agreed = min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
+    affordable = steps
+    if until != math.inf:
+        affordable = min(steps, max(1, int((until - time.perf_counter()) / _expected_seconds(log))))
+    agreed = min([*team.meet("ready to measure", affordable, patient=True).values()])
     return agreed if agreed == steps else max(1, agreed // steps_per_round) * steps_per_round

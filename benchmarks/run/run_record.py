@@ -10,9 +10,7 @@ from msgspec.structs import replace
 from benchmarks import console
 from benchmarks.cluster import restarts
 from benchmarks.config.config import Config
-from benchmarks.config.workload import Workload
 from benchmarks.console import warn
-from benchmarks.devices.options import Devices
 from benchmarks.devices.roofline import devices_with_a_peak
 from benchmarks.errors import BenchError
 from benchmarks.machine.provenance import Provenance
@@ -54,7 +52,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
         compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars
         on_cpu = not devices.on_gpu
         derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
-    derived = device_peak.beside_peak(
+    derived, doubts = device_peak.beside_peak(
         derived,
         log.placement.get("flops_per_image"),
         provenance.environment,
@@ -82,6 +80,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
             *injected_delay.warnings(),
             *restarts.warnings(),
             *quality_warnings(measurement, derived, conditions),
+            *doubts,
         ],
     )
 
@@ -99,7 +98,7 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
             f"TensorFlow ended the run ({name}), as it does where ulimit -v allows no more memory; the limit is {size}"
         )
     if why:
-        status, reason = Status.OUT_OF_MEMORY, out_of_memory(why, config.workload, config.devices)
+        status, reason = Status.OUT_OF_MEMORY, out_of_memory(why, config)
     else:
         by = "a signal or its own failure"
         if death.signal:
@@ -135,8 +134,18 @@ def base_record(
     )
 
 
-def out_of_memory(what: str, workload: Workload, devices: Devices) -> str:
+def out_of_memory(what: str, config: Config) -> str:
     """Returns the reason of a run that memory did not suffice for: what happened, what was requested, what to do."""
+    workload, devices = config.workload, config.devices
     images = counted(workload.batch_per_device, "image")
     on = counted(devices.num_devices, f"{devices.device.upper()} device")
-    return f"{what}: {workload.model} with {images} per device on {on}. Try a smaller --batch_size."
+    return f"{what}: {workload.model} with {images} per device on {on}. {smaller_batch(config)}"
+
+
+def smaller_batch(config: Config) -> str:
+    """Returns which batch to try where memory did not suffice."""
+    half = config.workload.batch_per_device // 2
+    if not half:
+        return "A batch cannot be smaller: use a smaller --model, or a device with more memory."
+    auto = "" if config.processes.cluster else ", or --batch_size=auto, which finds the largest that fits"
+    return f"Try half the batch, --batch_size={half}{auto}."

@@ -62,7 +62,13 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """
     for notice in config.notices:
         warn(notice)
-    provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
+    cluster = config.processes.cluster
+    provenance = of_this_run(
+        command,
+        on_gpus=config.devices.on_gpu,
+        session_id=config.output.session_id,
+        starts_alone=cluster is None or cluster.is_alone_on_this_host,
+    )
     log = run_record.empty_log(config)
     images_together = log.images_per_step if log.asynchronous else config.batch_global
     display = Display(images_together)
@@ -72,10 +78,15 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
             images_per_step=images_together,
             accuracies=config.workload.print_training_accuracy,
             loss_type=config.output.loss_type_to_report,
+            hardware=hardware.in_words(
+                hardware.describe_hardware(provenance.inventory),
+                config.devices.gpu_numbers,
+                shows_unused=cluster is None,
+            ),
         )
     current = _Run(config, log, display, provenance)
     beside = sentinel.unless_dismissed(
-        functools.partial(run_record.save_of_killed, config, provenance), wanted=config.processes.cluster is None
+        functools.partial(run_record.save_of_killed, config, provenance), wanted=cluster is None
     )
     with signals.raised_once(), beside as current.dismiss:
         with watched(current.save, current.show) as watchdog:
@@ -149,13 +160,13 @@ class _Run:
                 train.carry_out(config, log, display, Alone(watchdog))
         except UsageError:
             raise
+        except OutOfMemoryError as error:
+            return OutOfMemoryError(f"{error} {run_record.smaller_batch(config)}")
         except BenchError as error:
             return error
         except MemoryError as error:
             asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
-            return OutOfMemoryError(
-                run_record.out_of_memory(f"The host is out of memory{asked}", config.workload, config.devices)
-            )
+            return OutOfMemoryError(run_record.out_of_memory(f"The host is out of memory{asked}", config))
         except (KeyboardInterrupt, signals.Terminated):
             raise
         except OutsideCodeError as error:
@@ -196,7 +207,9 @@ class _Run:
             self.display.part(self.log.own(), str(cluster.own), str(cluster.leader))
         if self.record is not None and self.store is not None and not self.could_not_save:
             run_id = self.record.identity.run_id
-            self.display.stored(f"{self.store.jsonl_path} ({run_id}) and {self.store.csv_path}")
+            derived = f" and {self.store.csv_path}" if self.store.csv_has_last else ""
+            self.display.stored(f"{self.store.jsonl_path} ({run_id}){derived}")
+            self.display.suggest(self.record)
         if error is not None:
             return error.exit_status
         return ExitStatus.RUN_FAILED if self.could_not_save else ExitStatus.OK

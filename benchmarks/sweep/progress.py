@@ -36,8 +36,9 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
         if config.devices.on_gpu:
             at_once = _GFLOPS_PER_GPU * config.devices.num_devices
         start, step = _START_SECONDS, gflop * config.batch_global / at_once
-    steps = (steps or config.length.num_batches or 100) + config.length.num_warmup_batches + 2
-    seconds = start + steps * step
+    length = config.length
+    measured = max((steps or length.num_batches or 100) * step, 0.0 if steps else length.at_least_seconds or 0.0)
+    seconds = start + (length.num_warmup_batches + 2) * step + measured
     return min(seconds, config.length.time_limit_seconds) if config.length.time_limit_seconds else seconds
 
 

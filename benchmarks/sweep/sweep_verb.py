@@ -24,6 +24,7 @@ from results.gate.comparison import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
 from results.report.anomalies import warnings_of
+from results.report.verdict import verdict
 from results.summary import summarize
 from results.text import counted
 
@@ -31,7 +32,8 @@ from results.text import counted
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = set(
-    "output_dir output_format display_every loss_type_to_report session_id notices data_set cluster trackers".split()
+    "output_dir output_format display_every loss_type_to_report session_id data_set cluster trackers".split()
+    + ["reasons", "notices"]
 )
 
 
@@ -47,7 +49,7 @@ def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
 def _show(finished: Sequence[Record]) -> None:
     rows = summarize(finished)
     tables = side_tables.comparisons(rows)
-    for line in [*headline.lines(rows), *(line for table in tables for line in table.text())]:
+    for line in [*headline.lines(rows), *(line for table in tables for line in table.text()), "", verdict(rows)]:
         say(line)
 
 

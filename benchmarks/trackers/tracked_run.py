@@ -13,8 +13,8 @@ import msgspec
 
 from results.columns import COLUMNS
 from results.exchange import step_times
+from results.exchange.frame import Results
 from results.exchange.step_times import StepTimes
-from results.frame import Results
 from results.record import Record, Status, flat
 from results.text import markdown
 

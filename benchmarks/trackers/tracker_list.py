@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ class Tracker:
     Attributes:
         flag: the flag that names where, and its field in `Targets`.
         title: its name in sentences.
-        package: what is imported, and the extra that installs it. `send(run, target)` of the module `to_PACKAGE` sends
+        package: what is imported and installed. `send(run, target)` of the module `to_PACKAGE` sends
             a `TrackedRun` and returns where it can be seen. A complete run of the same id is replaced or stays; a
             partial one is replaced.
         help: of the flag.
@@ -113,7 +114,7 @@ def require(targets: Targets) -> None:
         if importlib.util.find_spec(tracker.package) is None:
             raise UsageError(
                 f"--{tracker.flag} needs the package '{tracker.package}', which is not installed: "
-                f"run pip install 'cnn-train-bench[{tracker.package}]', or omit the flag."
+                f"run {sys.executable} -m pip install {tracker.package}, or omit the flag."
             )
         if tracker.path == "directory" and (problem := _why_not_written(Path(target))):
             raise UsageError(f"--{tracker.flag}={target} cannot be written: {problem}. Name a directory that can be.")

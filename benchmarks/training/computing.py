@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,17 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 AS_MATMUL = ("conv1x1_as_matmul", "filter_gradients_as_matmul")
 _16_BITS = ("bf16", "fp16")
 # The major compute capability of the first GPUs with tensor cores for them: Volta, Ampere.
-_TENSOR_CORES_SINCE = {"fp16": 7, "bf16": 8}
+_TENSOR_CORES_SINCE = {"fp16": 7, "tf32": 8, "bf16": 8}
+# What PyTorch, timm, Keras and NVIDIA's examples call them; automatic mixed precision (amp) is in float16 there.
+_OTHER_PRECISIONS = (
+    ("float32", "fp32"),
+    ("bfloat16", "bf16"),
+    ("mixed_bfloat16", "bf16"),
+    ("float16", "fp16"),
+    ("mixed_float16", "fp16"),
+    ("amp", "fp16"),
+)
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # of cuBLAS and cuDNN: with 0 they never use TF32
 _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "tf32": {"amx_bf16", "bf16"},  # oneDNN rounds factors of float32 products with these alone
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
@@ -59,9 +70,13 @@ class Computing:
     """
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = option(
-        "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; tf32 rounds "
-        "factors of products: to 10 bits of mantissa on GPUs, to bfloat16 on CPUs with AMX-BF16 or Arm's BF16",
+        "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; by default tf32 on "
+        "GPUs that have it (compute capability 8.0 or higher), as in TensorFlow, else fp32; tf32 rounds factors of "
+        "products: to 10 bits of mantissa on GPUs, to bfloat16 on CPUs with AMX-BF16 or Arm's BF16; float32, float16 "
+        "and bfloat16 are other words for them, and amp is fp16",
         default="fp32",
+        default_text="tf32 or fp32",
+        other_words=_OTHER_PRECISIONS,
     )
     loss_scaling: LossScaling | None = None
     check_precision: bool = option(
@@ -113,6 +128,40 @@ COMPUTING_FLAGS = (
 )
 
 
+def usual_precision(capabilities: Sequence[str | None], environ: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the precision that TensorFlow itself uses, and why; on CPUs that needs no reason.
+
+    What a GPU of unknown capability does with TF32 is unknown, so that it is turned off there.
+
+    Args:
+        capabilities: compute capabilities of the GPUs that are used; None: unknown; empty on CPUs.
+        environ: the environment variables.
+    """
+    if not capabilities:
+        return "fp32", ""
+    if environ.get(TF32_OVERRIDE) == "0":
+        return "fp32", f"{TF32_OVERRIDE}=0 turns TF32 off"
+    known = [version for version in capabilities if version]
+    if len(known) < len(capabilities):
+        return "fp32", "the compute capability is not known here, so TF32 is off; --precision=tf32 uses it"
+    if "tf32" in tensor_core_precisions(known):
+        return "tf32", "TensorFlow's default on these GPUs; --precision=fp32 turns TF32 off, bf16 computes in 16 bits"
+    has_none = f"compute capability {min(known, key=_major)} has no TF32"
+    if "fp16" in tensor_core_precisions(known):
+        return "fp32", f"{has_none}; --precision=fp16 uses tensor cores, which most of these GPUs have"
+    return "fp32", has_none
+
+
+def tensor_core_precisions(capabilities: Sequence[str]) -> tuple[str, ...]:
+    """Returns the precisions for which all GPUs of these compute capabilities have tensor cores."""
+    least = min(map(_major, capabilities), default=0)
+    return tuple(name for name in PRECISIONS if _TENSOR_CORES_SINCE.get(name, math.inf) <= least)
+
+
+def _major(capability: str) -> int:
+    return int(capability.partition(".")[0])
+
+
 def layout(precision: str, *, nchw: bool, capabilities: Sequence[str | None]) -> Literal["NHWC", "NCHW"]:
     """Returns the layout of images and convolutions if the user leaves it to the suite.
 
@@ -126,9 +175,9 @@ def layout(precision: str, *, nchw: bool, capabilities: Sequence[str | None]) ->
     """
     if not capabilities or not nchw:
         return "NHWC"
-    first = _TENSOR_CORES_SINCE.get(precision)
-    major = [int(version.partition(".")[0]) for version in capabilities if version]
-    return "NHWC" if first and min(major, default=first) >= first else "NCHW"
+    known = [version for version in capabilities if version]
+    has_cores = not known or precision in tensor_core_precisions(known)
+    return "NHWC" if precision in _16_BITS and has_cores else "NCHW"
 
 
 def decide(
@@ -137,7 +186,7 @@ def decide(
     """Returns how towers compute, and sentences on what to expect of it.
 
     Args:
-        given: flag values; None: not given.
+        given: flag values with the precision; None: not given.
         on_gpu: whether GPUs compute.
         onednn: whether TensorFlow is told to use oneDNN's kernels, `on` or `off`; None: it is not told.
         cpuinfo: the kernel's description of the CPU.

@@ -185,7 +185,7 @@ def decide(given: Mapping[str, Any], spec: ModelSpec, *, batch_global: int) -> T
         UsageError: a schedule cannot be that of a learning rate.
     """
     optimizer = given["optimizer"] or "sgd"
-    usual = _LARS_RATE if optimizer == "lars" else spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]
+    usual = _LARS_RATE if optimizer == "lars" else float(f"{spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]:.6g}")
     schedule = _schedule(given, usual, batch_global=batch_global)
     is_constant = schedule == Schedule(initial=schedule.initial)
     return filled(Training, given, learning_rate=schedule.initial, schedule=None if is_constant else schedule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,13 +14,15 @@ from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
 from benchmarks.machine import linux
+from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.sweep.progress import estimate_seconds
-from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row
+from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row, runs_needed
 from benchmarks.tune.search_stages import SearchStage, Texts, cells
-from results.quality import BUSY_LOAD_PER_CORE
+from results.quality import OTHERS_SHARE
 from results.record import Record, Status
+from results.text import counted
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
@@ -32,7 +35,18 @@ _RESERVED_RUNS = 1.5
 # Two runs at once must not need more of the available memory.
 _SHARE_OF_MEMORY = 0.8
 
-DEFAULT_BUDGET_SECONDS = 600.0
+# What changes with a precision.
+_WITH_PRECISION = {
+    "fp32": "Products are those of float32.",
+    "tf32": "Products of float32 round their factors: to 10 bits of mantissa on GPUs, to 7 on CPUs.",
+    "bf16": "Layers compute with 7 bits of mantissa, of float32's 23; weights stay in float32.",
+    "fp16": "Layers compute with 10 bits of mantissa, of float32's 23, in a small range, so that the loss is scaled; "
+    "weights stay in float32.",
+}
+
+# The default budget is the estimate, which is rough, times this.
+_LEEWAY = 1.5
+_MARGIN = 1.2
 DEFAULT_OUTPUT_DIR = "out/recommend"
 
 
@@ -40,15 +54,15 @@ DEFAULT_OUTPUT_DIR = "out/recommend"
 class RecommendPlan:
     """What `recommend` searches: `fixed` are the user's flags, `usual` is the configuration that they give.
 
-    `fresh` ignores a cached answer.
+    `fresh` ignores a cached answer; `extends`: the budget is only an estimate, and grows if runs take longer.
     """
 
     fixed: Texts
     usual: Config
     stages: Sequence[SearchStage]
-    budget_seconds: float = DEFAULT_BUDGET_SECONDS
-    any_precision: bool = False
+    budget_seconds: float
     fresh: bool = False
+    extends: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
     output_format: str = "text"
 
@@ -73,6 +87,8 @@ class Answer:
         notes: sentences about the choice.
         seconds: duration of the search.
         is_complete: whether it was not interrupted.
+        is_finished: whether each stage had the time that it needs; only such an answer is stored.
+        needed_seconds: roughly, of a search that is finished, by the runs so far; 0 if that is not known.
         results: path of the records of all runs.
         untested_on: the number of devices if there was no time to run the best settings on all of them; else 0.
     """
@@ -85,6 +101,8 @@ class Answer:
     is_complete: bool
     results: str
     untested_on: int = 0
+    is_finished: bool = True
+    needed_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the answer as a JSON object, with the command of the best run."""
@@ -96,14 +114,41 @@ def command_line(arguments: Sequence[str]) -> str:
     return f"python run_bench.py {shlex.join(arguments)}" if arguments else ""
 
 
+def runs_of(stages: Sequence[SearchStage]) -> int:
+    """Returns how many runs the stages need at most."""
+    return sum(runs_needed(len(stage.choices)) for stage in stages if len(stage.choices) > 1)
+
+
+def estimate_run_seconds(usual: Config) -> float:
+    """Returns roughly how long a run of a search takes, its start included."""
+    steps = _steps_of_first_run(_guessed_step_seconds(usual), _MOST_ESTIMATED_STEPS)
+    return estimate_seconds(usual, [], steps)
+
+
+def default_budget(usual: Config, stages: Sequence[SearchStage]) -> float:
+    """Returns the seconds in which a search should finish, in whole minutes."""
+    return 60.0 * max(1, math.ceil(_LEEWAY * runs_of(stages) * estimate_run_seconds(usual) / 60))
+
+
+def _guessed_step_seconds(config: Config) -> float:
+    return (estimate_seconds(config, [], 101) - estimate_seconds(config, [], 1)) / 100
+
+
+def _steps_of_first_run(step_seconds: float, most: int) -> int:
+    return max(_FEWEST_STEPS, min(most, round(_FIRST_SECONDS / step_seconds))) if step_seconds else _FEWEST_STEPS
+
+
 class Finder:
     """Runs the stages of a plan and holds the results so far."""
 
     def __init__(self, plan: RecommendPlan, runner: CellRunner, count_gpus: Callable[[], int]) -> None:
         self._plan, self._runner, self._count_gpus = plan, runner, count_gpus
-        self._end = self._stage_end = time.monotonic() + plan.budget_seconds
+        self._begun = self._stage_begun = time.monotonic()
+        self._end = self._stage_end = self._begun + plan.budget_seconds
         self._durations = Durations(lambda candidate, steps: estimate_seconds(_config(candidate), [], steps))
         self._longest_seconds = 0.0  # of a run that succeeded
+        self._seconds_of_runs: list[float] = []  # that succeeded
+        self._is_finished = True
         self._step_seconds: float | None = None  # of the best so far
         self._failed_on_all = False
         self._chosen: dict[str, str] = {}
@@ -121,12 +166,13 @@ class Finder:
             if len(possible) > 1 or possible and is_last_chance:
                 now = time.monotonic()
                 seconds = (self._end - now) * max(sizes[number], 1) / max(sum(sizes[number:]), 1)
-                self._stage_end = now + seconds
+                self._stage_begun, self._stage_end = now, now + seconds
                 warn(f"{stage.title}: {len(possible)} of {len(candidates)} can be run, in {in_words(max(seconds, 0))}")
                 steps = self._first_steps(possible)
                 halving = Halving(possible, self._run, self._durations, self._seconds_left, steps, self._run_pair)
                 self._open = (stage, halving, [each for each in candidates if not each.cell.runs])
                 halving.search()
+                self._is_finished &= halving.is_finished
                 self._close_stage()
             elif possible:
                 self._chosen |= possible[0].choice
@@ -139,15 +185,19 @@ class Finder:
         is_untested = 0 < devices < self._plan.usual.devices.num_devices
         if is_untested and self._failed_on_all:
             best = None
+        seconds = time.monotonic() - self._begun
+        by_runs = runs_of(self._plan.stages) * statistics.fmean(self._seconds_of_runs or [0.0])
         return Answer(
             arguments=run_flags.words({**self._plan.fixed, **self._chosen}) if best else [],
             best=best,
             tables=self._tables,
             notes=list(self._warnings()),
-            seconds=self._plan.budget_seconds - (self._end - time.monotonic()),
+            seconds=seconds,
             is_complete=is_complete,
             results=str(self._runner.store.jsonl_path),
             untested_on=self._plan.usual.devices.num_devices if best and is_untested else 0,
+            is_finished=is_complete and self._is_finished,
+            needed_seconds=_MARGIN * max(by_runs, seconds) if by_runs else 0.0,
         )
 
     def _best(self) -> tuple[Row | None, int]:
@@ -194,6 +244,8 @@ class Finder:
         progress.end()
         if outcome.step_seconds:
             self._longest_seconds = max(self._longest_seconds, outcome.seconds)
+            self._seconds_of_runs.append(outcome.seconds)
+            self._extend()
             result = f"{outcome.images_per_sec:.2f} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
@@ -201,6 +253,14 @@ class Finder:
             self._failed_on_all |= on_all and not outcome.cut_off
         warn(f"  {_in_words(candidate)}: {result}   ({in_words(max(0.0, self._end - time.monotonic()))} left)")
         return outcome
+
+    def _extend(self) -> None:
+        """Moves the ends of the search and of the open stage if runs take longer than was estimated."""
+        if not self._plan.extends or self._open is None:
+            return
+        each = _LEEWAY * statistics.fmean(self._seconds_of_runs)
+        self._end = max(self._end, self._begun + each * runs_of(self._plan.stages))
+        self._stage_end = max(self._stage_end, self._stage_begun + each * runs_of([self._open[0]]))
 
     def _run_pair(
         self, first: Candidate, second: Candidate, steps: int, limit_seconds: float
@@ -227,32 +287,37 @@ class Finder:
         return one, other
 
     def _first_steps(self, candidates: Sequence[Candidate]) -> int:
-        step_seconds, most = self._step_seconds, _MOST_STEPS
-        if step_seconds is None and candidates:
-            config = _config(candidates[0])
-            step_seconds = (estimate_seconds(config, [], 101) - estimate_seconds(config, [], 1)) / 100
-            most = _MOST_ESTIMATED_STEPS
-        return max(_FEWEST_STEPS, min(most, round(_FIRST_SECONDS / step_seconds))) if step_seconds else _FEWEST_STEPS
+        if self._step_seconds is None and candidates:
+            return _steps_of_first_run(_guessed_step_seconds(_config(candidates[0])), _MOST_ESTIMATED_STEPS)
+        return _steps_of_first_run(self._step_seconds or 0.0, _MOST_STEPS)
 
     def _warnings(self) -> Iterator[str]:
         """Yields what the user should know about the chosen settings."""
         usual, batch = self._plan.usual.workload.batch_per_device, self._chosen.get("batch_size")
         if batch and int(batch) != usual:
             yield f"A batch of {batch} instead of {usual} trains differently: --batch_size={usual} keeps it."
-        if self._chosen.get("precision", "fp32") != "fp32":
-            yield f"{self._chosen['precision']} changes the arithmetic: run it once with --check_precision."
-        elif not (
-            self._plan.any_precision
-            or "precision" in self._plan.fixed
-            or self._plan.usual.computing.precision != "fp32"
-        ):
-            yield "Only fp32 was tried, since other precisions change the arithmetic: --any_precision tries them, too."
-        load = self._runner.provenance.load_per_core
-        if load > BUSY_LOAD_PER_CORE:
+        yield from self._on_precision()
+        used, cores = self._runner.provenance.cores_used_by_others_before, usable_cores()
+        if used is not None and used > OTHERS_SHARE * cores:
             yield (
-                f"The machine was busy before the search (load {load:.1f} per core), which may have affected the "
-                "result: search again on an idle machine, with --fresh."
+                f"Other processes used {used:.1f} of {counted(cores, 'core')} directly before the search, which may "
+                "have affected the result: search again on an idle machine, with --fresh."
             )
+
+    def _on_precision(self) -> Iterator[str]:
+        """Yields which precision the best has, and what changes with it, unless the user has chosen one."""
+        plan, usual = self._plan, self._plan.usual.computing.precision
+        chosen = self._chosen.get("precision", usual)
+        tried = {choice.get("precision", usual) for stage in plan.stages for choice in stage.choices} - {usual}
+        if chosen != usual:
+            yield (
+                f"Precision: {chosen} instead of {usual}. {_WITH_PRECISION[chosen]} Run it once with "
+                f"--check_precision, which compares the losses with fp32; --precision={usual} keeps the default."
+            )
+        elif tried:
+            yield f"Precision: {usual}, the default; also tried: {', '.join(sorted(tried))}."
+        elif not {"precision", "use_fp16"} & set(plan.fixed):
+            yield f"Precision: {usual}; these devices have no faster arithmetic for another one."
 
 
 def _config(candidate: Candidate) -> Config:
@@ -269,7 +334,7 @@ def _shortened(candidate: Candidate, **length: Any) -> Cell:
     if not config.devices.on_gpu:
         length["num_warmup_batches"] = 1
     words = tuple(f"--{name}={value}" for name, value in length.items())
-    shorter = dataclasses.replace(config.length, **length)
+    shorter = dataclasses.replace(config.length, at_least_seconds=None, **length)
     return Cell((*candidate.cell.arguments, *words), dataclasses.replace(config, length=shorter))
 
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from benchmarks.config.config import Config
-from benchmarks.config.workload import Workload
+from benchmarks.devices import options
 from benchmarks.machine import hardware
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
@@ -29,6 +29,7 @@ _REPACKINGS = ("0", "2", "8")  # NCCL's default is none of them
 # Other flags that set the same.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "all_reduce_spec": ("use_nccl",),
+    "precision": ("use_fp16",),
     "gradient_repacking": ("agg_small_grads_max_bytes",),
 }
 
@@ -45,7 +46,18 @@ class SearchStage:
     on_one_device: bool
 
 
-def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[SearchStage]:
+def precisions_to_try(usual: Config) -> tuple[str, ...]:
+    """Returns the precision of a configuration, and those for which its devices have tensor cores or instructions."""
+    if usual.devices.on_gpu:
+        capabilities = [gpu.compute_capability for gpu in options.chosen_gpus(usual.devices).gpus]
+        known = [capability for capability in capabilities if capability]
+        also = computing.tensor_core_precisions(known) if len(known) == len(capabilities) else ()
+    else:
+        also = tuple(name for name in PRECISIONS if name != "fp32" and computing.has_instructions(name))
+    return tuple(dict.fromkeys((usual.computing.precision, *also)))
+
+
+def stages(fixed: Texts, usual: Config) -> list[SearchStage]:
     """Returns the stages; a stage without alternatives has one choice.
 
     `fixed` are the user's flags, which are not varied; `usual` is the configuration that they give.
@@ -58,7 +70,7 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[SearchSt
     managers = _managers(count, usual.variables.shared_on, forward_only=forward_only)
     on_one = {
         **({} if on_gpu else {"kernels of the CPU": _kernels(fixed)}),
-        **_computing(fixed, workload, on_gpu=on_gpu, as_products=as_products, any_precision=any_precision),
+        **_computing(fixed, usual, as_products=as_products),
         "batch size": _axis("batch_size", batches, fixed),
     }
     on_all = {
@@ -102,16 +114,16 @@ def _kernels(fixed: Texts) -> list[Texts]:
     return [{}, *({"onednn": mode} for mode in modes)]
 
 
-def _computing(
-    fixed: Texts, workload: Workload, *, on_gpu: bool, as_products: bool, any_precision: bool
-) -> dict[str, list[Texts]]:
+def _computing(fixed: Texts, usual: Config, *, as_products: bool) -> dict[str, list[Texts]]:
     """Returns the choices of how a device computes, by the stage that tries them."""
+    workload = usual.workload
     layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != workload.data_format)
     if as_products:
         layouts = ["NHWC"]  # which products need
     layout_and_xla = [_axis("data_format", layouts, fixed), _axis("xla", ("off", "jit"), fixed)]
-    precisions = _axis("precision", PRECISIONS if any_precision else (), fixed)
-    if on_gpu:
+    names = precisions_to_try(usual)
+    precisions = _axis("precision", names if len(names) > 1 else (), fixed)
+    if usual.devices.on_gpu:
         return {"layout, precision and compilation": _product(*layout_and_xla, precisions)}
     flags = as_matmul_of(specs.find_model(workload.model), forward_only=workload.forward_only)
     if "data_format" in fixed and workload.data_format == "NCHW":

@@ -150,8 +150,11 @@ def _row(result: CaseResult) -> dict[str, Any]:
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    """Verifies on all devices if none are named; starts the cluster first if the flags say so."""
-    values = dict(given.values)
+    """Verifies on all devices if none are named; starts the cluster first if the flags say so.
+
+    Products are computed in fp32, since TF32 is less exact than what the references allow.
+    """
+    values = {**given.values, "precision": "fp32"}
     if values["variable_update"] in REFERENCE_LOOPS:
         raise UsageError(
             f"verify compares variable managers, and {values['variable_update']} is a reference training loop: omit it."

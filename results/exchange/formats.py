@@ -25,7 +25,7 @@ from results.version import SUITE_VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-# The data frames that some formats can hold, by the name of the method of `results.frame.Results`.
+# The data frames that some formats can hold, by the name of the method of `results.exchange.frame.Results`.
 TABLES: Mapping[str, str] = {
     "runs": "to_frame",
     "configuration": "configuration",
@@ -49,7 +49,7 @@ _MLLOG_STATS = {
 
 
 class MissingPackageError(ImportError):
-    """A format needs a package that is not installed; `name` is the package, and the extra that installs it."""
+    """A format needs a package that is not installed; `name` is the package."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
     try:
         import pyarrow  # noqa: F401 - pandas needs it
     except ImportError as error:
-        raise MissingPackageError(str(error), name="parquet") from error
+        raise MissingPackageError(str(error), name="pyarrow") from error
     file = io.BytesIO()
     frame = _frame(records, table)
     # A column may hold lists, or values of several types.
@@ -152,7 +152,7 @@ def render_openmetrics(records: Sequence[Record]) -> str:
 
 
 def _frame(records: Sequence[Record], table: str) -> pd.DataFrame:
-    from results.frame import Results  # with pandas, which takes its time
+    from results.exchange.frame import Results  # with pandas, which takes its time
 
     return getattr(Results(records), TABLES[table])()
 
@@ -167,7 +167,7 @@ def _names(rows: Sequence[Row]) -> Iterator[str]:
     What several rows would share is followed by the keys of configuration and software.
     """
     identities = [row.records[0].identity for row in rows]
-    alone = [dataclasses.replace(row, also="") for row in rows]  # what depends on the other rows is left out
+    alone = [dataclasses.replace(row, distinct={}) for row in rows]  # what depends on the other rows is left out
     names = [f"{title(row)}, machine {of.hardware_key[:6]}" for row, of in zip(alone, identities, strict=True)]
     count = Counter(names)
     for name, identity in zip(names, identities, strict=True):

@@ -21,8 +21,9 @@ from results.measurement import derive
 from results.quality import conditions_of, quality_warnings, restart_warning
 from results.record import Kind, Record, Status, flat
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
-from results.summary import is_in_data_sheets
+from results.summary import summarize
 from results.text import ODD_VALUE, one_line
+from results.utilisation import Utilisation, is_in_data_sheets, of_measured_peak
 
 OWN_MODEL = "own model"
 # The suite's own words that are no value of a flag.
@@ -72,6 +73,7 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
         yield (f"it has {steps} steps, and an interval needs {MIN_STEPS_FOR_INTERVAL}: increase --num_batches")
     try:
         yield from _wrong_numbers(record)
+        yield from _too_fast(record)
     except ODD_VALUE:  # telemetry and evaluations may hold anything
         yield "what was observed are no numbers of a run: measure it again"
     needed = (*HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
@@ -79,6 +81,19 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
         yield f"environment lacks {', '.join(missing)}: nobody can tell what was measured: measure it with this version"
     if missing := [n for n in ("model", "num_devices", "batch_per_device", "device") if record.config.get(n) is None]:
         yield f"config lacks {', '.join(missing)}: it cannot be compared: measure it with this version"
+
+
+def _too_fast(record: Record) -> Iterator[str]:
+    """Yields a sentence for each peak that the record claims to have exceeded."""
+    share = record.derived.mfu_of_measured_peak
+    if share is not None and of_measured_peak(record) is None:
+        yield (
+            f"derived.mfu_of_measured_peak is {share:.3g}, and no run exceeds the peak of its devices: measure the "
+            "peak on a quiet machine (doctor), and then the run again"
+        )
+    for row in summarize([record]):
+        if isinstance(row.data_sheet, Utilisation) and row.data_sheet.share is None:
+            yield f"MFU {row.data_sheet.text}: measure it again"
 
 
 def _wrong_numbers(record: Record) -> Iterator[str]:

@@ -59,6 +59,8 @@ class Figure:
     xla: bool | None = _column("whether XLA compiles the model", bool)
     date: str = _column("when it was measured, as YYYY-MM-DD")
     source: str = _column("who published it, and where")
+    gpu: str = _column("name of the GPUs as their driver has it, without NVIDIA")
+    run_ids: str = _column("of the records of this suite that it is of, separated by blanks")
 
     @property
     def measured(self) -> Interval:
@@ -179,6 +181,8 @@ def _of_row(row: Row) -> Figure:
         "precision": config.get("precision") or "",
         "data": config.get("data_name") or "",
         "date": max(record.identity.time_utc for record in row.valid)[:10],
+        "gpu": row.gpu,
+        "run_ids": " ".join(record.identity.run_id for record in row.valid),
     }
     stated |= {name: one_line(str(text)) for name, text in texts.items()}
     return Figure(

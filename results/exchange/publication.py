@@ -104,7 +104,7 @@ def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     for number, record in enumerate(machines.values(), start=1):
         lines += [f"## Machine {number}" if len(machines) > 1 else "## Machine", "", *_machine(record), ""]
     lines += ["## Results", "", "Images per second over all devices, with 95 % intervals.", ""]
-    lines += [*headline.table(rows).markdown(), ""]
+    lines += [markdown(headline.in_all(rows)), "", *headline.table(rows).markdown(), ""]
     if warnings := warnings_of(records):
         lines += [*(f"- {markdown(sentence)}" for sentence in warnings), ""]
     lines += ["## Repeat it", "", "Install this version of cnn-train-bench. `***` stands for what is not public."]

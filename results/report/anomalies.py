@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from results.intervals import is_faster
 from results.record import Record
 from results.summary import DATA, PRECISION, Row, Siblings, manager_of
-from results.text import counted
+from results.text import counted, rounded
+from results.utilisation import Utilisation, of_measured_peak
 
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
 _FAR_OFF = 0.2
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 # A label names only other values.
 _USUAL = {"data_name": "synthetic", "precision": "fp32"}
 
@@ -33,25 +36,32 @@ def differences(row: Row) -> list[str]:
 
 
 def anomalies(rows: Sequence[Row]) -> list[str]:
-    """Returns a sentence for every row that a reader should look at first."""
+    """Returns a sentence for every kind of anomaly, with the first row that has it, and the number of rows."""
     siblings = Siblings(rows)
-    sentences = []
+    found: list[tuple[str, str]] = []
     for row in rows:
-        if row.images_per_sec is None:
-            sentences.append(f"{title(row)}: no valid result ({row.status}). {row.reason}".strip())
-        else:
-            sentences += [f"{title(row)}: {sentence}" for sentence in _anomalies(row, siblings)]
-    return sentences
+        failed = row.images_per_sec is None
+        sentences = [f"no valid result ({row.status}). {row.reason}".strip()] if failed else _anomalies(row, siblings)
+        found += [(sentence, title(row)) for sentence in sentences]
+    return [
+        f"{first}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
+        for kind in _kinds(found)
+        for _, first in kind[:1]
+    ]
 
 
 def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
-    config = row.config
+    config, data_sheet = row.config, row.data_sheet
+    if isinstance(data_sheet, Utilisation) and data_sheet.share is None:
+        yield f"MFU {data_sheet.text}."
+    if any(record.derived.mfu_of_measured_peak and of_measured_peak(record) is None for record in row.valid):
+        yield "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor')."
     # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
     is_shared = config.get("device") == "cpu" or row.count("virtual_gpus") > 1
     if row.speed_up is not None and row.efficiency is not None and row.devices > 1 and not is_shared:
         if row.speed_up.bounded.high < 1:
             yield (
-                f"slower than one device ({row.speed_up.value:.2f} x): the exchange costs more than the devices gain. "
+                f"slower than one device ({row.speed_up.rounded()} x): the exchange costs more than the devices gain. "
                 "Try another --variable_update or --all_reduce_spec, or a larger --batch_size."
             )
         elif row.efficiency < _POOR_EFFICIENCY:
@@ -65,8 +75,9 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
         off = max(rates, key=lambda rate: abs(rate - middle))
         if abs(off / middle - 1) > _FAR_OFF:
             yield (
-                f"one of {len(rates)} repeats is {off / middle - 1:+.0%} off their median ({off:.2f} images/sec): "
-                "other work ran on the machine, or a device throttled. Repeat it."
+                f"one of {len(rates)} repeats is {abs(off / middle - 1):.0%} {'above' if off > middle else 'below'} "
+                f"their median ({rounded(off)} images/s): other work ran on the machine, or a device throttled. "
+                "Repeat it."
             )
     if config.get("data_name") != "synthetic":
         synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
@@ -74,16 +85,30 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
             yield f"real data reach {row.rate / synthetic.rate:.0%} of synthetic: the input is the bottleneck."
     if config.get("precision") in ("fp16", "bf16"):
         single = siblings.of(row, PRECISION, {"precision": "fp32"})
-        if single and row.rate < single.rate:
+        if single and is_faster(single.among_processes, row.among_processes):
             yield (
-                f"{config['precision']} is slower than fp32 ({row.rate / single.rate:.2f} x): this hardware has no "
-                "fast path for it, or something else limits the model."
+                f"{config['precision']} is slower than fp32 ({rounded(row.rate / single.rate)} x): this hardware has "
+                "no fast path for it, or something else limits the model."
             )
 
 
 def warnings_of(records: Sequence[Record]) -> list[str]:
-    """Returns each kind of warning once, with the number of runs; the numbers in it are those of the first run."""
-    kinds: dict[str, list[str]] = {}
-    for sentence in (sentence for record in records for sentence in record.warnings):
-        kinds.setdefault(re.sub(r"[\d.,]+", "#", sentence), []).append(sentence)
-    return [f"{len(same)} of {len(records)} runs warned: {same[0]}" for same in kinds.values()]
+    """Returns each kind of warning once, with the number of runs, and the range of each number in it."""
+    kinds = _kinds([(sentence, "") for record in records for sentence in record.warnings])
+    return [f"{len(kind)} of {len(records)} runs warned: {_merged([one for one, _ in kind])}" for kind in kinds]
+
+
+def _kinds(sentences: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Returns sentences, each with what it is about, by what they say besides numbers."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for sentence, subject in sentences:
+        kinds.setdefault(_NUMBER.sub("#", sentence), []).append((sentence, subject))
+    return list(kinds.values())
+
+
+def _merged(sentences: Sequence[str]) -> str:
+    """Returns sentences that differ only in numbers as one, with the range of each number."""
+    # Words and numbers alternate: the numbers are the parts that the pattern captures.
+    parts = zip(*map(_NUMBER.split, sentences), strict=True)
+    ranges = (sorted(set(same), key=lambda text: float(text) if place % 2 else 0) for place, same in enumerate(parts))
+    return "".join(" to ".join(dict.fromkeys((values[0], values[-1]))) for values in ranges)

@@ -9,10 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from results.intervals import is_faster
 from results.record import Record
 from results.report import figures, published
-from results.report.anomalies import title
 from results.summary import DATA, MANAGER, Row, Siblings
+from results.text import in_bytes, rounded
 
 _LONGEST_LABEL = 120
 _SENT = ("read", "gradient", "weight", "activation")
@@ -21,36 +22,36 @@ _SENT = ("read", "gradient", "weight", "activation")
 def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
     """Bars: the rate on real data over the rate on synthetic data."""
     siblings = Siblings(rows)
-    ratios: dict[str, float] = {}
-    for row in figures.valid_training(rows):
-        if row.config.get("data_name") == "synthetic" or len(ratios) == figures.MOST_BARS:
-            continue
-        synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
-        if synthetic is not None:
-            ratios[figures.wrapped(title(row))] = row.rate / synthetic.rate
-    if not ratios:
+    shown = [
+        (row, row.among_processes.over(synthetic.among_processes))
+        for row in figures.valid_training(rows)
+        if row.config.get("data_name") != "synthetic"
+        and (synthetic := siblings.of(row, DATA, {"data_name": "synthetic"})) is not None
+    ][: figures.MOST_BARS]
+    if not shown:
         return None
-    figure, axis = _panel_of_bars(list(ratios))
-    axis.barh(list(ratios), list(ratios.values()), color=figures.COLOURS[2])
+    labels = figures.distinct_labels([row for row, _ in shown])
+    figure, axis = figures.panel_of_bars(labels)
+    figures.draw_bars(axis, labels, [ratio for _, ratio in shown], 1.0)
     axis.axvline(1.0, color=figures.INK, linewidth=0.8)
-    axis.set(xlabel="real / synthetic", xlim=(0, max(1.1, *ratios.values())))
+    axis.set(xlabel="real / synthetic")
     return figure
 
 
 def sent(rows: Sequence[Row]) -> Figure | None:
     """Bars: bytes sent in a step, by kind."""
-    bars: dict[str, dict[str, float]] = {}
+    bars: list[tuple[Row, dict[str, float]]] = []
     for row in figures.valid_training(rows):
         by_kind = row.records[0].placement.get("sent_per_step") or {}
-        if (by_kind.get("total_bytes") or 0) >= 1 and len(bars) < figures.MOST_BARS:
+        if (by_kind.get("total_bytes") or 0) >= 1:
             sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
             # In a cluster, bytes are counted by link and not by kind.
             sizes["between processes"] = by_kind["total_bytes"] / 1e6 - sum(sizes.values())
-            bars[figures.wrapped(title(row))] = sizes
+            bars.append((row, sizes))
     if not bars:
         return None
-    figure, axis = _stacked_bars(bars)
-    axis.set(xlabel="MB sent per step, all devices together")
+    figure, axis = _stacked_bars(bars[: figures.MOST_BARS])
+    axis.set(xlabel="MB per step")
     return figure
 
 
@@ -61,6 +62,19 @@ def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
     step on synthetic data. Input is what real data add. None if the row is not of training, or a row to compare with
     is missing: the one with synthetic data, or of several devices the one under `independent`.
     """
+    beside = _beside(row, siblings)
+    if beside is None:
+        return None
+    whole, without_input, computing = (statistics.fmean(one.step_seconds) for one in (row, *beside))
+    return {
+        "computing": min(computing, without_input, whole),
+        "exchange": max(0.0, min(without_input, whole) - computing),
+        "input": max(0.0, whole - without_input),
+    }
+
+
+def _beside(row: Row, siblings: Siblings) -> tuple[Row, Row] | None:
+    """Returns the row on synthetic data, and the one of it that exchanges nothing; None if one is missing."""
     if not row.valid or row.config.get("forward_only"):
         return None
     is_synthetic = row.config.get("data_name") == "synthetic"
@@ -71,43 +85,40 @@ def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
     alone = siblings.of(on_synthetic, MANAGER, independent) if row.devices > 1 else on_synthetic
     if alone is None:
         return None
-    whole, without_input, computing = (statistics.fmean(one.step_seconds) for one in (row, on_synthetic, alone))
-    return {
-        "computing": min(computing, without_input, whole),
-        "exchange": max(0.0, min(without_input, whole) - computing),
-        "input": max(0.0, whole - without_input),
-    }
+    return on_synthetic, alone
 
 
 def time_goes(rows: Sequence[Row]) -> Figure | None:
-    """Stacked bars: the shares of computing, exchange and input in a step."""
+    """Stacked bars: the shares of computing, exchange and input in steps that are clearly longer than computing."""
     siblings = Siblings(rows)
-    bars: dict[str, dict[str, float]] = {}
+    bars: list[tuple[Row, dict[str, float]]] = []
     for row in figures.valid_training(rows):
-        if len(bars) < figures.MOST_BARS and (row.devices > 1 or row.config.get("data_name") != "synthetic"):
-            if parts := where_time_goes(row, siblings):
-                bars[figures.wrapped(title(row))] = parts
+        beside, parts = _beside(row, siblings), where_time_goes(row, siblings)
+        if beside and parts and is_faster(beside[1].among_processes, row.among_processes):
+            bars.append((row, parts))
+    bars = bars[: figures.MOST_BARS]
     if not bars:
         return None
-    whole = {label: sum(parts.values()) for label, parts in bars.items()}
-    figure, axis = _stacked_bars({b: {part: 100 * s / whole[b] for part, s in bars[b].items()} for b in bars})
-    for height, seconds in enumerate(whole.values()):
-        axis.text(101, height, f"{1000 * seconds:.0f} ms", va="center")
-    axis.set(xlabel="% of a step", xlim=(0, 112))
+    whole = [sum(parts.values()) for _, parts in bars]
+    figure, axis = _stacked_bars(
+        [
+            (row, {part: 100 * seconds / all_parts for part, seconds in parts.items()})
+            for (row, parts), all_parts in zip(bars, whole, strict=True)
+        ]
+    )
+    for height, seconds in enumerate(whole):
+        axis.text(101, height, f"{rounded(1000 * seconds)} ms", va="center")
+    axis.set(xlabel="% of a step", xlim=(0, 116))
     return figure
 
 
-def _panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
-    figure, (axis,) = figures.panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
-    return figure, axis
-
-
-def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes]:
-    figure, axis = _panel_of_bars(list(bars))
-    frame = pd.DataFrame.from_dict(bars, orient="index")
+def _stacked_bars(bars: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[Figure, Axes]:
+    labels = figures.distinct_labels([row for row, _ in bars])
+    figure, axis = figures.panel_of_bars(labels)
+    frame = pd.DataFrame([parts for _, parts in bars], index=labels)
     colours = dict(zip(frame, figures.COLOURS, strict=False))
-    frame.loc[:, (frame > 1e-6).any()].plot.barh(stacked=True, width=0.8, color=colours, ax=axis)
-    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+    frame.loc[:, (frame > 1e-6).any()].plot.barh(stacked=True, width=0.8, color=colours, ax=axis, legend=False)
+    figure.legend(loc="outside upper center", ncols=3)
     return figure, axis
 
 
@@ -129,7 +140,7 @@ def against(table: published.FigureTable) -> figures.Plot:
             figures.draw_line(axis, 0, best.items(), label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")
-            axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+            axis.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return figure
 
     reading = (
@@ -162,8 +173,9 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
             for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
                 axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))
-            axis.set(title=panel, xlabel="bytes", ylabel="busbw, GB/s")
-            figures.log_scale(axis, "x", "y")
+            axis.set(title=panel, xlabel="size of a message", ylabel="busbw, GB/s")
+            figures.log_scale(axis, "x", in_words=in_bytes)
+            figures.log_scale(axis, "y")
             axis.legend()
         return figure
 

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 
-from results.record import Record, Status
+from results.gate.comparison import hardware_in_words
+from results.record import Kind, Record, Status, recorded_command
 from results.report import headline, published
-from results.report.anomalies import anomalies, title, warnings_of
+from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
+from results.report.verdict import verdict
 from results.summary import Row, summarize
-from results.text import counted, markdown
+from results.text import counted, first_few, markdown
 
 TITLE = "CNN training benchmark"
+# Flags that do not belong to what was measured: where results go, and what a sweep passes to its runs.
+_OF_OUTPUT = ("--output_dir", "--output_format", "--session_id")
+_KINDS = {Kind.RUN: "run", Kind.ALL_REDUCE: "reduction", Kind.INPUT: "measurement of an input"}
+_STATUSES = {
+    Status.OK: "valid",
+    Status.INVALID: "invalid",
+    Status.OUT_OF_MEMORY: "out of memory",
+    Status.TIMEOUT: "timed out",
+    Status.CRASH: "crashed",
+    Status.SKIPPED: "skipped",
+    Status.INTERRUPTED: "interrupted",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The contents of a report on records; `against` are tables of other people's figures."""
+    """The contents of a report on records; `against` are tables of figures, of which those of others are compared."""
 
     records: Sequence[Record]
     against: Sequence[published.FigureTable] = ()
@@ -28,44 +44,81 @@ class Report:
         """A row per configuration."""
         return summarize(self.records)
 
+    @functools.cached_property
+    def others(self) -> list[published.FigureTable]:
+        """The tables of figures, without those of the machines that are reported."""
+        return [published.of_others(table, self.records) for table in self.against]
+
     @property
     def problems(self) -> list[str]:
         """Sentences on what could not be read of the figures."""
-        return [problem for table in self.against for problem in table.problems]
+        return [problem for table in self.others for problem in table.problems]
 
     @functools.cached_property
     def notes(self) -> list[str]:
-        """Sentences on what could not be compared or read, on anomalies and on warnings."""
-        unmatched = [why for table in self.against if (why := published.why_none(self.rows, table))]
+        """Sentences on what could not be compared or read, on anomalies and on warnings, each kind once."""
+        unmatched = [why for table in self.others if (why := published.why_none(self.rows, table))]
         return [*unmatched, *self.problems, *anomalies(self.rows), *warnings_of(self.records)]
 
     @functools.cached_property
     def tables(self) -> list[SideTable]:
         """The tables below the headline that are not empty."""
-        return side_tables(self.records, self.rows, self.against)
+        return side_tables(self.records, self.rows, self.others)
 
     @property
     def lines(self) -> list[str]:
-        """The headline table for a terminal, and where rows stand among other people's figures."""
-        standings = [f"{name}: {standing}" for name, standing in published.standings(self.rows, self.against)]
-        return [*headline.lines(self.rows), "", *standings]
+        """The verdict and the headline table for a terminal, and where rows stand among other people's figures."""
+        standings = [f"{name}: {standing}" for name, standing in published.standings(self.rows, self.others)]
+        table = headline.table(self.rows, brief=True).text() if self.rows else []
+        return [line for line in (self.status, self.verdict, self.settings) if line] + [*table, "", *standings]
+
+    @functools.cached_property
+    def verdict(self) -> str:
+        """What the runs show, in a sentence; empty if there are none."""
+        return verdict(self.rows) if self.rows else ""
 
     @property
-    def summary(self) -> str:
-        """The numbers of records and the fastest row, in words."""
-        valid = sum(record.status is Status.OK for record in self.records)
-        machines = len({record.identity.hardware_key for record in self.records})
-        text = (
-            f"{len(self.records)} records of {len(self.rows)} configurations on {counted(machines, 'machine')}; "
-            f"{valid} valid, {len(self.records) - valid} not."
-        )
-        rated = [row for row in self.rows if row.images_per_sec is not None]
-        best = max(rated, key=lambda row: row.rate, default=None)
-        return text if best is None else f"{text} Fastest: {title(best)} with {best.rate:.2f} images/s."
+    def settings(self) -> str:
+        """What all runs have in common, in a sentence; empty if there are none."""
+        return headline.in_all(self.rows) if self.rows else ""
+
+    @property
+    def status(self) -> str:
+        """How many records there are, and how they ended, in words."""
+        kinds = collections.Counter(record.kind for record in self.records)
+        ends = collections.Counter(_STATUSES[record.status] for record in self.records)
+        counts = [counted(number, _KINDS[kind]) for kind, number in kinds.items()]
+        if 1 < len(self.rows) < kinds[Kind.RUN]:
+            counts[list(kinds).index(Kind.RUN)] += f" of {len(self.rows)} settings"
+        what = " and ".join([", ".join(counts[:-1]), counts[-1]] if len(counts) > 1 else counts)
+        warned = sum(bool(record.warnings) for record in self.records)
+        said = f", {warned} with warnings" if warned else ""
+        if len(ends) == 1:
+            return f"{what}, {'all ' if len(self.records) > 1 else ''}{next(iter(ends))}{said}."
+        return f"{what}: {', '.join(f'{number} {end}' for end, number in ends.items())}{said}."
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """The machines, the time, the software and the command of the runs, each by its name."""
+        firsts = {record.identity.hardware_key: record for record in self.records}
+        times = sorted(record.identity.time_utc[:16].replace("T", " ") for record in self.records)
+        ended = times[-1] if times[-1] == times[0] else times[-1].removeprefix(times[0][:11])
+        facts = [
+            ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),
+            ("Date", " to ".join(dict.fromkeys((times[0], ended))) + " UTC"),
+            ("Software", first_few(list(dict.fromkeys(map(_software, self.records))))),
+            ("Command", command(self.records)),
+        ]
+        return [(name, value) for name, value in facts if value]
 
     def markdown(self, pictures: Sequence[tuple[str, str, str]] = ()) -> str:
         """Returns a page; a picture is a title, the address of a file, and a sentence on how to read it."""
-        lines = [f"# {TITLE}", "", self.summary, "", "## Results", "", *headline.table(self.rows).markdown(), ""]
+        lines = [f"# {TITLE}", ""]
+        if self.verdict:
+            lines += [f"**{markdown(self.verdict)}**", ""]
+        lines += [f"- {name}: {markdown(value)}" for name, value in [*self.facts, ("Result", self.status)]]
+        lines += ["", "## Results", "", *([markdown(self.settings), ""] if self.settings else [])]
+        lines += [*headline.table(self.rows).markdown(), ""]
         if self.notes:
             lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in self.notes), ""]
         for name, address, reading in pictures:
@@ -73,3 +126,32 @@ class Report:
         for table in self.tables:
             lines += table.markdown()
         return "\n".join(lines) + "\n"
+
+
+def _software(record: Record) -> str:
+    """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
+    environment, identity = record.environment, record.identity
+    versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
+    words = [f"{name} {version}" for name, version in versions.items() if version]
+    driver = environment.get("gpu_driver_version")
+    commit = f" (commit {identity.suite_commit})" if identity.suite_commit else ""
+    return ", ".join([*words, *([f"driver {driver}"] if driver else []), f"suite {identity.suite_version}{commit}"])
+
+
+def command(records: Sequence[Record]) -> str:
+    """Returns the command of the records; of several commands, the flags that all have, and `...`."""
+    commands = [list(_flags(record)) for record in records]
+    common = [words for words in commands[0] if all(words in others for others in commands)]
+    rest = [] if all(len(words) == len(common) for words in commands) else ["..."]
+    return " ".join(["run_bench.py", *(shlex.join(words) for words in common), *rest])
+
+
+def _flags(record: Record) -> Iterator[list[str]]:
+    """Yields the words of each flag: one, or two if its value is a word of its own."""
+    words = recorded_command(record.identity.command)
+    for number, word in enumerate(words):
+        if word.startswith("-") or not number:
+            following = words[number + 1 : number + 2]
+            flag = [word, *(value for value in following if "=" not in word and not value.startswith("-"))]
+            if word.partition("=")[0] not in _OF_OUTPUT:
+                yield flag

@@ -12,9 +12,10 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter
 
 from results.intervals import Interval
+from results.report import headline
 from results.report.anomalies import differences
 from results.summary import Row
 
@@ -24,14 +25,20 @@ MARKERS = "osD^vPX*"
 # Placeholder that `save` replaces by the text colour of the page.
 INK = "#010203"
 MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
-_LABEL_LETTERS = 50
+_LABEL_LETTERS, _BAR_LETTERS = 50, 30
+# A panel that stands alone is legible on a phone; two beside each other take the width of a page.
+_PANEL_INCHES, _HALF_INCHES = 5.6, 4.6
+# An interval that reaches farther than so many times the largest number is cut, and its bound is written.
+_FARTHEST = 4
+_FEW_TIMES = 5  # from one end of a logarithmic axis to the other: then its ticks are those of a linear one
 STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "legend.framealpha": 0.0,
-    "legend.fontsize": 8,
-    "font.size": 9,
+    "legend.fontsize": 10,
+    "font.size": 10,
+    "axes.titlesize": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -73,6 +80,11 @@ def save(figure: Figure, path: Path) -> str:
     return svg.replace(INK, "currentColor")
 
 
+def is_broad(svg: str) -> bool:
+    """Returns whether a plot is wider than half a page."""
+    return float(svg.partition('width="')[2].partition("pt")[0]) > 1.01 * 72 * _PANEL_INCHES
+
+
 def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[tuple[Plot, str]]:
     """Saves the plots that have something to show in a folder, and yields each with its SVG.
 
@@ -86,10 +98,12 @@ def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[
 
 
 def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with `count` panels, two per line; a single panel is wider."""
+    """Returns a figure with `count` panels, two per line."""
     columns = min(2, count)
     lines = -(-count // columns)
-    figure = Figure(figsize=(7.5 if count == 1 else 4.6 * columns, height * lines), layout="constrained")
+    figure = Figure(
+        figsize=(_PANEL_INCHES if count == 1 else _HALF_INCHES * columns, height * lines), layout="constrained"
+    )
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
     for unused in axes[count:]:
         unused.set_visible(False)
@@ -116,6 +130,33 @@ def grouped(
     }
 
 
+def panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """Returns a figure with a panel for horizontal bars with these labels."""
+    figure, (axis,) = panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
+    return figure, axis
+
+
+def draw_bars(
+    axis: Axes,
+    labels: Sequence[str],
+    values: Sequence[Interval],
+    least: float = 0.0,
+    colours: Sequence[str] = COLOURS[:1],
+) -> None:
+    """Draws horizontal bars with their intervals, on an axis that reaches `least` at least."""
+    bars = error_bars(values)
+    axis.barh(range(len(values)), [value.value for value in values], color=colours)
+    for place, (value, below, above) in enumerate(zip(values, *bars, strict=True)):
+        axis.errorbar(value.value, place, xerr=[[below], [above]], color=INK, capsize=2, linewidth=1.2)
+    axis.set_yticks(range(len(values)), labels)
+    end_axis(axis, "x", list(enumerate(values)), least)
+
+
+def distinct_labels(rows: Sequence[Row]) -> list[str]:
+    """Returns labels of rows that name only in what they differ, in lines short enough to leave room for the panel."""
+    return [textwrap.fill(label, _BAR_LETTERS) for label in headline.labels(rows)[1]]
+
+
 def error_bars(values: Iterable[Interval]) -> list[list[float]]:
     """Returns the lengths of the intervals below and above their values; 0 where they are unknown."""
     bounded = [value.bounded for value in values]
@@ -135,13 +176,30 @@ def model_and_batch(row: Row) -> str:
     return ", ".join([f"{model}, batch {batch} per device", *differences(row)])
 
 
-def log_scale(axis: Axes, *names: str) -> None:
-    """Makes the axes `x`, `y` logarithmic, with numbers that need no formula."""
+def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], least: float = 0.0) -> None:
+    """Ends an axis (`x` or `y`) that begins at 0 beyond all intervals, each at its place on the other axis.
+
+    One that reaches too far is cut: an arrow with its upper bound marks that.
+    """
+    largest = max(least, *(value.value for _, value in points))
+    far = [point for point in points if point[1].bounded.high > _FARTHEST * largest]
+    end = 1.1 * max([largest, *(value.bounded.high for place, value in points if (place, value) not in far)])
+    axis.set(**{f"{name}lim": (0, end)})
+    for place, value in far:
+        at, mark = ((end, place), ">") if name == "x" else ((place, end), "^")
+        axis.plot(*at, marker=mark, color=INK, markersize=6, clip_on=False, zorder=4)
+        text = f"to {value.rounded(value.high)}"
+        axis.annotate(text, at, (-6, 5), textcoords="offset points", ha="right", va="bottom" if name == "x" else "top")
+
+
+def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:g}".format) -> None:
+    """Makes the axes `x`, `y` logarithmic, once all is drawn, with numbers that need no formula."""
     for name in names:
         axis.set(**{f"{name}scale": "log"})
-        ruler = axis.xaxis if name == "x" else axis.yaxis
-        ruler.set_major_formatter(LogFormatter())
-        ruler.set_minor_formatter(LogFormatter())
+        ruler, (low, high) = (axis.xaxis, axis.get_xlim()) if name == "x" else (axis.yaxis, axis.get_ylim())
+        ruler.set_major_locator(AutoLocator() if high < _FEW_TIMES * low else LogLocator(subs=(1.0, 2.0, 5.0)))
+        ruler.set_major_formatter(FuncFormatter(lambda value, _: in_words(value)))
+        ruler.set_minor_formatter(NullFormatter())
 
 
 def wrapped(label: str) -> str:

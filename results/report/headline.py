@@ -1,4 +1,4 @@
-"""The headline table, with a row per configuration."""
+"""The headline table, with a row per configuration: what differs between rows, and what was measured."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
-from results.text import Table
+from results.text import Table, counted, rounded
+from results.utilisation import of_measured_peak
+
+# More fields in which rows differ share a column, so that the rates are on the screen.
+_MOST_DISTINCT = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column: `is_number` sorts and aligns it as numbers; `cell` reads its text from a row, empty if unknown.
+    """A column of the headline table.
 
-    The table in the terminal has only the `brief` columns.
+    Attributes:
+        name: with the unit, if it has one.
+        is_number: sorted as numbers, and aligned to the right.
+        cell: returns its text for a row; empty if unknown.
+        of: whether it tells something about a row; if about none, the column is left out.
+        brief: whether a terminal has room for it.
     """
 
     name: str
     is_number: bool
     cell: Callable[[Row], str]
+    of: Callable[[Row], bool] = lambda row: True
     brief: bool = False
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _percent(share: float | None, digits: int) -> str:
-    return _number(share and 100 * share, digits)
 
 
 def _config(name: str) -> Callable[[Row], str]:
@@ -40,9 +42,27 @@ def _model(row: Row) -> str:
     return _config("model")(row) + (" inference" if row.config.get("forward_only") else "")
 
 
+def _like_rate(row: Row, number: float | None) -> str:
+    """Returns a number that is proportional to the rate, rounded to its noise."""
+    return "" if number is None else row.measured.scaled(number / row.rate).rounded()
+
+
+def _rounded(number: float | None) -> str:
+    return "" if number is None else rounded(number)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else rounded(100 * share)
+
+
 def _median(row: Row, name: str) -> float | None:
     values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
     return statistics.median(values) if values else None
+
+
+def _mfu_of_measured_peak(row: Row) -> float | None:
+    shares = [share for record in row.valid if (share := of_measured_peak(record)) is not None]
+    return statistics.median(shares) if shares else None
 
 
 def _sent_megabytes(row: Row, name: str) -> float | None:
@@ -53,7 +73,7 @@ def _sent_megabytes(row: Row, name: str) -> float | None:
 def ps_megabytes_per_sec(row: Row) -> str:
     """Returns what the busiest parameter server sends and receives, in MB/s; empty if that is unknown."""
     busiest, seconds = _sent_megabytes(row, "busiest_ps_bytes"), row.step_seconds
-    return _number(busiest * len(seconds) / sum(seconds), 0) if busiest and seconds else ""
+    return rounded(busiest * len(seconds) / sum(seconds)) if busiest and seconds else ""
 
 
 def speed_up(row: Row) -> str:
@@ -61,41 +81,97 @@ def speed_up(row: Row) -> str:
     return row.speed_up.text() if row.speed_up else ""
 
 
+def _efficiency(row: Row) -> str:
+    return row.speed_up.scaled(100 / row.devices).rounded() if row.speed_up else ""
+
+
 def _status(row: Row) -> str:
     return row.status + (f" ({len(row.valid)} of {len(row.records)})" if len(row.records) > 1 else "")
 
 
-COLUMNS = (
-    Column("model", False, _model, brief=True),
-    Column("variable manager", False, lambda row: manager_of(row.config), brief=True),
-    Column("processes", False, lambda row: processes_of(row.config), brief=True),
-    Column("devices", True, lambda row: str(row.devices), brief=True),
+def _has_several(row: Row) -> bool:
+    return row.devices > 1
+
+
+SETTINGS = (
+    Column("model", False, _model),
+    Column("variable manager", False, lambda row: manager_of(row.config)),
+    Column("processes", False, lambda row: processes_of(row.config)),
+    Column("devices", True, lambda row: str(row.devices)),
     Column("device", False, _config("device")),
-    Column("batch per device", True, _config("batch_per_device"), brief=True),
+    Column("batch per device", True, _config("batch_per_device")),
     Column("precision", False, _config("precision")),
     Column("data", False, _config("data_name")),
-    Column("images/s", True, lambda row: f"{row.rate:.2f}" if row.images_per_sec else "", brief=True),
-    Column("95 % interval", True, lambda row: row.images_per_sec.range() if row.images_per_sec else "", brief=True),
-    Column("per device", True, lambda row: _number(row.per_device, 2), brief=True),
-    Column("speed-up", True, speed_up, brief=True),
-    Column("efficiency %", True, lambda row: _percent(row.efficiency, 0)),
-    Column("TFLOP/s", True, lambda row: _number(row.tflops, 3)),
-    Column("MFU %", True, lambda row: _percent(row.mfu, 1)),
-    Column("MFU of measured peak %", True, lambda row: _percent(_median(row, "mfu_of_measured_peak"), 1)),
-    Column("step p50 ms", True, lambda row: _number(_median(row, "step_ms_p50"), 1)),
-    Column("step p99 ms", True, lambda row: _number(_median(row, "step_ms_p99"), 1)),
-    Column("sent MB", True, lambda row: _number(_sent_megabytes(row, "total_bytes"), 1)),
-    Column("MB/s per ps", True, ps_megabytes_per_sec, brief=True),
-    Column("also", False, lambda row: row.also, brief=True),
+)
+MEASURED = (
+    Column("images/s", True, lambda row: row.measured.rounded() if row.images_per_sec else "", brief=True),
+    Column("95 % interval", True, lambda row: row.measured.range() if row.images_per_sec else "", brief=True),
+    Column("speed-up", True, speed_up, _has_several, brief=True),
     Column("status", False, _status, brief=True),
+    Column("per device", True, lambda row: _like_rate(row, row.per_device), _has_several, brief=True),
+    Column("efficiency %", True, _efficiency, _has_several),
+    Column("TFLOP/s", True, lambda row: _like_rate(row, row.tflops)),
+    Column("MFU %", True, lambda row: _percent(row.mfu)),
+    Column("MFU of measured peak %", True, lambda row: _percent(_mfu_of_measured_peak(row))),
+    Column("step p50 ms", True, lambda row: _rounded(_median(row, "step_ms_p50"))),
+    Column("step p99 ms", True, lambda row: _rounded(_median(row, "step_ms_p99"))),
+    Column("sent MB", True, lambda row: _rounded(_sent_megabytes(row, "total_bytes"))),
+    Column("MB/s per ps", True, ps_megabytes_per_sec, brief=True),
     Column("reason", False, lambda row: row.reason),
 )
 
 
+def settings(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
+    """Returns the columns of settings that differ between rows, and those that do not as words such as `data real`."""
+    names = list(dict.fromkeys(name for row in rows for name in row.distinct))
+    if len(names) > _MOST_DISTINCT:
+        distinct = [Column("also", False, lambda row: row.also)]
+    else:
+        distinct = [_distinct(name, rows) for name in names]
+    differing, common = [], []
+    for column in (*SETTINGS, *distinct):
+        values = set(map(column.cell, rows))
+        if len(values) > 1:
+            differing.append(column)
+        elif values - {""}:
+            common.append(f"{column.name} {values.pop()}")
+    return differing, common
+
+
+def _distinct(name: str, rows: Sequence[Row]) -> Column:
+    values = [row.distinct[name] for row in rows if name in row.distinct]
+    is_number = all(value.removeprefix("-").replace(".", "", 1).replace("e-", "", 1).isdigit() for value in values)
+    return Column(name, is_number, lambda row: row.distinct.get(name, ""))
+
+
+def in_all(rows: Sequence[Row]) -> str:
+    """Returns a sentence on the settings that all rows have; empty if there are none."""
+    common = settings(rows)[1]
+    return f"{'All rows' if len(rows) > 1 else 'The run'}: {', '.join(common)}." if common else ""
+
+
+def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """Returns what distinguishes rows: the name of the setting (empty if several are needed), and a label of each."""
+    columns, words = settings(rows)[0], [""] * len(rows)
+    for number, column in enumerate(columns, start=1):
+        cells = [_as_label(column, cell) for cell in map(column.cell, rows)]
+        words = [", ".join(filter(None, both)) for both in zip(words, cells, strict=True)]
+        if len(set(words)) == len(rows):
+            return ("" if number > 1 else column.name), words
+    return "", list(map(title, rows))
+
+
+def _as_label(column: Column, cell: str) -> str:
+    if column.name == "devices":
+        return counted(int(cell), "device")
+    return f"{column.name.removesuffix(' per device')} {cell}" if column.is_number and cell else cell
+
+
 def table(rows: Sequence[Row], *, brief: bool = False) -> Table:
-    """Returns the columns that have a value in some row; `brief` leaves out those that the terminal has no room for."""
-    columns = [column for column in COLUMNS if column.brief or not brief]
-    columns = [column for column in columns if any(map(column.cell, rows))]
+    """Returns the settings that differ, and what was measured; `brief`: as far as a terminal has room for it."""
+    measured = [column for column in MEASURED if column.brief or not brief]
+    told = [column for column in measured if any(column.of(row) and column.cell(row) for row in rows)]
+    columns = [*settings(rows)[0], *told]
     return Table(
         [column.name for column in columns],
         [[column.cell(row) for column in columns] for row in rows],
@@ -104,8 +180,10 @@ def table(rows: Sequence[Row], *, brief: bool = False) -> Table:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """Returns the brief columns as lines of text, and then the reasons of runs that are not valid."""
-    return [*table(rows, brief=True).text(), *reasons(rows)] if rows else ["There are no runs."]
+    """Returns common settings and the brief columns as lines of text, then the reasons of runs that are not valid."""
+    if not rows:
+        return ["There are no runs."]
+    return [in_all(rows), *table(rows, brief=True).text(), *reasons(rows)]
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:

@@ -1,4 +1,8 @@
-"""Figures of other people: which are comparable with the user's rows, and where a row stands among them."""
+"""Figures of other people: which are comparable with the user's rows, and where a row stands among them.
+
+A row is compared with a figure if all that both state agrees, software and XLA aside. Where no figure is comparable,
+the nearest ones of the same model and number of devices are named with what differs.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from results import loading, store
 from results.exchange import public_table
 from results.exchange.public_table import Figure, TableError
 from results.intervals import ASSUMED_SPREAD, Interval
+from results.record import Record
 from results.report.anomalies import title
 from results.summary import Row, summarize
 from results.text import counted, first_few, one_line
@@ -21,10 +26,11 @@ from results.text import counted, first_few, one_line
 SOURCES = {
     "guide2017": "TensorFlow benchmarks, tensorflow.org/performance/benchmarks, 2017: DGX-1, Google Compute Engine, "
     "Amazon EC2, with tf_cnn_benchmarks",
-    "modern": "ResNet-50 since 2020: NVIDIA DeepLearningExamples, Lambda, MLPerf; each figure names its own source",
+    "modern": "GPUs from V100 to B200, since 2020: NVIDIA DeepLearningExamples, Lambda, MLPerf; each figure names its "
+    "own source",
 }
 # The published names of our models. Version 1.5 of a ResNet takes 2 to 6 % more operations, and is compared.
-_MODELS = {
+PUBLISHED_NAMES = {
     "inception3": "Inception v3",
     "resnet50": "ResNet-50",
     "resnet50_v1.5": "ResNet-50",
@@ -33,7 +39,8 @@ _MODELS = {
     "alexnet": "AlexNet",
     "vgg16": "VGG16",
 }
-_MOST_MODELS = 12
+_MOST_MODELS, _MOST_NEAREST = 12, 3
+_MUST_AGREE = ("model", "devices", "inference")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,9 +95,24 @@ def _of_records(name: str, path: Path) -> FigureTable:
     return FigureTable(name=one_line(name), source=sentence, figures=figures, problems=tuple(loaded.problems))
 
 
+def of_others(table: FigureTable, records: Sequence[Record]) -> FigureTable:
+    """Returns a table without the figures of the machines of these records; a problem says so if it had some."""
+    mine = {record.identity.run_id for record in records}
+    machines = {figure.machine for figure in table.figures if mine & {*figure.run_ids.split()}}
+    if not machines:
+        return table
+    others = tuple(figure for figure in table.figures if figure.machine not in machines)
+    problem = (
+        f"{table.name}: this is your own result: its figures of {first_few(sorted(machines))} ("
+        f"{len(table.figures) - len(others)} of {len(table.figures)}) are not compared. Name results of other machines."
+    )
+    return dataclasses.replace(table, figures=others, problems=(*table.problems, problem))
+
+
 def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
-    """Returns in what a row and a figure differ, with both values, and what one of them does not state."""
+    """Returns in what a row and a figure differ, with both values, and what is not compared, and why."""
     config = row.config
+    xla = None if config.get("xla") is None else config["xla"] == "jit"
     compared = {
         "model": (config.get("model"), figure.model),
         "batch per device": (config.get("batch_per_device"), figure.batch_per_device),
@@ -98,69 +120,68 @@ def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
         "inference": (config.get("forward_only") or False, figure.forward_only),
         "precision": (config.get("precision"), figure.precision or None),
         "data": (config.get("data_name"), figure.data or None),
+        "XLA": (xla, figure.xla),
     }
-    different, unknown = [], []
+    different: list[str] = []
+    unknown: list[str] = []
+    unlike: list[str] = []
     for name, (mine, theirs) in compared.items():
-        if theirs is None and name != "batch per device" or mine is None and name in ("precision", "data"):
+        if theirs is None or mine is None:
             unknown.append(name)
         elif not (mine == theirs or _is_alike(name, str(mine), str(theirs))):
-            different.append(f"{name} (yours {mine}, theirs {'unknown' if theirs is None else theirs})")
-    return different, unknown
+            words = f"{name} (yours {mine}, theirs {theirs})".replace("True", "on").replace("False", "off")
+            (unlike if name == "XLA" else different).append(words)
+    return different, [*([f"{', '.join(unknown)} (not stated)"] if unknown else []), *unlike]
 
 
 def _is_alike(name: str, mine: str, theirs: str) -> bool:
     if name == "model":
-        return _MODELS.get(mine) == theirs
+        return PUBLISHED_NAMES.get(mine) == theirs
     return name == "data" and theirs == "real" and not mine.startswith("synthetic")
 
 
 def beside(row: Row, table: FigureTable) -> list[Figure]:
     """Returns the figures that are comparable with a row.
 
-    Model, batch per device and number of devices are the same; so are training or inference, precision and data, unless
-    one of the two does not state them.
+    Model, batch per device, number of devices, training or inference, precision and data are the same, unless one of
+    the two does not state them.
     """
     if row.images_per_sec is None:
         return []
     return [figure for figure in table.figures if not _differences(row, figure)[0]]
 
 
-def unknown(row: Row, figure: Figure) -> list[str]:
-    """Returns what is unknown of a comparable figure or row, and was not compared."""
+def not_compared(row: Row, figure: Figure) -> list[str]:
+    """Returns what was not compared of a comparable figure and row, and why."""
     return _differences(row, figure)[1]
 
 
+def _nearest(row: Row, tables: Sequence[FigureTable]) -> list[tuple[Figure, list[str]]]:
+    """Returns the nearest figures of the same model and number of devices, with what differs: first of the same GPU."""
+    figures = [figure for table in tables for figure in table.figures if row.images_per_sec is not None]
+    found = [(figure, _differences(row, figure)[0]) for figure in figures]
+    found = [(f, different) for f, different in found if not any(d.startswith(_MUST_AGREE) for d in different)]
+    found.sort(key=lambda pair: (not row.gpu or pair[0].gpu != row.gpu, len(pair[1])))
+    return found[:_MOST_NEAREST]
+
+
 def why_none(rows: Sequence[Row], table: FigureTable) -> str | None:
-    """Returns a sentence if no row with a rate is comparable with a figure: what differs, what the table has."""
-    if any(beside(row, table) for row in rows):
+    """Returns a sentence if no row with a rate has a figure that is comparable or near, with what the table has."""
+    if not table.figures or any(_nearest(row, [table]) for row in rows):
         return None
     batches: dict[str, set[int]] = {}
     for figure in table.figures:
-        for name in [ours for ours, published in _MODELS.items() if published == figure.model] or [figure.model]:
+        ours = [name for name, published in PUBLISHED_NAMES.items() if published == figure.model]
+        for name in ours or [figure.model]:
             batches.setdefault(name, set()).update([figure.batch_per_device] if figure.batch_per_device else [])
-    order = sorted(batches, key=lambda name: ([*_MODELS, name].index(name), name))
+    order = sorted(batches, key=lambda name: ([*PUBLISHED_NAMES, name].index(name), name))
     known = [f"{name} ({', '.join(map(str, sorted(batches[name])))})" for name in order if batches[name]]
     more = f" and {len(known) - _MOST_MODELS} more" if len(known) > _MOST_MODELS else ""
     devices = ", ".join(map(str, sorted({figure.devices for figure in table.figures})))
     return (
-        f"No row has a figure in {table.name}: the model, the batch per device and the number of devices must be the "
-        f"same, and training or inference, precision and data as far as they are stated. {_nearest(rows, table)}It has "
-        f"these models (batches per device): {', '.join(known[:_MOST_MODELS])}{more}; on {devices} devices."
+        f"No row has a figure in {table.name}: the model and the number of devices must be the same. It has these "
+        f"models (batches per device): {', '.join(known[:_MOST_MODELS])}{more}; on {devices} devices."
     )
-
-
-def _nearest(rows: Sequence[Row], table: FigureTable) -> str:
-    """Returns a sentence on the pair of a row and a figure that differs least; empty if no row has a rate."""
-    pairs = [
-        (_differences(row, figure)[0], row, figure)
-        for row in rows
-        if row.images_per_sec is not None
-        for figure in table.figures
-    ]
-    if not pairs:
-        return ""
-    different, row, figure = min(pairs, key=lambda pair: (len(pair[0]), any("model" in word for word in pair[0])))
-    return f"The nearest to {title(row)} is a figure of {figure.where}, which differs in {', '.join(different)}. "
 
 
 def ratio(row: Row, figure: Figure) -> Interval:
@@ -183,13 +204,22 @@ def in_words(row: Row, figure: Figure) -> str:
 
 
 def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[str, str]]:
-    """Returns for each row with comparable figures its title, and a sentence: its rank, and the figures around it."""
+    """Returns for each row its title, and a sentence: its rank and the figures around it.
+
+    Of the figures of one machine, the fastest counts. If none is of the row's GPU, the nearest figures are named.
+    """
     sentences = []
     for row in rows:
-        theirs = sorted(
-            (figure for table in tables for figure in beside(row, table)), key=lambda figure: figure.images_per_sec
-        )
-        if not theirs or not math.isfinite(row.rate):
+        if row.images_per_sec is None or not math.isfinite(row.rate):
+            continue
+        comparable = [figure for table in tables for figure in beside(row, table)]
+        comparable.sort(key=lambda figure: figure.images_per_sec)
+        theirs = list({figure.where: figure for figure in comparable}.values())
+        own_gpu = [figure.gpu for figure in theirs if figure.gpu == row.gpu]
+        near = [] if own_gpu else [pair for pair in _nearest(row, tables) if not theirs or row.gpu == pair[0].gpu != ""]
+        nearest = f"nearest figures, not compared: {'; '.join(_near(row, *pair) for pair in near)}." if near else ""
+        if not theirs:
+            sentences += [(title(row), nearest)] if nearest else []
             continue
         slower = [figure for figure in theirs if figure.images_per_sec <= row.rate]
         around = [*slower[-1:], *theirs[len(slower) :][:1]]
@@ -197,20 +227,26 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
         signs = [ratio(row, figure).side_of(1) for figure in theirs]
         ranks = sorted({signs.count(-1) + 1, len(theirs) + 1 - signs.count(1)})
         rank = f"rank {' to '.join(map(str, ranks))} of {len(theirs) + 1}"
-        sentences.append((title(row), f"{rank} ({counted(len(theirs), 'comparable figure')} and yours): {words}."))
+        standing = f"{rank} ({counted(len(theirs), 'comparable machine')} and yours): {words}."
+        sentences.append((title(row), f"{standing} {nearest[:1].upper()}{nearest[1:]}".rstrip()))
     return sentences
 
 
+def _near(row: Row, figure: Figure, different: Sequence[str]) -> str:
+    of = f"{figure.images_per_sec:,.0f} images/s of {figure.devices} x {figure.where}, {figure.software}"
+    return f"{row.rate / figure.images_per_sec:.2f} x {of}, which differs in {', '.join(different)}"
+
+
 def _compared(row: Row, figure: Figure) -> str:
-    over, not_stated = ratio(row, figure), unknown(row, figure)
-    marks = [in_words(row, figure), *([f"not stated: {', '.join(not_stated)}"] if not_stated else [])]
-    return f"{over.value:.2f} x the figure of {figure.where} ({over.range()}), {'; '.join(marks)}"
+    over, unlike = ratio(row, figure), not_compared(row, figure)
+    marks = [in_words(row, figure), *([f"not compared: {', '.join(unlike)}"] if unlike else [])]
+    return f"{over.rounded()} x the figure of {figure.where} ({over.range()}), {'; '.join(marks)}"
 
 
 def lines_of(table: FigureTable, model: str) -> dict[str, list[Figure]]:
     """Returns, for each machine and setting, the figures of one of our models in training by number of devices."""
     lines: dict[str, list[Figure]] = {}
     for figure in table.figures:
-        if figure.model in (model, _MODELS.get(model)) and not figure.forward_only:
+        if figure.model in (model, PUBLISHED_NAMES.get(model)) and not figure.forward_only:
             lines.setdefault(f"{figure.where}, {figure.setting}", []).append(figure)
     return {name: sorted(line, key=lambda figure: figure.devices) for name, line in lines.items()}

@@ -1,4 +1,7 @@
-"""Which settings are the fastest, as far as runs can be told apart; where one overtakes another, or gains no more."""
+"""Which settings are the fastest, as far as runs can be told apart; where one overtakes another, or gains no more.
+
+Only settings that train the same are ranked with each other (see `ranking_groups`).
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,106 @@ from results.record import recorded_command
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
-from results.text import counted
+from results.text import counted, first_few
 
 # Of more managers, only pairs of which one overtakes the other are listed.
 _FEW_MANAGERS = 3
 _PROCESSES = ("num_ps", "num_hosts")
-_FLAGS_OF_PRECISION = ("precision", "use_fp16", "nouse_fp16")
+# What the other modifiers and managers than those that apply the mean gradient of a step in that step do.
+_STALE = {
+    "asynchronous": "asynchronous updates",
+    "staged_vars": "weights of the step before",
+    "relaxed_consistency": "gradients of the step before",
+}
+# Fields of the configuration that change the arithmetic of training, besides those of the variable manager.
+_ARITHMETIC = ("precision", "optimizer", "clipping", "weight_decay", "weight_decay_on", "label_smoothing")
+
+
+@dataclasses.dataclass(frozen=True)
+class RankingGroup:
+    """Rows that may be ranked: they do the same work with the same arithmetic.
+
+    `differs` says how they train differently from the first group of the same `model`, whose it is empty.
+    """
+
+    model: str
+    rows: Sequence[Row]
+    differs: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Winner:
-    """The fastest of several settings of a model: its flags, and those of the settings within its noise, if any."""
+    """The fastest of several settings of a model: its flags, and those of the settings within its noise, if any.
+
+    `differs`: how it trains differently (see `RankingGroup`).
+    """
 
     model: str
     devices: int | None  # None: any number
     flags: str
     best: Row
     within_noise: Sequence[str]
+    differs: str = ""
+
+
+def ranking_groups(rows: Sequence[Row]) -> list[RankingGroup]:
+    """Returns the valid rows in groups that may be ranked.
+
+    The groups of a model follow each other. Its first one applies in every step the mean gradient of that step, if any
+    does; of several such groups it is in fp32, and of several of these it has the most rows. The batch size, the
+    learning rate, and how images are read are settings that a group may mix.
+    """
+    groups = []
+    for of_model in _valid_by_work(rows):
+        by_arithmetic = list(_grouped(of_model, lambda row: tuple(_arithmetic(row).items())).values())
+        by_arithmetic.sort(key=_how_unusual)
+        usual = _arithmetic(by_arithmetic[0][0])
+        model = _work(of_model[0])[0]
+        groups += [RankingGroup(model, group, _difference(_arithmetic(group[0]), usual)) for group in by_arithmetic]
+    return groups
+
+
+def _valid_by_work(rows: Sequence[Row]) -> list[list[Row]]:
+    return [*_grouped([row for row in rows if row.images_per_sec is not None], _work).values()]
+
+
+def _how_unusual(group: Sequence[Row]) -> tuple[int, bool, int]:
+    return len(_exchange(group[0])), group[0].config.get("precision") != "fp32", -len(group)
+
+
+def _arithmetic(row: Row) -> dict[str, str]:
+    names = ("precision",) if row.config.get("forward_only") else _ARITHMETIC
+    return {name: _in_words(row.config.get(name)) for name in names} | {"exchange": ", ".join(_exchange(row))}
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, Mapping):  # such as both limits of clipped gradients
+        return " ".join(f"{name} {item}" for name, item in value.items() if item is not None) or "off"
+    return str(value)
+
+
+def _exchange(row: Row) -> list[str]:
+    """Returns in what a row differs from training that applies, in every step, the mean gradient of that step."""
+    if row.config.get("forward_only"):
+        return []
+    modifiers = row.config.get("modifiers")
+    given = modifiers if isinstance(modifiers, Mapping) else {}
+    several = row.devices > 1
+    words = [text for name, text in _STALE.items() if given.get(name) and (several or name != "asynchronous")]
+    if given.get("compact_gradient_transfer"):
+        words.append(f"gradients sent in {given.get('compact_gradient_dtype')}")
+    if several and given.get("local_sgd_steps"):
+        words.append(f"weights averaged every {given['local_sgd_steps']} steps")
+    if several and row.config.get("variable_update") == "independent":
+        words.append("gradients not exchanged")
+    return words
+
+
+def _difference(arithmetic: Mapping[str, str], usual: Mapping[str, str]) -> str:
+    differing = {name: (value, usual[name]) for name, value in arithmetic.items() if value != usual[name]}
+    mine, theirs = differing.pop("exchange", ("", ""))
+    words = [f"{name} {value} instead of {other}" for name, (value, other) in differing.items()]
+    return first_few([*([mine or f"without {theirs}"] if mine or theirs else []), *words])
 
 
 def standings(rows: Sequence[Row]) -> list[Row]:
@@ -41,37 +127,42 @@ def standings(rows: Sequence[Row]) -> list[Row]:
 
 
 def beats(one: Row, other: Row) -> bool:
-    """Returns whether one is clearly faster; repeats are paired only if both have as many, and all are valid."""
+    """Returns whether one is clearly faster, by its interval or by pairs of repeats."""
+    return is_faster(one.among_processes, other.among_processes, paired_rates(one, other))
+
+
+def paired_rates(one: Row, other: Row) -> list[list[float]]:
+    """Returns the rates of both by repeat; empty unless both have as many repeats, and all are valid."""
     blocks = [[record.derived.images_per_sec or 0.0 for record in row.records] for row in (one, other)]
-    are_pairs = len(one.records) == len(other.records) and all(map(all, blocks))
-    return is_faster(one.among_processes, other.among_processes, blocks if are_pairs else ())
+    return blocks if len(one.records) == len(other.records) and all(map(all, blocks)) else []
 
 
 def winners(rows: Sequence[Row]) -> list[Winner]:
-    """Returns the fastest settings of each model, for each number of devices and for any; none without a rival."""
+    """Returns the fastest settings of each group (see `ranking_groups`), for each number of devices and for any.
+
+    A setting without a rival is returned only if it trains differently from others of its model.
+    """
     winning = []
-    for model, group in _grouped(rows, _model).items():
-        flags = _differing_flags(group)
-        by_devices = _grouped(group, lambda row: row.devices)
-        parts = [*by_devices.items(), *([(None, group)] if len(by_devices) > 1 else [])]
+    flags = {id(row): words for of_model in _valid_by_work(rows) for row, words in _differing_flags(of_model)}
+    for group in ranking_groups(rows):
+        by_devices = _grouped(group.rows, lambda row: row.devices)
+        parts = [*by_devices.items(), *([(None, group.rows)] if len(by_devices) > 1 else [])]
         for devices, rivals in parts:
-            if len(rivals) > 1:
+            if len(rivals) > 1 or group.differs:
                 best = max(rivals, key=lambda row: row.rate)
                 ties = [flags[id(row)] for row in rivals if row is not best and not beats(best, row)]
-                winning.append(Winner(model[0], devices, flags[id(best)], best, ties))
+                winning.append(Winner(group.model, devices, flags[id(best)], best, ties, group.differs))
     return winning
 
 
-def _model(row: Row) -> tuple[str, ...]:
-    """Returns what must be equal in rows that are ranked: the model, what is done with which images, and where.
-
-    How the images are read and prepared is a setting, as is the precision.
-    """
+def _work(row: Row) -> tuple[str, ...]:
+    """Returns what is computed on which images, and where; the first entry is the model in words."""
     config, identity = row.config, row.records[0].identity
     model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
     if config.get("data_name") not in (None, "synthetic"):
         model += f", {config['data_name']}"
-    return model, str(config.get("data_set")), identity.hardware_key, identity.software_key
+    fields = [str(config.get(name)) for name in ("num_classes", "model_digest", "eval_only", "data_set")]
+    return model, *fields, identity.hardware_key, identity.software_key
 
 
 def _grouped(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
@@ -81,18 +172,18 @@ def _grouped(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[R
     return groups
 
 
-def _differing_flags(rows: Sequence[Row]) -> dict[int, str]:
-    """Returns for each row, by its id, the flags of its command that not all have; its title if there are none."""
+def _differing_flags(rows: Sequence[Row]) -> list[tuple[Row, str]]:
+    """Returns each row with the flags of its command that not all have, or with its title if there are none."""
     words = list(map(_flags, rows))
     common = set.intersection(*map(set, words)) if words else set()
-    return {
-        id(row): " ".join(word for word in flags if word not in common) or title(row)
+    return [
+        (row, " ".join(word for word in flags if word not in common) or title(row))
         for row, flags in zip(rows, words, strict=True)
-    }
+    ]
 
 
 def _flags(row: Row) -> list[str]:
-    """Returns the flags of a row's command, without those that cannot change the rate, and always the precision."""
+    """Returns the flags of a row's command, without those that cannot change the rate."""
     first = row.records[0]
     words: list[str] = []
     for word in recorded_command(first.identity.command):
@@ -100,9 +191,8 @@ def _flags(row: Row) -> list[str]:
             words.append(word)
         elif words:
             words[-1] += f"={word}"  # --name value
-    left_out = {f"--{name}" for name in (*first.config_not_in_key, *_FLAGS_OF_PRECISION)}
-    kept = [word for word in words if word.partition("=")[0] not in left_out]
-    return [*kept, f"--precision={row.config.get('precision')}"]
+    left_out = {f"--{name}" for name in first.config_not_in_key}
+    return [word for word in words if word.partition("=")[0] not in left_out]
 
 
 def crossings(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -112,7 +202,7 @@ def crossings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """
     training = [row for row in rows if not row.config.get("forward_only")]
     groups = Siblings(training).groups(SCALED + MANAGER)
-    return [(_model(group[0])[0], sentence) for group in groups for sentence in _crossings_of(group)]
+    return [(_work(group[0])[0], sentence) for group in groups for sentence in _crossings_of(group)]
 
 
 def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
@@ -175,7 +265,7 @@ def saturation(rows: Sequence[Row]) -> list[tuple[str, str]]:
     groups = Siblings([row for row in rows if row.config.get("num_ps")]).groups(_PROCESSES)
     by_counts = [{row.count("num_ps"): row for row in group} for group in groups]
     return [
-        (_model(group[0])[0], _saturation(dict(sorted(by_count.items()))))
+        (_work(group[0])[0], _saturation(dict(sorted(by_count.items()))))
         for group, by_count in zip(groups, by_counts, strict=True)
         if len(by_count) > 1
     ]
@@ -194,6 +284,6 @@ def _saturation(by_count: Mapping[int, Row]) -> str:
         sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
         slower = [str(n) for n in counts if n > enough and beats(by_count[enough], by_count[n])]
         sentence += f"; with {', '.join(slower)} it is slower" if slower else ""
-    rates = ", ".join(f"{row.rate:.2f}" for row in by_count.values())
+    rates = ", ".join(row.measured.rounded() for row in by_count.values())
     megabytes = ", ".join(ps_megabytes_per_sec(row) or "unknown" for row in by_count.values())
     return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.report import figures, scalability
+from results.report import figures, headline, scalability
+from results.report.ranking import ranking_groups
 from results.report.scalability import Curve
 from results.summary import Row, manager_of
+
+# Step times of runs that differ by less are drawn to one scale.
+_SAME_SCALE = 5
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
@@ -32,7 +35,7 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         axis.set(
             title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=sorted({r.devices for r in group})
         )
-        axis.set_ylim(0, 1.15 * max(single * most, *(row.rate for row in group)))
+        figures.end_axis(axis, "y", [(row.devices, row.measured) for row in group], single * most)
         axis.legend()
     return figure
 
@@ -64,7 +67,7 @@ def of_curves(curves: Sequence[Curve]) -> Figure | None:
         for axis, what in ((rates, "images/s"), (shares, "efficiency %")):
             axis.set_xticks(numbers, [str(number) for number in numbers])
             axis.set_xticks([], minor=True)
-            axis.set(title=figures.wrapped(title), xlabel=f"{noun}s", ylabel=what)
+            axis.set(title=figures.wrapped(f"{what}: {title}"), xlabel=f"{noun}s", ylabel=what)
         rates.legend()
     return figure
 
@@ -93,31 +96,16 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
 
 
 def efficiency(rows: Sequence[Row]) -> Figure | None:
-    """Heat map: model and batch by variable manager and devices."""
-    many = [row for row in figures.valid_training(rows) if row.efficiency is not None and row.devices > 1]
-    across = list(dict.fromkeys((manager_of(row.config), row.devices) for row in many))[: figures.MOST_BARS]
-    down = list(dict.fromkeys(map(figures.model_and_batch, many)))[: figures.MOST_BARS]
-    if not many:
+    """Bars: the efficiency of each setting on several devices, of those with the most devices."""
+    many = [row for row in figures.valid_training(rows) if row.speed_up is not None and row.devices > 1]
+    shown = sorted(many, key=lambda row: row.devices)[-figures.MOST_BARS :]
+    if not shown:
         return None
-    values = [[float("nan")] * len(across) for _ in down]
-    for row in many:
-        column, label = (manager_of(row.config), row.devices), figures.model_and_batch(row)
-        if column in across and label in down:
-            values[down.index(label)][across.index(column)] = row.efficiency or float("nan")
-    labels = [figures.wrapped(label) for label in down]
-    figure = Figure(
-        figsize=(3.5 + 0.55 * len(across), 1.9 + sum(0.4 + 0.15 * label.count("\n") for label in labels)),
-        layout="constrained",
-    )
-    axis = figure.subplots()
-    image = axis.imshow(values, vmin=0, vmax=1, cmap="cividis", aspect="auto")
-    for (y, line), x in itertools.product(enumerate(values), range(len(across))):
-        if line[x] == line[x]:
-            axis.text(x, y, f"{line[x]:.0%}", ha="center", va="center", color="white" if line[x] < 0.5 else "black")
-    axis.set_xticks(range(len(across)), [f"{name}, {n}" for name, n in across], rotation=35, ha="right")
-    axis.set_yticks(range(len(down)), labels)
-    axis.grid(visible=False)
-    figure.colorbar(image, label="efficiency")
+    labels = figures.distinct_labels(shown)
+    figure, axis = figures.panel_of_bars(labels)
+    figures.draw_bars(axis, labels, [row.speed_up.scaled(100 / row.devices) for row in shown if row.speed_up], 100)
+    axis.axvline(100, color=figures.INK, linewidth=0.8, linestyle=":")
+    axis.set(xlabel="efficiency, %")
     return figure
 
 
@@ -132,11 +120,11 @@ def managers(rows: Sequence[Row]) -> Figure | None:
     if not panels:
         return None
     figure, axes = figures.panels_of(len(panels))
+    other = {row.records[0].identity.run_id for group in ranking_groups(rows) if group.differs for row in group.rows}
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
-        names, rates = [manager_of(row.config) for row in group], [row.rate for row in group]
-        bars = figures.error_bars(row.measured for row in group)
-        axis.barh(names, rates, xerr=bars, color=figures.COLOURS[0], ecolor=figures.INK, capsize=2)
-        axis.set(title=figures.wrapped(name), xlabel="images/s", xlim=(0, 1.2 * max(rates)))
+        colours = [figures.COLOURS[1 if row.records[0].identity.run_id in other else 0] for row in group]
+        figures.draw_bars(axis, [manager_of(r.config) for r in group], [r.measured for r in group], colours=colours)
+        axis.set(title=figures.wrapped(name), xlabel="images/s")
     return figure
 
 
@@ -156,7 +144,11 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     for number, (name, line) in enumerate(lines.items()):
         figures.draw_line(axis, number, [(row.config["batch_per_device"], row.measured) for row in line], label=name)
     figures.log_scale(axis, "x")
-    axis.set(xlabel="batch per device", ylabel="images/s", ylim=(0, None))
+    axis.set(xlabel="batch per device", ylabel="images/s")
+    shown = [(row.config["batch_per_device"], row.measured) for line in lines.values() for row in line]
+    axis.set_xticks(*zip(*((batch, str(batch)) for batch in sorted({batch for batch, _ in shown})), strict=True))
+    axis.set_xticks([], minor=True)
+    figures.end_axis(axis, "y", shown)
     axis.legend()
     return figure
 
@@ -167,21 +159,24 @@ def steps(rows: Sequence[Row]) -> Figure | None:
     runs = sorted(runs, key=lambda run: run[1].identity.time_utc)[-figures.MOST_TRACES :]
     if not runs:
         return None
+    labels = dict(zip(map(id, rows), headline.labels(rows)[1], strict=True))
     figure = Figure(figsize=(9.2, 2.0 * len(runs)), layout="constrained")
     axes = figure.subplots(len(runs), 2, squeeze=False, width_ratios=(3, 1))
-    for (trace, histogram), (row, record) in zip(axes, runs, strict=True):
-        measurement, config = record.measurement, record.config
+    slowest = [1000 * max(record.measurement.step_seconds) for _, record in runs]
+    for (trace, histogram), (row, record), longest in zip(axes, runs, slowest, strict=True):
+        measurement = record.measurement
         first = [] if measurement.first_step_seconds is None else [measurement.first_step_seconds]
         before = [1000 * seconds for seconds in (*first, *measurement.warmup_step_seconds)]
         measured = [1000 * seconds for seconds in measurement.step_seconds]
         trace.plot(range(1, len(before) + len(measured) + 1), before + measured, color=figures.COLOURS[0], linewidth=1)
         if before:
             trace.axvspan(0.5, len(before) + 0.5, color="#7F7F7F", alpha=0.25, linewidth=0)
-        trace.set(ylabel="ms", ylim=(0, 1.6 * max(measured)))  # the first step may be higher
-        batches = f"{row.devices} x {config.get('batch_per_device')}"
-        title = f"{config.get('model')}, {manager_of(config)}, {batches}"
-        trace.set_title(title, fontsize=8, loc="left")
+        alike = max(slowest) if max(slowest) < _SAME_SCALE * min(slowest) else longest
+        trace.set(ylabel="ms a step", ylim=(0, 1.2 * alike))  # the first step may be higher
+        repeat = f", repeat {row.records.index(record) + 1}" if len(row.records) > 1 else ""
+        trace.set_title(f"{labels[id(row)]}{repeat}", fontsize=9, loc="left")
         histogram.hist(measured, bins=min(30, max(5, len(measured) // 4)), color=figures.COLOURS[0])
+        histogram.set(ylabel="steps")
     axes[-1][0].set_xlabel("step")
-    axes[-1][1].set_xlabel("ms")
+    axes[-1][1].set_xlabel("ms a step")
     return figure

@@ -15,7 +15,7 @@ from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import Table, first_few
+from results.text import Table, first_few, in_bytes, rounded
 
 _MOST_ROWS = 500
 _SENTENCE = "what was measured"
@@ -25,22 +25,26 @@ _LONG = 30  # rows; a longer table is folded
 
 @dataclasses.dataclass(frozen=True)
 class SideTable:
-    """A table with its title; `name` is the target of links, `note` a sentence below the title."""
+    """A table with its title; `name` is the target of links, `note` a sentence below the title.
+
+    `is_detail`: it is for those who look for it.
+    """
 
     name: str
     title: str
     table: Table
     note: str = ""
+    is_detail: bool = False
 
     @property
-    def is_long(self) -> bool:
+    def is_folded(self) -> bool:
         """Whether the table is folded until a reader opens it."""
-        return len(self.table.rows) > _LONG
+        return self.is_detail or len(self.table.rows) > _LONG
 
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
         note, lines = [self.note, ""] if self.note else [], self.table.markdown()
-        if self.is_long:
+        if self.is_folded:
             lines = ["<details>", f"<summary>{len(self.table.rows)} lines</summary>", "", *lines, "", "</details>"]
         return [f"## {self.title}", "", *note, *lines, ""]
 
@@ -67,32 +71,44 @@ def side_tables(
 def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the tables of what rows show together, if they show something."""
     standings = ranking.standings(rows)
-    crossings, saturation = ranking.crossings(standings), ranking.saturation(standings)
+    crossings = [found for group in ranking.ranking_groups(rows) for found in ranking.crossings(group.rows)]
+    saturation = ranking.saturation(standings)
     tables = [
-        _winners(standings),
+        *_winners(rows),
         SideTable("crossings", "Where one variable manager overtakes another", Table(_SENTENCES, crossings)),
         SideTable("saturation", "Where more parameter servers gain nothing", Table(_SENTENCES, saturation)),
     ]
     return [side for side in tables if side.table.rows]
 
 
-def _winners(standings: Sequence[Row]) -> SideTable:
-    is_repeated = any(len(row.valid) > 1 for row in standings)
+def _winners(rows: Sequence[Row]) -> list[SideTable]:
+    """Returns the fastest of the settings that train the same, and apart from them those that train differently."""
+    is_repeated = any(len(row.valid) > 1 for row in rows)
     once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
-    rows = [
-        [
+    fastest: list[list[str]] = []
+    others: list[list[str]] = []
+    for winner in ranking.winners(rows):
+        cells = [
             winner.model,
             "any" if winner.devices is None else str(winner.devices),
             winner.flags,
-            f"{winner.best.rate:.2f}",
+            winner.best.among_processes.rounded(),
             winner.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
             first_few(winner.within_noise),
         ]
-        for winner in ranking.winners(standings)
+        if winner.differs:
+            others.append([*cells, winner.differs])
+        else:
+            fastest.append(cells)
+    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "not clearly slower")
+    first = Table(columns, fastest, ("images/s",))
+    second = Table((*columns, "trains differently"), others, ("images/s",))
+    note = f"Only settings that train the same are ranked. Those not clearly slower may be as fast.{once}"
+    apart = "Not ranked with the others: each is the fastest of those that train like it."
+    return [
+        SideTable("fastest", "Fastest settings", first, note),
+        SideTable("trains_differently", "Settings that train differently", second, apart),
     ]
-    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "within the noise of")
-    note = f"Settings within the noise cannot be told apart from the fastest.{once}"
-    return SideTable("fastest", "Fastest settings", Table(columns, rows, ("images/s",)), note)
 
 
 def _scaling(rows: Sequence[Row]) -> SideTable:
@@ -108,12 +124,12 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     figures = Table(
         (
             *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
-            *("yours / published", "from", "to", "difference", "not stated"),
+            *("yours / published", "95 % interval", "difference", "not compared"),
         ),
         [_published_row(row, figure) for row in rows for table in tables for figure in published.beside(row, table)],
-        ("your images/s", "images/s", "yours / published", "from", "to"),
+        ("your images/s", "images/s", "yours / published"),
     )
-    beside = "Each row of yours beside the next slower and the next faster figure."
+    beside = "Each row of yours beside the next slower and the next faster machine, or beside the nearest figures."
     sources = "; ".join(table.source for table in tables)
     return [
         SideTable("standing", "Where yours stand", standings, beside),
@@ -125,17 +141,16 @@ def _published_row(row: Row, figure: Figure) -> list[str]:
     ratio = published.ratio(row, figure)
     return [
         title(row),
-        f"{row.rate:.2f}",
+        row.measured.rounded(),
         row.measured.range(),
         figure.where,
         f"{figure.setting}, {figure.devices} devices",
         f"{figure.images_per_sec:g}",
         figure.measured.range(),
-        f"{ratio.value:.3f}",
-        f"{ratio.low:.3f}",
-        f"{ratio.high:.3f}",
+        ratio.rounded(),
+        ratio.range(),
         published.in_words(row, figure),
-        ", ".join(published.unknown(row, figure)),
+        ", ".join(published.not_compared(row, figure)),
     ]
 
 
@@ -153,10 +168,10 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
     note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
     return [
-        SideTable("placement", "Placement of variables", of_all(placement_tables.group_table)),
-        SideTable("sums", "Sums of gradients over towers", of_all(placement_tables.aggregation_table)),
-        SideTable("transfers", "Transfers per step", of_all(placement_tables.transfer_table), note),
-        SideTable("variables", "Variables by name", of_all(placement_tables.variable_table)),
+        SideTable("placement", "Placement of variables", of_all(placement_tables.group_table), is_detail=True),
+        SideTable("sums", "Sums of gradients over towers", of_all(placement_tables.aggregation_table), is_detail=True),
+        SideTable("transfers", "Transfers per step", of_all(placement_tables.transfer_table), note, is_detail=True),
+        SideTable("variables", "Variables by name", of_all(placement_tables.variable_table), is_detail=True),
     ]
 
 
@@ -165,17 +180,17 @@ def _reductions(records: Sequence[Record]) -> SideTable:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
         return [
             str(record.config.get("message", "")),
-            str(record.measurement.message_bytes or ""),
+            in_bytes(record.measurement.message_bytes) if record.measurement.message_bytes else "",
             str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
             str(record.config.get("num_devices", "")),
-            f"{1000 * sum(seconds) / len(seconds):.3f}" if seconds else "",
-            "" if bandwidth is None else f"{bandwidth:.2f}",
+            rounded(1000 * sum(seconds) / len(seconds)) if seconds else "",
+            "" if bandwidth is None else rounded(bandwidth),
             f"{record.status}{': ' + record.reason if record.reason else ''}",
         ]
 
-    columns = ("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status")
+    columns = ("message", "size", "reduction", "devices", "ms", "busbw GB/s", "status")
     rows = [cells(record) for record in records if record.kind is Kind.ALL_REDUCE]
-    return SideTable("reductions", "Reductions", Table(columns, rows, ("bytes", "devices", "ms", "busbw GB/s")))
+    return SideTable("reductions", "Reductions", Table(columns, rows, ("size", "devices", "ms", "busbw GB/s")))
 
 
 def _input_stages(records: Sequence[Record]) -> SideTable:
@@ -185,10 +200,10 @@ def _input_stages(records: Sequence[Record]) -> SideTable:
             str(record.config.get("data_set") or record.config.get("data_name", "")),
             str(record.kind),
             cost.name,
-            f"{cost.images_per_sec.value:.0f}",
-            f"{1e6 * cost.seconds_per_image:.0f}",
+            cost.images_per_sec.rounded(),
+            rounded(1e6 * cost.seconds_per_image),
             f"{100 * cost.share:.0f}",
-            "" if bare is None else f"{cost.images_per_sec.value / bare:.2f}",
+            "" if bare is None else rounded(cost.images_per_sec.value / bare),
         ]
         for record in records
         for bare in [record.measurement.bare_decode_images_per_sec]

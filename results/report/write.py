@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from results.gate.comparison import hardware_in_words
 from results.intervals import Interval
 from results.masking import without_secrets
 from results.record import Record, Status, recorded_command
@@ -20,26 +22,48 @@ from results.report import headline
 from results.report.anomalies import title as label
 from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
 from results.report.contents import TITLE, Report
-from results.report.figures import COLOURS, Plot, drawn
+from results.report.figures import COLOURS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.store import as_csv, replace
 from results.summary import Row
 from results.text import Table
 from results.version import SUITE_VERSION
 
+_BARS = "Bars: 95 % intervals."
 PLOTS = (
-    Plot("scaling", "Scaling", "Dotted: one device times the number of devices. Bars: 95 % intervals.", scaling),
-    Plot("efficiency", "Efficiency", "Speed-up over one device, divided by the number of devices.", efficiency),
-    Plot("predicted", "How far it scales", "Dashed: predicted from three points or more. Band: 95 %.", predicted),
-    Plot("managers", "Variable managers", "With the largest number of devices; bars are 95 % intervals.", managers),
-    Plot("batches", "Batch size", "Where a line is flat, a larger batch gains nothing.", batches),
-    Plot("time", "Where time goes", "Computing: a step under `independent`. Input: what real data add.", time_goes),
+    Plot("scaling", "Scaling", f"Dotted: one device times the number of devices. {_BARS}", scaling),
+    Plot("efficiency", "Efficiency", f"Speed-up over one device / devices. Dotted: ideal. {_BARS}", efficiency),
+    Plot(
+        "predicted",
+        "How far it scales",
+        f"Points: measured. Line: the law fitted to them; dashed: predicted; band: its 95 % interval. {_BARS}",
+        predicted,
+    ),
+    Plot(
+        "managers",
+        "Variable managers",
+        f"With the most devices. Orange: trains differently, so it is not ranked with the others. {_BARS}",
+        managers,
+    ),
+    Plot("batches", "Batch size", f"Where a line is flat, a larger batch gains nothing. {_BARS}", batches),
+    Plot(
+        "time",
+        "Where time goes",
+        "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
+        time_goes,
+    ),
     Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
-    Plot("real_over_synthetic", "Real over synthetic", "1 means that input costs nothing.", real_over_synthetic),
-    Plot("steps", "Step times", "The latest runs. Warm-up is shaded; the first step may exceed the plot.", steps),
+    Plot("real_over_synthetic", "Real over synthetic", f"1: input costs nothing. {_BARS}", real_over_synthetic),
+    Plot(
+        "steps",
+        "Step times",
+        "At most the latest six runs. Warm-up is shaded; the first step may exceed the plot. Right: steps by duration.",
+        steps,
+    ),
 )
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
 _STATIC_ROWS = 150
+_CODE = re.compile(r"`([^`]+)`")
 _MOST_NOTES = 30
 _MOST_ENVIRONMENTS = 6
 
@@ -62,7 +86,7 @@ def write(
         OSError: the directory cannot be written.
     """
     (output / "plots").mkdir(parents=True, exist_ok=True)
-    plots = [*PLOTS, reductions(report.records), *map(against, report.against)]
+    plots = [*PLOTS, reductions(report.records), *map(against, report.others)]
     drawings = list(drawn(one_by_one(plots), report.rows, output / "plots"))
     pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
     replace(output / "report.html", html(report, drawings, sources))
@@ -75,11 +99,12 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
     templates = importlib.resources.files("results.report").joinpath("templates")
     rows, table = report.rows, headline.table(report.rows)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["code"] = _with_code
     script = templates.joinpath("report.js").read_text(encoding="utf-8").replace("{{ colours }}", json.dumps(COLOURS))
     return environment.from_string(templates.joinpath("report.html").read_text(encoding="utf-8")).render(
         zip=zip,
         title=TITLE,
-        summary=report.summary,
+        report=report,
         results=table,
         rows=[
             {
@@ -94,7 +119,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         statuses=sorted({str(record.status) for record in report.records}),
         notes=report.notes[:_MOST_NOTES],
         more_notes=max(0, len(report.notes) - _MOST_NOTES),
-        figures=[(plot, markupsafe.Markup(svg)) for plot, svg in drawings],
+        figures=[(plot, markupsafe.Markup(svg), is_broad(svg)) for plot, svg in drawings],
         tables=report.tables,
         environments=list(_environments(report.records)),
         glossary=GLOSSARY,
@@ -104,6 +129,11 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         vega=markupsafe.Markup(_chart_library()),
         script=markupsafe.Markup(script),
     )
+
+
+def _with_code(text: str) -> markupsafe.Markup:
+    """Returns text as HTML, in which what is between backticks is code."""
+    return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))
 
 
 @functools.cache
@@ -141,6 +171,7 @@ def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     ]
     data = {
         "names": table.columns,
+        "settings": len(headline.settings(rows)[0]),
         "numbers": [name in table.numbers for name in table.columns],
         "words": list(words),
         "rows": packed,
@@ -162,7 +193,10 @@ def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
     for (hardware, software), record in list(machines.items())[:_MOST_ENVIRONMENTS]:
         suite = f"{record.identity.suite_version}, commit {record.identity.suite_commit}"
         facts = {name: _fact(value) for name, value in record.environment.items() if value not in (None, {}, [])}
-        yield {"title": f"Hardware {hardware}, software {software}", "facts": [("suite", suite), *facts.items()]}
+        yield {
+            "title": f"{hardware_in_words(record)} (hardware {hardware}, software {software})",
+            "facts": [("suite", suite), *facts.items()],
+        }
 
 
 def _fact(value: Any) -> str:

@@ -86,7 +86,7 @@ def test_output_goes_where_the_flags_say(behave: Callable[..., FakeRuns], tmp_pa
     ("end", "status", "words"),
     [
         (Failure(returncode=1, stderr="Boom."), Status.CRASH, "Boom."),
-        (Failure(returncode=-9, out_of_memory=True), Status.OUT_OF_MEMORY, "Try a smaller --batch_size"),
+        (Failure(returncode=-9, out_of_memory=True), Status.OUT_OF_MEMORY, "--batch_size=auto"),
     ],
 )
 def test_a_failed_run_returns_a_record_with_the_reason_and_prints_it(

@@ -14,7 +14,7 @@ def test_names_are_found_in_any_case_and_by_other_spellings() -> None:
 
 
 def test_a_miss_names_the_nearest_or_all() -> None:
-    with pytest.raises(specs.UnknownModelError, match=r"'vgg61'. Did you mean 'vgg16'\? See `run_bench.py models`"):
+    with pytest.raises(specs.UnknownModelError, match=r"'vgg61'. Did you mean 'vgg16'\? See .* --list_models"):
         specs.find_model("vgg61")
     with pytest.raises(specs.UnknownModelError) as caught:
         specs.find_model("transformer")

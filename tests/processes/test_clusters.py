@@ -240,7 +240,7 @@ def test_the_placement_of_a_cluster_is_that_of_all_tasks(
     run_process: RunBench, tasks: str, manager: str, copies: list[str], network: list[int]
 ) -> None:
     flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2", f"--variable_update={manager}")
-    done = run_process("placement", *flags, *local(tasks), "--output_format=json")
+    done = run_process("explain", "--placement", *flags, *local(tasks), "--output_format=json")
     assert done.status == 0, done.stderr
     found = json.loads(done.stdout)
     assert [placement_tables.devices(group["devices"]) for group in found["variable_groups"]] == copies

@@ -18,7 +18,8 @@ from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finish
 LIMIT_BYTES = 8 * 2**30
 # TensorFlow itself takes 0.6 GB, and the larger batch 12 GB.
 GROUP_LIMIT_BYTES = 3 * 2**29
-TOO_LARGE = "trivial with 20000 images per device on 1 CPU device. Try a smaller --batch_size."
+TOO_LARGE = "trivial with 20000 images per device on 1 CPU device. Try half the batch, --batch_size=10000, or "
+TOO_LARGE += "--batch_size=auto, which finds the largest that fits."
 
 
 @pytest.fixture

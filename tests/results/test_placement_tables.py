@@ -32,23 +32,23 @@ def _worker(number: int) -> dict[str, Any]:
 def test_the_placement_of_a_cluster_has_the_copies_of_all_workers() -> None:
     whole = placement_tables.merged([_worker(0), _worker(1)])
     assert placement_tables.variable_table(whole).rows == [
-        ["conv/kernel", "weight", "3 x 3 x 2", "72", "3", "worker 0 CPU:0; ps 0 CPU:0; worker 1 CPU:0"]
+        ["conv/kernel", "weight", "3 x 3 x 2", "72 B", "3", "worker 0 CPU:0; ps 0 CPU:0; worker 1 CPU:0"]
     ]
     assert placement_tables.group_table(whole).rows == [
-        ["weight", "1", "72", "3", "worker 0 CPU:0; ps 0 CPU:0; worker 1 CPU:0"]
+        ["weight", "1", "72 B", "3", "worker 0 CPU:0; ps 0 CPU:0; worker 1 CPU:0"]
     ]
     assert placement_tables.aggregation_table(whole).rows == [["conv/kernel", "AddN", "ps 0 CPU:0; worker 1 CPU:0"]]
     assert (whole["variables"], whole["weights"]) == (3, 3), "the server's copy counts once"
     assert list(whole["variable_bytes_per_device"].values()) == [72, 72, 72]
-    assert placement_tables.device_table(whole).rows[0] == ["ps 0 CPU:0", "72", "72", "0", "0"]
+    assert placement_tables.device_table(whole).rows[0] == ["ps 0 CPU:0", "72 B", "72 B", "0 B", "0 B"]
     assert len(whole["tower_devices"]) == 2
 
 
 def test_what_each_worker_sends_is_added_and_the_formula_is_of_all() -> None:
     whole = placement_tables.merged([_worker(0), _worker(1)])
     assert placement_tables.transfer_table(whole).rows == [
-        ["network", "4", "288", "4", "288"],
-        ["scalars and control", "", "", "2", "8"],
+        ["network", "4", "288 B", "4", "288 B"],
+        ["scalars and control", "", "", "2", "8 B"],
     ]
     assert placement_tables.transfer_notes(whole, {"device": "cpu"}) == []
 
@@ -61,7 +61,7 @@ def test_a_single_process_is_as_it_sees_itself() -> None:
 def test_what_differs_from_the_formula_has_a_reason() -> None:
     own = _worker(0) | {"sent_per_step": {"by_kind": {"host to device": [2, 100]}}}
     own["measured_per_step"] |= {"by_kind": {"host to device": [1, 150]}, "unknown": 1, "collectives": 2}
-    assert placement_tables.transfer_table(own).rows[0] == ["host to device", "2", "100", "1", "150"]
+    assert placement_tables.transfer_table(own).rows[0] == ["host to device", "2", "100 B", "1", "150 B"]
     notes = " ".join(placement_tables.transfer_notes(own, {"device": "cpu", "data_name": "imagenet"}))
     for words in ("without padding", "the host's device", "include images", "no size of 1", "2 collective operations"):
         assert words in notes
@@ -69,7 +69,7 @@ def test_what_differs_from_the_formula_has_a_reason() -> None:
 
 def test_what_is_unknown_is_not_zero() -> None:
     unknown = {"sent_per_step": {}, "measured_per_step": _worker(0)["measured_per_step"]}
-    assert placement_tables.transfer_table(unknown).rows[0] == ["network", "unknown", "unknown", "2", "144"]
+    assert placement_tables.transfer_table(unknown).rows[0] == ["network", "unknown", "unknown", "2", "144 B"]
     assert (
         placement_tables.transfer_table({}).rows
         == placement_tables.variable_table({}).rows

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from results.measurement import POWER_LIMIT, Measurement, derive
-from results.quality import Conditions, quality_warnings
+from results.quality import Conditions, conditions_of, quality_warnings
 
-QUIET = Conditions(load_per_core=0.0, cpu_devices=0, cores=8)
+QUIET = Conditions(cores_used_by_others=0.0, cpu_devices=0, cores=8)
 
 
 def _warnings(seconds: list[float], conditions: Conditions = QUIET) -> str:
@@ -23,7 +23,8 @@ def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        ([0.1] * 3, "Only 3 steps"),
+        ([0.1] * 3, "Only 3 steps were measured"),
+        ([0.1], "Only 1 step was measured"),
         ([0.1, 0.2] * 6, "unsteady"),
         ([0.1] * 6 + [0.12] * 6, "20% slower"),
         ([0.12] * 6 + [0.1] * 6, "17% faster"),
@@ -47,26 +48,44 @@ def test_an_evaluation_of_one_step_is_named() -> None:
 
 def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[2e9], warmup_losses=[7.0])
-    inference = Conditions(load_per_core=0.0, cpu_devices=0, cores=8, training=False)
+    inference = dataclasses.replace(QUIET, training=False)
     (sentence,) = quality_warnings(measurement, derive(measurement, 1), QUIET)
     assert "rose from 7 to 2e+09" in sentence
     assert quality_warnings(measurement, derive(measurement, 1), inference) == []
 
 
 def test_a_busy_machine_and_shared_cores_are_named() -> None:
-    busy = Conditions(load_per_core=0.9, cpu_devices=4, cores=2)
-    assert "load 0.9 per core" in _warnings([0.1] * 10, busy)
+    busy = Conditions(cores_used_by_others=0.9, cpu_devices=4, cores=2)
+    assert "Other processes used 0.9 of 2 cores directly before the run" in _warnings([0.1] * 10, busy)
     assert "4 logical CPU devices share 2 cores" in _warnings([0.1] * 10, busy)
 
 
-@pytest.mark.parametrize(("cores_used", "is_named"), [(None, False), (0.1, False), (0.3, True)])
-def test_other_processes_are_named_if_they_use_a_tenth_of_the_cores(cores_used: float | None, is_named: bool) -> None:
-    seen = [{"cpu_cores_used_by_others": cores_used}]
+DURING, BEFORE = "during the measurement", "directly before the run"
+
+
+@pytest.mark.parametrize(
+    ("during", "before", "cluster", "named"),
+    [
+        ([0.1], 1.9, False, None),  # the run before has ended
+        ([0.3], 0.0, False, f"0.3 of 2 cores {DURING}"),
+        ([None], 0.3, False, f"0.3 of 2 cores {BEFORE}"),  # too short a run to see others
+        ([None], None, False, None),
+        ([1.5], 0.1, True, None),  # they are the other tasks
+        ([1.5, 1.5], 0.3, True, f"0.3 of 2 cores {BEFORE}"),
+        ([], 1.9, False, None),  # interleaved: the other run starts at the same time
+    ],
+)
+def test_other_processes_are_named_if_they_use_a_tenth_of_the_cores(
+    during: list[float | None], before: float | None, cluster: bool, named: str | None
+) -> None:
+    seen = [{"cpu_cores_used_by_others": cores} for cores in during]
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, telemetry=seen)
-    alone = Conditions(load_per_core=None, cpu_devices=0, cores=2)
-    found = quality_warnings(measurement, derive(measurement, 1), alone)
-    sentence = "Other processes used 0.3 of 2 cores during the measurement"
-    assert [one.startswith(sentence) for one in found] == [True] * is_named
+    environment = {"cpu_cores_usable": 2, "cores_used_by_others_before": before}
+    conditions = conditions_of({"cluster": {"workers": ["a", "b"]}} if cluster else {}, environment, measurement)
+    found = quality_warnings(measurement, derive(measurement, 1), conditions)
+    assert [one.startswith(f"Other processes used {named}, which may have slowed it") for one in found] == [
+        True
+    ] * bool(named)
 
 
 def test_steady_towers_that_complete_in_beats_are_not_called_unsteady() -> None:

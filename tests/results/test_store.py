@@ -127,10 +127,11 @@ def test_a_csv_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
     kept = make_record()
     (problem,) = store.append(kept)
     assert "results.csv could not be written: " in problem and "The record is in" in problem
+    assert not store.csv_has_last
     assert store.load().records == [kept]
     store.csv_path.rmdir()
     added = make_record()
-    assert store.append(added) == []
+    assert store.append(added) == [] and store.csv_has_last
     assert _rows(store) == [kept.identity.run_id, added.identity.run_id]
 
 

@@ -123,6 +123,12 @@ MACHINES = {
     "4 A100, PCIe": Machine([Card("NVIDIA A100 80GB PCIe", 80, (8, 0))] * 4, ancestor=pynvml.NVML_TOPOLOGY_SYSTEM),
     "A100 and T4": Machine([Card("NVIDIA A100-PCIE-40GB", 40, (8, 0)), Card("Tesla T4", 15, (7, 5))], peers=NO_PEERS),
     "A100 with MIG": Machine([Card("NVIDIA A100-SXM4-40GB", 40, (8, 0), (5, 10))]),
+    "8 A100, NVSwitch": Machine(
+        [Card("NVIDIA A100-SXM4-40GB", 40, (8, 0))] * 8, nvlinks=dict.fromkeys(range(8), [SWITCH] * 12)
+    ),
+    "8 T4, PCIe": Machine([Card("Tesla T4", 15, (7, 5))] * 8, ancestor=pynvml.NVML_TOPOLOGY_SYSTEM),
+    "2 V100, NVLink": Machine([Card("Tesla V100-SXM2-16GB", 16, (7, 0))] * 2, nvlinks={0: [1, 1], 1: [0, 0]}),
+    "no capability": Machine(2, refused=("nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetNvLinkState")),
 }
 # An installation that has code for all of them.
 CUDNN = "9.10.2.21"

@@ -142,7 +142,7 @@ def everything() -> list[Record]:
                     )
     records += [fake_run(batch_per_device=batch, step_seconds=0.02 + 0.002 * batch) for batch in (8, 16, 64)]
     records.append(fake_run(data_name="imagenet", step_seconds=0.125, num_devices=2))
-    records.append(fake_run(precision="fp16", step_seconds=0.12))
+    records += [fake_run(precision="fp16", step_seconds=0.12) for _ in range(3)]
     records.append(fake_run(model="inception3", status=Status.OUT_OF_MEMORY, reason="Out of memory: <script>alert(1)"))
     records += [fake_run(model="trivial"), fake_run(model="trivial", status=Status.CRASH, reason="Ended by a | b.")]
     records.append(fake_run(model="alexnet", status=Status.SKIPPED, reason="asks for 8 GPUs"))

@@ -71,7 +71,7 @@ def test_digits_are_enlarged_between_the_centres_of_pixels() -> None:
 def test_digits_need_scikit_learn(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     done = run_bench("data", "make_digits", "digits")
-    assert done.status == 2 and "not installed: python -m pip install" in done.stderr
+    assert done.status == 2 and "-m pip install scikit-learn" in done.stderr
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_a_machine_without_gpus_is_described(run_bench: RunBench) -> None:
 def test_json_has_the_build_of_tensorflow(run_bench: RunBench) -> None:
     found = json.loads(run_bench("devices", "--output_format=json").stdout)
     assert set(found["tensorflow_build"]) >= {"is_cuda_build", "gpus_found", "onednn"}
-    assert (found["gpus"], found["suggestion"]["flags"]) == ([], ["--device=cpu"])
+    assert (found["gpus"], found["suggestion"]["flags"], found["cluster"]) == ([], ["--device=cpu"], None)
     assert found["host"]["threads_usable"] == hardware.usable_cores()
 
 

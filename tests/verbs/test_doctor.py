@@ -26,7 +26,7 @@ from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.doctor import breakdown_run, doctor_verb, machine_checks
 from benchmarks.doctor.breakdown import Part
 from benchmarks.doctor.machine_checks import UNSEEN, Observation
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses, tensorflow_setup
 from benchmarks.training import computing
@@ -195,8 +195,9 @@ def test_rows_come_with_the_sentences_below(break_down: BreakDown) -> None:
 
 def test_the_roofline_stands_below_and_its_share_is_used(break_down: BreakDown) -> None:
     told = {"fixed cost": 1e6, "compute": 100.0, "more devices": 100.0, "exchange": 100.0, "real input": 100.0}
-    done = break_down(told=told, roofline=(ROOFLINE, ""))
+    done = break_down(told=told, roofline=(ROOFLINE, "This peak may be too low."))
     lines = done.out.splitlines()
+    assert lines[lines.index(ROOFLINE.sentences()[-1]) + 1] == "This peak may be too low."
     assert lines[lines.index("The stage compute, on one device, and its roofline:") + 1 :][:3] == ROOFLINE.sentences()
     assert "Compute (100%): it reaches 50% of the device's roofline; at its bound, at most 100% more" in done.out
     assert done.roofline is not None and done.roofline["share_of_bound"] == 0.5
@@ -281,11 +282,24 @@ def test_data_are_made_for_the_model_and_gone_in_the_end(break_down: BreakDown, 
 
 
 def test_the_users_data_are_used_if_there_are_any(break_down: BreakDown, tmp_path: Path) -> None:
+    (tmp_path / "images").touch()
     done = break_down(f"--data_dir={tmp_path}", told={"real input": 10.0})
     assert done.runs[-1]["data_dir"] == str(tmp_path)
     assert not any(words[0] == "data" for words in done.commands)
     assert f"--data_dir={tmp_path}' measures which stage" in done.out
     assert "data_dir" not in done.runs[-2]
+
+
+def test_an_empty_directory_is_reported_before_the_first_stage(break_down: BreakDown, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty is empty: name the directory with the data set"):
+        break_down(f"--data_dir={tmp_path / 'empty'}")
+
+
+def test_the_duration_counts_what_each_stage_needs_and_the_peak(break_down: BreakDown) -> None:
+    assert "images each; about 75 s, since each of 6 stages needs 10 s." in break_down("--time_limit_seconds=40").out
+    assert "images each; about 55 s, since each of 4 stages" in break_down("--time_limit_seconds=9", "--num_gpus=1").out
+    assert "images each; about 4 min." in break_down("--time_limit_seconds=180").out
 
 
 def test_data_that_cannot_be_made_are_a_failed_stage(break_down: BreakDown) -> None:

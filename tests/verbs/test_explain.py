@@ -1,4 +1,4 @@
-"""The verb `explain`: how data flows in one configuration, and a table of several models, as `models` prints it."""
+"""The verb `explain`: how data flows in one configuration, a table of several models, and the rate to expect."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from benchmarks.config import config, flag, run_flags
 from benchmarks.explain import data_flow, model_table
 from benchmarks.process import tensorflow_setup
+from models import specs
 from tests.support.commands import Finished
 from tests.support.records import fake_run
 from variable_mgr.catalog import MANAGERS
 
 RunBench = Callable[..., Finished]
 Said = Callable[..., str]
-ALL = ("explain", "--model=all")
 
 
 @pytest.fixture
@@ -48,12 +48,20 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
         (["explain", "replicate"], "no variable manager 'replicate'. Did you mean 'replicated'?"),
         (["explain", "replicated", "--variable_update=independent"], "name two managers"),
         (["explain", "replicated", "--forward_only"], "leave it out"),
-        (["explain", "--local_cluster=ps:1,worker:2"], "--local_cluster is about one configuration: name its --model"),
+        (["explain", "--model=all", "--local_cluster=ps:1,worker:2"], "--local_cluster is about one configuration"),
         (["explain", "--model=mlp,vgg16", "--optimizer=adam"], "--optimizer is about one configuration"),
-        (["models", "resnet500"], "Did you mean 'resnet50'"),
-        (["models", "--model=mlp,vgg61"], "Did you mean 'vgg16'"),
-        (["models", "--variable_update=keras_fit"], "there is no 'keras_fit'"),
-        (["models", "--device=cpu", "--num_gpus=3", "--all_reduce_spec=rechd"], "use xring instead"),
+        (["explain", "--model=mlp,vgg61"], "Did you mean 'vgg16'"),
+        (["explain", "--model=mlp,vgg16", "--variable_update=keras_fit"], "keras_fit is a reference training loop"),
+        (
+            ["explain", "--model=mlp,vgg16", "--device=cpu", "--num_gpus=3", "--all_reduce_spec=rechd"],
+            "use xring instead",
+        ),
+        (["explain", "--gpu=H100", "--device=cpu"], "--gpu=H100 and --device=cpu contradict each other"),
+        (["explain", "--gpu=H100", "--peak_tflops=9"], "--gpu and --peak_tflops are two ways to say the same"),
+        (["explain", "--gpu=V100", "--precision=bf16"], "has no rate for --precision=bf16: use fp32, fp16."),
+        (["explain", "--gpu=RTX 6000"], "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
+        (["explain", "--gpu=H1000"], "no such GPU is known."),
+        (["explain", "--list_models", "replicated"], "leave out what is beside it"),
     ],
 )
 def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
@@ -131,6 +139,7 @@ def test_one_configuration_is_bound_by_computing_or_exchanging(run_bench: RunBen
     unknown = run_bench("explain", "replicated", *flags)
     assert "320 kFLOP per image, 10 per gradient byte\n" in unknown.stdout
     assert "Bound by:          unknown. No rate of computing is known of mlp: 'run_bench.py --device" in unknown.stdout
+    assert "To expect:         1,429 to 1,572 images/s per device, 2,857 to 3,144 of 2 devices" in done.stdout
 
 
 def test_the_busiest_process_of_a_cluster_counts(run_bench: RunBench) -> None:
@@ -152,7 +161,8 @@ def test_large_dense_layers_make_a_model_communication_bound(run_bench: RunBench
     The link is so slow that a batch of 64 is communication-bound for all but ResNet-50.
     """
     flags = ("--model=alexnet,resnet50,vgg16", "--num_gpus=8", "--batch_size=64", "--peak_tflops=100")
-    done = run_bench("models", *flags, "--link_gbytes_per_second=8", "--output_format=json")
+    flags += ("--assumed_mfu=0.5", "--link_gbytes_per_second=8", "--output_format=json")
+    done = run_bench("explain", *flags)
     found = _rows(done)
     assert list(found) == ["alexnet", "vgg16", "resnet50"], "the most communication-bound first"
     alexnet, vgg16, resnet50 = found.values()
@@ -169,12 +179,10 @@ def test_large_dense_layers_make_a_model_communication_bound(run_bench: RunBench
         larger = row["compute_bound_from_batch"]
         at_64 = row["exchange_seconds"] / row["compute_seconds"]
         assert (larger - 1) / 64 < at_64 <= larger / 64
-    explained = run_bench("explain", *flags, "--link_gbytes_per_second=8", "--output_format=json")
-    assert explained.stdout == done.stdout
 
 
 def test_without_rates_the_operations_per_byte_are_shown_and_commands_are_named(run_bench: RunBench) -> None:
-    done = run_bench("models", "mlp", "trivial", "--device=cpu")
+    done = run_bench("explain", "--model=mlp,trivial", "--device=cpu")
     assert done.status == 0 and "compute-bound" not in done.stdout
     mlp, trivial = (next(line for line in done.stdout.splitlines() if line.startswith(name)) for name in ("mlp", "tri"))
     assert mlp.split()[1:7] == ["79,510", "0.318", "0.00032", "1", "100", "100"]
@@ -183,12 +191,46 @@ def test_without_rates_the_operations_per_byte_are_shown_and_commands_are_named(
     assert "allreduce --device=cpu --num_gpus=2" in done.stderr
 
 
-def test_without_a_model_and_a_manager_all_models_are_in_the_table(
-    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_models_are_in_the_table(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_table.specs, "names", lambda: ["mlp", "trivial"])
-    table, *others = [run_bench(*words, "--device=cpu").stdout for words in (["models"], ["explain"], ALL)]
-    assert table.startswith("model  ") and others == [table, table]
+    table, named = [run_bench("explain", f"--model={names}", "--device=cpu").stdout for names in ("all", "mlp,trivial")]
+    assert table.startswith("model  ") and named == table
+
+
+def test_without_flags_it_explains_what_run_would_do(run_bench: RunBench) -> None:
+    """Without GPUs, `run` takes the CPU, and the batch for it."""
+    assert "resnet50, 1 tower of 8: batch 8" in run_bench("explain").stdout
+    assert "resnet50, 1 tower of 64: batch 64" in run_bench("explain", "--gpu=H100").stdout
+
+
+def test_names_of_models_are_listed(run_bench: RunBench) -> None:
+    lines = run_bench("explain", "--list_models").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == specs.names()
+
+
+def test_the_rates_to_expect_are_those_that_are_published(run_bench: RunBench) -> None:
+    """Lambda measured 2,791 images/s on one H100, MLPerf 56,070 on eight; each sends 2 x 7/8 of 102 MB over NVLink."""
+    flags = ("--num_gpus=8", "--model=resnet50_v1.5", "--batch_size=256", "--all_reduce_spec=nccl")
+    done = run_bench("explain", "replicated", "--gpu=H100", "--precision=bf16", *flags)
+    assert done.status == 0, done.stderr
+    assert "36.5 to 91.7 ms at 2,791 to 7,009 images/s per device (published, MFU 6.9 to 17 %)" in done.stdout
+    assert "lowest:          2,791 images/s of 1 x H100 SXM 80GB: PyTorch, ResNet-50, fp16, batch 1280" in done.stdout
+    assert "highest:         56,070 images/s of 8 x H100 SXM 80GB (DGX H100): MXNet" in done.stdout
+    assert "0.398 ms at 450 GB/s (NVIDIA H100 data sheet: NVLink 4, half of 900 GB/s)" in done.stdout
+    assert "Bound by:          compute: " in done.stdout
+    assert "To expect:         2,779 to 7,009 images/s per device, 22,232 to 56,070 of 8 devices" in done.stdout
+    slow = run_bench("explain", "replicated", "--gpu=H100", "--link=pcie3", "--precision=fp32", *flags).stdout
+    assert "11.2 ms at 16 GB/s (NVIDIA V100 data sheet: PCIe 3.0 x16, half of 32 GB/s)" in slow
+
+
+def test_a_table_of_an_assumed_gpu_is_of_a_machine_with_eight(run_bench: RunBench) -> None:
+    words = ("--model=mlp,vgg16", "--gpu=a100 pcie", "--precision=fp16", "--output_format=json", "--batch_size=448")
+    done = run_bench("explain", *words)
+    assert json.loads(done.stdout)["num_devices"] == 8
+    vgg16 = _rows(done)["vgg16"]
+    assert vgg16["images_per_sec"] == vgg16["highest_images_per_sec"] == 1190
+    assert vgg16["source_of_link_bytes_per_sec"].startswith("NVIDIA A100 data sheet: PCIe 4.0 x16")
+    assert vgg16["bound_by"] == "compute"
 
 
 def test_counts_are_kept_for_the_same_question(
@@ -196,7 +238,7 @@ def test_counts_are_kept_for_the_same_question(
 ) -> None:
     """The same model for another manager, or on other devices may send something else, and is counted again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    words = ("models", "mlp", "--device=cpu", "--output_format=json")
+    words = ("explain", "--model=mlp,trivial", "--device=cpu", "--output_format=json")
     first = _rows(run_bench(*words, "--num_gpus=2"))
     counted: list[str] = []
     count = model_table._count
@@ -205,16 +247,16 @@ def test_counts_are_kept_for_the_same_question(
     )
     assert _rows(run_bench(*words, "--num_gpus=2")) == first and not counted
     _rows(run_bench(*words, "--num_gpus=3"))
-    assert counted == ["mlp"]
+    assert counted == ["mlp", "trivial"]
     (held,) = (tmp_path / "cache" / "cnn_bench").glob("model_counts.json")
     held.write_text(held.read_text().replace("sent_bytes", "bytes"))
     done = run_bench(*words, "--num_gpus=2")
-    assert done.status == 0 and "counts of models" in done.stderr and counted == ["mlp", "mlp"]
+    assert done.status == 0 and "counts of models" in done.stderr and counted == 2 * ["mlp", "trivial"]
 
 
 @pytest.mark.rotates
 def test_the_table_of_models_of_other_code_fits_120_columns(run_bench: RunBench) -> None:
-    done = run_bench("models", "mlp", "trivial", "keras:MobileNetV2", "--device=cpu")
+    done = run_bench("explain", "--model=mlp,trivial,keras:MobileNetV2", "--device=cpu")
     assert done.status == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 120
     assert any(line.startswith("keras:MobileNetV2 ") for line in done.stdout.splitlines())
@@ -225,9 +267,9 @@ def test_rates_come_from_records(run_bench: RunBench, tmp_path: Any) -> None:
     measured = fake_run(model="mlp", device="cpu", batch_per_device=100, step_seconds=0.5)
     (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
     flags = ("--device=cpu", f"--results={tmp_path / 'mine.jsonl'}", "--link_gbytes_per_second=0.1")
-    done = run_bench("models", "mlp", *flags)
+    done = run_bench("explain", "--model=mlp,trivial", *flags)
     assert done.status == 0, done.stderr
     row = [line.split() for line in done.stdout.splitlines() if line.startswith("mlp")][1]
     # Each sends and gets 79,510 gradients of 4 bytes: 6.36 ms at 0.1 GB/s.
     assert row == ["mlp", "100", "100", "1,000", "0.636", "0.1", "6.36", "0.00636", "compute", "1"]
-    assert f"images/s: run {measured.identity.run_id}, batch 100" in done.stdout
+    assert f"images/s of mlp: run {measured.identity.run_id}, batch 100" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow
-from benchmarks.explain.step_balance import Rates
+from benchmarks.explain.step_balance import Rate, Rates
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
 from results.loading import load
@@ -110,7 +110,9 @@ def test_explain_lists_the_stages_and_what_they_send(
 ) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     given = (*TWO_STAGES, "--model=resnet20", "--batch_size=8", "--micro_batches=4")
-    data_flow.show_data_flow(_resolve(*given), Rates(peak_flops_per_sec=1e14, link_bytes_per_sec=1e8))
+    data_flow.show_data_flow(
+        _resolve(*given), Rates(peak_flops_per_sec=1e14, assumed_mfu=0.5, link=Rate(1e8, "given"), link_is_given=True)
+    )
     text = capsys.readouterr().out
     assert "Bound by:" not in text, "what is sent grows with the batch, and devices are idle"
     assert "2 stages, 4 micro-batches of 4: batch 16" in text

@@ -1,4 +1,4 @@
-"""The verb `placement`, and what traced steps add to the record of a run."""
+"""`explain --placement`, and what traced steps add to the record of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 def test_variables_sums_and_transfers_by_formula_and_measured(
     run_bench: RunBench, flags: list[str], copies: int, sums: int | None, sent: dict
 ) -> None:
-    done = run_bench("placement", *SMALL, *flags, "--output_format=json")
+    done = run_bench("explain", "--placement", *SMALL, *flags, "--output_format=json")
     assert done.status == 0, done.stderr
     found = json.loads(done.stdout)
     variables = {name: len(group["devices"]) for group in found["variable_groups"] for name, _, _ in group["variables"]}
@@ -59,7 +59,7 @@ def test_the_host_is_the_first_tower_on_cpus(run_bench: RunBench) -> None:
 
 
 def test_a_single_tower_is_traced_for_this_verb_alone(run_bench: RunBench, records: Records) -> None:
-    done = run_bench("placement", *SMALL[:-1], "--output_format=json")
+    done = run_bench("explain", "--placement", *SMALL[:-1], "--output_format=json")
     assert json.loads(done.stdout)["measured_per_step"]["by_kind"] == {}
     assert run_bench(*SMALL[:-1], "--num_batches=2").status == 0
     (record,) = records()
@@ -70,13 +70,13 @@ def test_a_single_tower_is_traced_for_this_verb_alone(run_bench: RunBench, recor
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--num_batches=3", "no flag --num_batches"),
-        ("--check_precision", "no flag --check_precision"),
-        ("--variable_update=keras_fit", "placement knows variable managers"),
+        ("--num_batches=3", "--num_batches has no effect with --placement"),
+        ("--check_precision", "--check_precision has no effect with --placement"),
+        ("--variable_update=keras_fit", "explain knows variable managers"),
     ],
 )
 def test_flags_without_effect_and_reference_loops_are_refused(run_bench: RunBench, flag: str, message: str) -> None:
-    done = run_bench("placement", *SMALL, flag)
+    done = run_bench("explain", "--placement", *SMALL, flag)
     assert done.status == 2 and done.stderr.count("\n") == 1 and message in done.stderr
 
 

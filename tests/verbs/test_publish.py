@@ -37,6 +37,10 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     }
     done = run_bench("publish", "--check", "public")
     assert done.status == 0 and "2 runs: valid." in done.stdout
+    for own in ("public", "public/table.csv"):
+        done = run_bench("report", "out", f"--against={own}")
+        assert f"{own}: this is your own result: its figures of my A&B box (1 of 1) are not compared." in done.stderr
+        assert done.status == 0 and "rank" not in done.stdout
 
 
 def test_nothing_is_written_over_or_without_runs(run_bench: RunBench, tmp_path: Path) -> None:
@@ -100,9 +104,11 @@ def test_a_report_states_the_rank_among_the_figures_of_several_tables(
         "<script>alert(1)</script> | \x1b[2J,ResNet-50,1,32,400,390,410\n"
     )
     done = run_bench("report", "out", "--output=report", "--against=theirs,t.csv,t.csv")
-    assert done.status == 0 and "rank 1 to 2 of 3 (2 comparable figures and yours): 2.00 x the figure of" in done.stdout
+    assert (
+        done.status == 0 and "rank 1 to 2 of 3 (2 comparable machines and yours): 2.00 x the figure of" in done.stdout
+    )
     assert "0.80 x the figure of <script>alert(1)</script> | [2J (0.60 to 1.06), within what processes" in done.stdout
-    assert "not stated: inference, precision, data" in done.stdout and "\x1b" not in done.stdout
+    assert "not compared: inference, precision, data, XLA (not stated)" in done.stdout and "\x1b" not in done.stdout
     page, text = ((tmp_path / "report" / name).read_text() for name in ("report.html", "report.md"))
     assert "<script>alert" not in page and "\\|" in text and "Where yours stand" in page
 

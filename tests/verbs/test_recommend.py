@@ -23,8 +23,10 @@ from benchmarks.training import computing
 from benchmarks.tune import recommend_verb, remembered, search, search_stages
 from benchmarks.tune.search import Answer
 from results.record import Record, Status
+from results.report.ranking import ranking_groups
+from results.summary import summarize
 from tests.support.commands import Finished
-from tests.support.nvidia import Machine
+from tests.support.nvidia import MACHINES, Machine, stand_in
 from tests.support.records import fake_run
 
 ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
@@ -76,6 +78,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     made = Runs(_rate)
     monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell: made.run(runner, cell))
     monkeypatch.setattr(search, "run_together", made.run_together)
+    monkeypatch.setattr(computing, "has_instructions", lambda *_: False)
     return made
 
 
@@ -202,7 +205,7 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     assert "--data_format=NCHW --xla=jit" in lines[2]
     (command,) = (line for line in lines if line.startswith("python run_bench.py"))
     assert "--model=trivial" in command and "--batch_size=128" in command
-    assert any("--any_precision tries them" in line for line in lines)
+    assert any(line.startswith("Precision: fp32; ") for line in lines)
     assert "> taken" in lines, "nothing is within its noise, and the mark is explained even so"
 
 
@@ -223,7 +226,7 @@ def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[s
     assert set(given) <= set(shlex.split(answer["command"]))
     assert [table["rows"][0]["arguments"] for table in answer["tables"]] == [[]], "one candidate, which is measured"
     assert len(answer["tables"][0]["rows"]) == 1
-    assert not [note for note in answer["notes"] if "busy" not in note], "nothing was chosen for the user"
+    assert not [note for note in answer["notes"] if "Other processes" not in note], "nothing was chosen for the user"
 
 
 def test_batch_size_auto_means_that_it_is_varied(runs: Runs) -> None:
@@ -231,22 +234,58 @@ def test_batch_size_auto_means_that_it_is_varied(runs: Runs) -> None:
     assert _varied(runs, "batch_size") == {f"--batch_size={n}" for n in (16, 32, 64, 128)}
 
 
-def test_precision_is_varied_only_if_any_is_fine(
+def test_precisions_with_instructions_are_tried_unless_one_is_given(
     runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(computing, "has_instructions", lambda precision, cpuinfo: precision != "tf32")
     runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.computing.precision == "bf16" else 1)
-    _recommend(*ON_CPU)
+    _recommend(*ON_CPU, "--output_format=json")
     assert _varied(runs, "precision") == set()
-    capsys.readouterr()
-    _recommend(*ON_CPU, "--any_precision", "--output_format=json")
+    assert any("no faster arithmetic for another one" in note for note in _answer(capsys)["notes"])
+    monkeypatch.setattr(computing, "has_instructions", lambda precision, *_: precision in ("bf16", "tf32"))
+    _recommend(*ON_CPU, "--precision=float32", "--fresh", "--output_format=json")
+    assert _varied(runs, "precision") == {"--precision=fp32"}, "what is given is not varied"
+    assert not any(note.startswith("Precision: ") for note in _answer(capsys)["notes"])
+    _recommend(*ON_CPU, "--fresh", "--output_format=json")
     answer = _answer(capsys)
-    assert _best(answer).computing.precision == "bf16"
-    assert any("bf16 changes the arithmetic" in note for note in answer["notes"])
-    reasons = {row["reason"] for row in answer["tables"][0]["rows"] if "--precision=tf32" in row["arguments"]}
-    assert reasons and all("this CPU has neither" in reason for reason in reasons)
-    with pytest.raises(UsageError, match="drop one"):
-        _recommend(*ON_CPU, "--any_precision", "--precision=bf16")
+    assert _best(answer).computing.precision == "bf16" and "--precision=bf16" in answer["command"]
+    (note,) = (note for note in answer["notes"] if note.startswith("Precision: "))
+    assert note.startswith("Precision: bf16 instead of fp32. ") and "--check_precision" in note
+    runs.rate = _rate
+    _recommend(*ON_CPU, "--fresh", "--output_format=json")
+    answer = _answer(capsys)
+    assert "--precision=fp32" in answer["command"], "it is the same on another machine"
+    assert any(note.startswith("Precision: fp32, the default; also tried: bf16") for note in answer["notes"])
+
+
+@pytest.mark.parametrize(
+    ("machine", "given", "tried"),
+    [
+        ("8 H100, NVSwitch", (), ["tf32", "bf16", "fp16"]),
+        ("8 H100, NVSwitch", ("--precision=fp32",), []),
+        ("8 H100, NVSwitch", ("--use_fp16",), []),
+        ("8 T4, PCIe", (), ["fp32", "fp16"]),
+        ("A100 and T4", (), ["tf32", "bf16", "fp16"]),
+        ("A100 and T4", ("--num_gpus=2",), ["fp32", "fp16"]),
+    ],
+)
+def test_a_dry_run_lists_candidates_with_the_tensor_cores_of_the_gpus(
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    machine: str,
+    given: Sequence[str],
+    tried: Sequence[str],
+) -> None:
+    stand_in(monkeypatch, MACHINES[machine])
+    assert _recommend(*given, "--dry_run", "--output_format=json") == ExitStatus.OK
+    first = _answer(capsys)["stages"][0]
+    words = [word for each in first["candidates"] for word in each["arguments"] if word.startswith("--precision=")]
+    assert list(dict.fromkeys(words)) == [f"--precision={name}" for name in tried]
+    assert not any(each["reason"] for each in first["candidates"]) and not runs.cells
+    _recommend(*given, "--dry_run")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1. layout, precision and compilation, on 1 device:"
+    assert lines[1].split() == first["candidates"][0]["arguments"] and "candidates, in at most 10 min" in lines[-1]
 
 
 def test_several_devices_choose_how_gradients_travel(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,6 +431,52 @@ def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pyte
 
 
 @pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(("limit", "is_finished"), [(90, False), (400, False), (2000, True), (None, True)])
+def test_only_a_finished_search_is_stored(
+    runs: Runs, capsys: pytest.CaptureFixture[str], limit: int | None, is_finished: bool
+) -> None:
+    """Runs of 10 s: 90 s do for some candidates, 400 s for all of them once."""
+    runs.takes = lambda chosen: 10.0
+    words = [*ON_CPU, "--num_gpus=2", *([f"--time_limit_seconds={limit}"] if limit else [])]
+    assert _recommend(*words) == ExitStatus.OK
+    shown = capsys.readouterr()
+    assert ("may not suffice" in shown.err) == (limit in (90, 400)), "which is reported before anything runs"
+    assert remembered.FILE.path().exists() == is_finished
+    assert ("run_bench.py --flagfile=" in shown.out) == is_finished
+    assert Path("out/recommend/recommended.flags").exists() == is_finished
+    assert ("Best: " in shown.out) == is_finished and "python run_bench.py --model=trivial" in shown.out
+    if not is_finished:
+        (line,) = (line for line in shown.out.splitlines() if line.startswith("The search is not finished ("))
+        assert "so nothing is stored" in line and ("did not run" in line) == (limit == 90)
+        seconds = int(line.rpartition("--time_limit_seconds=")[2].rstrip(")."))
+        assert "Best so far: " in shown.out and seconds > limit
+        assert _recommend(*words[:-1], f"--time_limit_seconds={seconds}") == ExitStatus.OK
+        assert "Best: " in capsys.readouterr().out, "the time that it names suffices"
+
+
+def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
+    def limit(*words: str) -> float:
+        values = flag.parse([*ON_CPU, *words], recommend_verb.RECOMMEND_FLAGS).values
+        return recommend_verb.plan_search(values, lambda: 0).time_limit_seconds
+
+    assert 60 <= limit("--batch_size=8") < limit() < limit("--num_gpus=2") == limit("--num_gpus=3")
+    assert limit("--time_limit_seconds=7") == 7
+
+
+def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
+    values = flag.parse([*ON_CPU, "--num_gpus=2"], run_flags.RUN_FLAGS).values
+    (stage,) = (
+        each
+        for each in search_stages.stages({}, config.resolve(values, lambda: 0), any_precision=False)
+        if each.title == "variable manager"
+    )
+    searched = search_stages.cells(stage, {"model": "trivial", "device": "cpu", "num_gpus": "2"}, {}, lambda: 0)
+    configs = [cell.config.to_dict() for _, cell in searched if cell.config]
+    rows = summarize([fake_run(**{**chosen, "output_dir": "out"}) for chosen in configs])
+    assert len(rows) > 5 and len(ranking_groups(rows)) == 1
+
+
+@pytest.mark.usefixtures("clock")
 def test_what_failed_on_all_devices_is_no_answer(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.failures["--num_gpus=2"] = (Status.CRASH, "no such thing")
     assert _recommend(*ON_CPU, "--num_gpus=2") == ExitStatus.RUN_FAILED
@@ -492,7 +577,7 @@ def test_only_what_can_run_is_varied(words: tuple[str, ...], layouts: int, produ
     """Convolutions are products only with NHWC, and only in models that have them."""
     values = flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values
     fixed = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    found = search_stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
+    found = search_stages.stages(fixed, config.resolve(values, lambda: 0))
     first, second = (stage.choices for stage in found if stage.title.startswith(("layout", "convolutions")))
     assert (len(first), len(second)) == (layouts, products)
     for choice in [*first, *second]:
@@ -516,7 +601,7 @@ def test_what_the_topology_suggests_is_printed_beside_it(
 def test_what_is_packed_by_default_is_compared_with_other_ways_to_pack() -> None:
     """Under NCCL the default is none of the values of --gradient_repacking."""
     values = flag.parse(["--device=gpu", "--num_gpus=2"], run_flags.RUN_FLAGS).values
-    found = search_stages.stages({}, config.resolve(values, lambda: 2), any_precision=False)
+    found = search_stages.stages({}, config.resolve(values, lambda: 2))
     (packings,) = (stage for stage in found if stage.title == "gradient repacking")
     nccl = {"variable_update": "replicated", "all_reduce_spec": "nccl"}
     cells = search_stages.cells(packings, {"device": "gpu", "num_gpus": "2"}, nccl, lambda: 2)

@@ -125,8 +125,11 @@ def test_a_batch_that_does_not_fit_is_a_record(run_bench: RunBench, records: Rec
     assert record["status"] == "oom" and record["measurement"]["step_seconds"] == []
     reason = record["reason"]
     assert reason.startswith("Out of memory: ") and "shape[100000,227,227,3]" in reason and "device:CPU:0" in reason
-    assert reason.endswith("Try a smaller --batch_size.")
+    assert reason.endswith(
+        ". Try half the batch, --batch_size=50000, or --batch_size=auto, which finds the largest that fits."
+    )
     assert f"run_bench: {reason}\n" in done.stderr and "Traceback" not in done.stderr
+    assert "Out of memory" not in done.stdout
 
 
 def test_what_cuda_reports_where_memory_does_not_suffice_is_probably_oom(
@@ -150,7 +153,10 @@ def test_python_that_is_out_of_memory_is_a_record(
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()
-    asked = "The host is out of memory: trivial with 2 images per device on 1 CPU device. Try a smaller --batch_size."
+    asked = (
+        "The host is out of memory: trivial with 2 images per device on 1 CPU device. Try half the batch, "
+        "--batch_size=1, or --batch_size=auto, which finds the largest that fits."
+    )
     assert (record["status"], record["reason"]) == ("oom", asked)
     assert "Traceback" not in done.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -671,6 +672,9 @@ def test_estimates_learn_from_earlier_runs() -> None:
     identity = replace(earlier.identity, config_key=key_of(chosen.key_fields()))
     earlier = replace(earlier, identity=identity)
     assert estimate_seconds(chosen, [earlier]) == pytest.approx(3 + 12 * 2.0)
+    by_time = dataclasses.replace(chosen, length=dataclasses.replace(chosen.length, at_least_seconds=30.0))
+    assert estimate_seconds(by_time, [earlier]) == pytest.approx(3 + 2 * 2.0 + 30.0)
+    assert estimate_seconds(by_time, [earlier], steps=10) == pytest.approx(3 + 12 * 2.0)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class RunInput:
     def translate(self, error: tf.errors.OpError, num_classes: int) -> Exception:
         """Turns an error of a session that uses the input into one with advice, if the cause is known."""
         if what := lack_of_memory(error):
-            return OutOfMemoryError(f"{what}: {headline(error)} Try a smaller --batch_size.")
+            return OutOfMemoryError(f"{what}: {headline(error).removesuffix('.')}.")
         if self.skipping and self.skipping.failure:
             return self.skipping.failure
         # A callable's errors carry no operation, so only the message shows where it came from.

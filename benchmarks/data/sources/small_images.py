@@ -116,7 +116,7 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
 
 
 def _content(directory: Path) -> str:
-    return ", ".join(sorted(entry.name for entry in directory.iterdir())[:3]) or "nothing"
+    return ", ".join(sorted(entry.name for entry in directory.iterdir())[:3])
 
 
 def _bytes_of(file: Path) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def load_digits() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     except ImportError as error:
         raise UsageError(
             "data make_digits takes the digits from scikit-learn, which is not installed: "
-            "python -m pip install 'cnn-train-bench[digits]', or scikit-learn alone."
+            f"run {sys.executable} -m pip install scikit-learn."
         ) from error
     small, labels = datasets.load_digits(return_X_y=True)
     images = _enlarged(small.reshape(-1, 8, 8) * (255.0 / _WHITE), 28)

@@ -16,8 +16,7 @@
   };
   const option = (value, text) => element("option", { value, textContent: text });
   const rate = column("images/s"), interval = column("95 % interval");
-  const label = row => ["model", "variable manager", "devices", "batch per device", "precision", "data", "also"]
-    .map(name => row.cells[column(name)]).filter(Boolean).join(", ");
+  const label = row => row.cells.slice(0, data.settings).filter(Boolean).join(", ");
 
   // The table.
   const page = 150;
@@ -118,7 +117,7 @@
     const palette = {{ colours }};
     const mostBars = 400, step = 1.5, reach = 20, mostColours = palette.length - 1, others = "other";
     let view = null, drawings = 0, points = [], order = [], categories = [], focus = null, whole = {}, domain = {};
-    if (typeof vegaEmbed === "undefined" || rate < 0) return { draw: () => {}, mark: () => {} };
+    if (typeof vegaEmbed === "undefined" || rate < 0 || !data.settings) return { draw: () => {}, mark: () => {} };
     section.hidden = false;
     for (const link of document.querySelectorAll("a[href='#explore']")) link.hidden = false;
 
@@ -127,14 +126,14 @@
     names.forEach((name, at) => {
       if (name === "reason" || at === interval) return;
       axes.x.append(option(at, name));
-      if (isNumber[at]) axes.y.append(option(at, name)); else colour.append(option(at, name));
+      if (isNumber[at]) axes.y.append(option(at, name));
+      if (at < data.settings || !isNumber[at]) colour.append(option(at, name));
     });
-    ["devices", "batch per device"].forEach(name => { if (column(name) >= 0) colour.append(option(column(name), name)); });
-    const pick = (...wanted) => column(wanted.find(varies) || wanted.at(-1));
-    axes.x.value = pick("devices", "batch per device", "variable manager", "model");
+    const first = (...wanted) => Math.max(0, column(wanted.find(varies)));
+    axes.x.value = first("devices", "batch per device", "variable manager", "model");
     axes.y.value = rate;
     const differs = ["variable manager", "model", "precision", "data", "device"].filter(varies);
-    colour.value = column(differs.find(name => values(column(name)).size <= palette.length) || "variable manager");
+    colour.value = first(...differs.filter(name => values(column(name)).size <= palette.length));
     const rates = rows.map(row => row.rate).filter(Boolean).sort((a, b) => a - b);
     logs.y.checked = rates.at(-1) > 100 * rates[0];
 
@@ -344,4 +343,8 @@
     return { draw: () => redraw(), mark: again };
   })();
   more.hidden = rows.length <= shown;
+  // A link to a folded section opens it.
+  const open = () => { const folded = location.hash && document.querySelector(`${location.hash} > details`); if (folded) folded.open = true; };
+  addEventListener("hashchange", open);
+  open();
 })();

@@ -48,6 +48,14 @@ def test_hosts_are_counted_by_address(addresses: tuple[str, ...], local: bool, h
     assert (served.num_worker_hosts, served.num_hosts) == (hosts, hosts + (not local))
 
 
+@pytest.mark.parametrize(
+    ("workers", "local", "alone"),
+    [(("h1:1", "h2:1"), False, True), (("h1:1", "H1:2"), False, False), (("a:1", "b:1"), True, False)],
+)
+def test_a_task_is_alone_on_its_host_by_address(workers: tuple[str, ...], local: bool, alone: bool) -> None:
+    assert Cluster(ps=(), workers=workers, own=Task("worker", 0), local=local).is_alone_on_this_host is alone
+
+
 def test_the_spec_has_only_jobs_with_tasks_and_the_signature_has_all() -> None:
     cluster = Cluster(ps=(), workers=("h1:1",), own=Task("worker", 0))
     assert cluster.spec() == {"worker": ["h1:1"]}

@@ -63,7 +63,8 @@ def test_a_task_says_who_it_is() -> None:
             (
                 {"worker_1": {"options": {**OPTIONS, name: value}}},
                 f"worker 1 and worker 0 differ in {name}: {value} and {OPTIONS[name]}. "
-                "Start all tasks with the same flags, except --job_name and --task_index.",
+                "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
+                "GPUs, or none, also pass what follows from GPUs, such as --precision and --batch_size.",
             )
             for name, value in [
                 ("batch_per_device", 64),

@@ -115,8 +115,6 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
         (["--gpus=0,0"], 4, "different GPUs"),
         (["--gpus=a"], 4, "such as --gpus=0,2"),
         (["--gpus=0", "--device=auto"], 0, "names GPU 0; this machine has 0"),
-        (["--per_gpu_thread_count=2"], 4, "use --gpu_thread_mode=gpu_private or gpu_shared"),
-        (["--per_gpu_thread_count=2", "--gpu_thread_mode=global"], 4, "use --gpu_thread_mode=gpu_private"),
         (["--model=mlp", "--num_classes=1000", "--data_dir=x"], 0, "mnist has 10 classes"),
         (
             ["--data_name=mnist", "--data_dir=x"],
@@ -142,12 +140,29 @@ def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: 
         (["--data_dir=x"], ("gpu_private", 0)),
         (["--data_dir=x", "--per_gpu_thread_count=3"], ("gpu_private", 3)),
         (["--data_dir=x", "--gpu_thread_mode=global"], ("global", 0)),
+        (["--per_gpu_thread_count=2"], ("gpu_private", 2)),
+        (["--per_gpu_thread_count=2", "--gpu_thread_mode=global"], ("global", 0)),
     ],
 )
 def test_threads_of_gpus_are_tensorflows_unless_data_is_read(flags_given: list[str], threads: object) -> None:
     chosen = resolve("--num_gpus=2", *flags_given, gpus=2)
     assert (chosen.devices.gpu_thread_mode, chosen.devices.per_gpu_thread_count) == threads
     assert (chosen.key_fields() == resolve("--num_gpus=2", gpus=2).key_fields()) == (not flags_given)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "notice"),
+    [
+        ("", 1, "--per_gpu_thread_count=2: with --gpu_thread_mode=gpu_private, as in tf_cnn_benchmarks."),
+        ("--gpu_thread_mode=global", 1, "--per_gpu_thread_count=2 has no effect: --gpu_thread_mode is global."),
+        ("", 0, "--per_gpu_thread_count=2 has no effect: it is about GPUs, and this run uses none."),
+        ("--gpu_thread_mode=gpu_shared", 1, None),
+        ("--data_dir=x", 1, None),
+    ],
+)
+def test_a_number_of_threads_alone_as_in_old_scripts_is_a_notice(words: str, gpus: int, notice: str | None) -> None:
+    notices = resolve("--per_gpu_thread_count=2", *words.split(), gpus=gpus).notices
+    assert [one for one in notices if "thread" in one] == ([notice] if notice else [])
 
 
 def test_the_users_variables_win_over_defaults_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_models_of_tf_cnn_benchmarks_alone_are_refused_with_another(model: str) 
         resolve(f"--model={model}")
 
 
-@pytest.mark.parametrize("verb", ["run", "sweep", "explain", "placement", "ab", "recommend", "track calibrate"])
+@pytest.mark.parametrize("verb", ["run", "sweep", "explain", "ab", "recommend", "track calibrate"])
 def test_verbs_that_take_a_run_take_them(verb: str) -> None:
     groups = grid.sweep_groups(COMMANDS[verb].flags) if COMMANDS[verb].takes == "lists" else COMMANDS[verb].flags
     words = ["--use_tf_layers=false", "--kmp_affinity=a,b,1,0", "--gpu_indices=0,1"]

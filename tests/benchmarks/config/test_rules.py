@@ -104,6 +104,7 @@ WITH = {
     "@mnist": ("--model=mlp", "--data_dir=/tmp"),
     "@nchw": ("--data_format=NCHW",),
     "@nhwc_only": ("--model=keras:ConvNeXtTiny",),
+    "@fp32": ("--precision=fp32",),
     "@no_conv1x1": ("--model=vgg16",),
     "@no_larger_convolutions": ("--model=trivial",),
     "@no_batch_norm": ("--model=vgg16",),
@@ -120,7 +121,7 @@ def test_a_fact_is_found_on_a_command_line(fact: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(config, "RULES", (Excludes(fact, fact, "of the test"),))
     with pytest.raises(UsageError, match="of the test"):
         resolve(*WITH[fact])
-    with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic") else contextlib.nullcontext():
+    with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic", "@fp32") else contextlib.nullcontext():
         resolve("--model=resnet50")
 
 

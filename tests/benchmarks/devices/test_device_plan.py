@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,6 +29,32 @@ def test_logical_cpu_devices_are_there_under_their_names() -> None:
     ):
         names = [device.name for device in session.list_devices() if device.device_type == "CPU"]
     assert len(names) == 3
+
+
+H100, A100 = "NVIDIA H100 80GB HBM3 80 GiB", "NVIDIA A100-SXM4-80GB 80 GiB"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "used", "words"),
+    [
+        ([H100] * 8, range(8), "8 x NVIDIA H100 80GB HBM3 (of 8)"),
+        ([H100] * 8, (3,), "1 x NVIDIA H100 80GB HBM3 (of 8; 7 unused)"),
+        ([H100, H100, A100], (0, 2), "1 x NVIDIA H100 80GB HBM3, 1 x NVIDIA A100-SXM4-80GB (of 3; 1 unused)"),
+        ([], (0,), "of unknown name"),  # a container may hide the driver
+        ([], (), "AMD EPYC (25/17/1)"),
+        ([H100], (), "AMD EPYC (25/17/1)"),
+    ],
+)
+def test_hardware_is_named_with_what_is_unused(gpus: list[str], used: Sequence[int], words: str) -> None:
+    facts = {"cpu_model": "AMD EPYC (25/17/1)", "gpus": gpus}
+    assert hardware.in_words(facts, used, shows_unused=True) == words
+    assert hardware.in_words(facts, used, shows_unused=False) == words.partition(" (of")[0]
+
+
+def test_a_task_names_the_gpus_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_plan, "gpu_inventory", lambda: Inventory((Gpu("NVIDIA T4", 2**34),)))
+    second = Devices(device="gpu", visible_gpus=(1,))
+    assert device_plan.with_hardware("1 GPU", second) == "1 GPU: 1 x NVIDIA T4"
 
 
 @pytest.mark.row("S2.7", "S3.13")

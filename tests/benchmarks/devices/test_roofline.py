@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
-from benchmarks.devices.roofline import Peak, Roofline, amount, devices_with_a_peak
+from benchmarks.devices.roofline import Peak, Roofline, devices_with_a_peak
+from benchmarks.machine import contention
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure import result_text
 from benchmarks.microbench import device_peak
@@ -18,7 +19,8 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.columns import row
 from results.measurement import Derived
-from results.report.headline import COLUMNS
+from results.report.anomalies import anomalies
+from results.report.headline import MEASURED
 from results.summary import summarize
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -53,15 +55,6 @@ def test_more_than_the_bound_is_explained() -> None:
     assert "tensors stayed in caches" in cached.sentences()[-1]
     impossible = Roofline(flops_per_image=25e9, bytes_per_image=1e6, peak=PEAK, images_per_sec=5.0)
     assert "('run_bench.py doctor' measures it again" in impossible.sentences()[-1]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(23.14e9, "23.1 GFLOP"), (95e9, "95.0 GFLOP"), (1e12, "1.00 TFLOP"), (999.96e9, "1.00 TFLOP"), (5, "5.00 FLOP"),
-     (0.5, "0.5 FLOP"), (0, "0 FLOP"), (9.996e3, "10.0 kFLOP"), (3.2e19, "32000 PFLOP")],
-)  # fmt: skip
-def test_amounts_have_three_digits(value: float, text: str) -> None:
-    assert amount(value, "FLOP") == text
 
 
 def test_logical_devices_of_a_host_share_its_peak() -> None:
@@ -128,12 +121,48 @@ def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytes
 def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_memory = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=PEAK.bytes_per_sec / 2)
     seen = iter([PEAK, TWICE, PEAK, slow_memory, PEAK])
-    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: next(seen))
-    found = [device_peak.peak("cpu", "fp32") for _ in range(4)]
+    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: (next(seen), True))
+    monkeypatch.setattr(contention, "cores_used_by_others", lambda *_: 0.0)
+    found = [device_peak.peak("cpu", "fp32")[0] for _ in range(4)]
     best = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=2 * PEAK.bytes_per_sec)
     assert found == [PEAK, TWICE, TWICE, best]
-    assert device_peak.peak("cpu", "bf16") == PEAK, "each precision has its own"
+    assert device_peak.peak("cpu", "bf16") == (PEAK, ""), "each precision has its own"
     assert device_peak.stored_peak(device_peak.peak_key_here(Inventory(), "fp32")) == best
+
+
+@pytest.mark.parametrize(
+    ("disturbing", "others", "agree", "why"),
+    [
+        (["CPU pressure"], 0.0, True, "the machine is not quiet: CPU pressure"),
+        ([], 9.0, True, "other processes used 9.0 of "),
+        ([], None, False, "its repeats differ"),
+    ],
+)
+def test_a_peak_that_is_not_trusted_is_not_stored(
+    monkeypatch: pytest.MonkeyPatch, disturbing: list[str], others: float | None, agree: bool, why: str
+) -> None:
+    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: (PEAK, agree))
+    monkeypatch.setattr(contention, "cores_used_by_others", lambda *_: others)
+    key = device_peak.peak_key_here(Inventory(), "fp32")
+    found, distrust = device_peak.peak("cpu", "fp32", disturbing)
+    assert found == PEAK and device_peak.stored_peak(key) is None
+    assert why in distrust and "so it is not stored, and runs print no share of it." in distrust
+    _store(key, TWICE)
+    found, distrust = device_peak.peak("cpu", "fp32", disturbing)
+    assert found == TWICE == device_peak.stored_peak(key) and "runs are compared with the one that is." in distrust
+
+
+@pytest.mark.parametrize(("times", "is_kept"), [(1.05, True), (1.5, False)])
+def test_a_run_that_exceeds_the_peak_has_no_share_and_ends_a_wrong_peak(times: float, is_kept: bool) -> None:
+    surroundings = {**HARDWARE, "tensorflow_version": "2.21.0"}
+    key = device_peak.peak_key(surroundings, "2.21.0", "fp32")
+    _store(key, PEAK)
+    derived = Derived(images_per_sec=times * PEAK.flops_per_sec / 5e9)
+    after, warnings = device_peak.beside_peak(derived, 5e9, surroundings, device="cpu", precision="fp32", count=1)
+    assert after == derived
+    (warning,) = warnings
+    assert warning.startswith("The MFU is unknown: ") and "(100 GFLOP/s, fp32)" in warning
+    assert ("It is removed." not in warning) == is_kept == (device_peak.stored_peak(key) is not None)
 
 
 def test_a_record_shows_both_utilisations() -> None:
@@ -144,14 +173,23 @@ def test_a_record_shows_both_utilisations() -> None:
     found = row(record)
     assert found["flops_per_image"] == 23_000_000_000
     assert (found["measured_peak_tflops"], found["mfu_of_measured_peak"]) == (800.0, 0.25)
+    data_sheet = "MFU:            11 % of 4 x 67.0 TFLOP/s, fp32, NVIDIA H200 data sheet"
     assert result_text.mfu_lines(record) == [
-        "MFU:            25 % of the 800 TFLOP/s that a matrix product reaches here (fp32)"
+        data_sheet,
+        "MFU:            25 % of the 800 TFLOP/s that a matrix product reaches here (fp32)",
     ]
-    assert result_text.mfu_lines(on_gpu) == []
-    too_much = replace(known, mfu_of_measured_peak=1.25)
-    (line,) = result_text.mfu_lines(replace(record, derived=too_much))
-    assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures the peak again" in line
-    text = {column.name: column.cell(summarize([record])[0]) for column in COLUMNS}
+    assert result_text.mfu_lines(replace(record, derived=on_gpu.derived)) == [data_sheet]
+    other = replace(on_gpu, environment={**surroundings, "gpus": ["NVIDIA Z1 141 GiB"]})
+    assert result_text.mfu_lines(other) == [
+        "MFU:            unknown: the suite has no data sheet with one peak in fp32 of NVIDIA Z1; "
+        "'run_bench.py doctor' measures a peak"
+    ]
+    too_much = replace(record, derived=replace(known, mfu_of_measured_peak=1.25))
+    assert result_text.mfu_lines(too_much) == [data_sheet]
+    assert row(too_much)["mfu_of_measured_peak"] == ""
+    assert {column.name: column.cell(summarize([too_much])[0]) for column in MEASURED}["MFU of measured peak %"] == ""
+    assert any("MFU of measured peak unknown: above 100 %" in sentence for sentence in anomalies(summarize([too_much])))
+    text = {column.name: column.cell(summarize([record])[0]) for column in MEASURED}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
 
@@ -184,7 +222,7 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
         count = devices_with_a_peak(Devices(device=device, num_devices=4))
         return device_peak.beside_peak(
             derived, flops_per_image, environment, device=device, precision="fp32", count=count
-        )
+        )[0]
 
     on_cpu = found(chosen, 5e9, surroundings, "cpu")
     assert (on_cpu.measured_peak_tflops, on_cpu.mfu_of_measured_peak) == (0.1, 0.5)
@@ -195,12 +233,14 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
 
 
 def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: PEAK)
+    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: (PEAK, True))
     workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
-    step = device_peak.measure_roofline(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
+    step, _ = device_peak.measure_roofline(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
     assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
     # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
     first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)
     assert step.bytes_per_image == (2 * first + 3 * second) / 10
     assert step.peak == PEAK and step.mfu == pytest.approx(step.flops_per_image * 1000 / 100e9)
+    monkeypatch.setattr(contention, "cores_used_by_others", lambda *_: 0.0)
+    device_peak.measure_roofline(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
     assert json.loads(cache.read_text())["format_version"] == 1

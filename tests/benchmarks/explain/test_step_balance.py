@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.explain import step_balance
+from benchmarks.explain import known_gpus, step_balance
 from benchmarks.explain.step_balance import Balance, Rate, Rates, how_to_measure
 from results.record import Record, Status
 from tests.support.records import fake_reduction, fake_run
@@ -42,6 +42,15 @@ def test_a_step_by_hand() -> None:
     assert dataclasses.replace(step, sent_bytes=1e6).compute_bound_batch == 1
 
 
+def test_a_range_of_rates_by_hand() -> None:
+    """64 images at 320 to 1280 per s take 0.2 to 0.05 s; 1 GB at 10 GB/s takes 0.1 s."""
+    step = Balance(
+        batch_per_device=64, sent_bytes=1e9, images_per_sec=Rate(320.0, "", 1280.0), link_bytes_per_sec=Rate(1e10, "")
+    )
+    assert (step.least_ratio, step.ratio, step.bound_by, step.compute_bound_batch) == (0.5, 2.0, "either", 128)
+    assert step.expected_images_per_sec == pytest.approx((64 / 0.3, 64 / 0.1))
+
+
 def test_what_is_not_measured_is_unknown() -> None:
     for unknown in ("images_per_sec", "link_bytes_per_sec", "sent_bytes"):
         known = {"sent_bytes": 1e9, "images_per_sec": Rate(1.0, ""), "link_bytes_per_sec": Rate(1.0, "")}
@@ -53,15 +62,18 @@ def test_what_is_not_measured_is_unknown() -> None:
 
 def test_rates_that_the_user_gives() -> None:
     """Half of 100 TFLOP/s is 2500 images/s of 20 GFLOP on each GPU; a CPU's devices share those of their host."""
-    rates = Rates(peak_flops_per_sec=100e12, peak_is_given=True, link_bytes_per_sec=10e9)
+    link = Rate(10e9, "--link_gbytes_per_second")
+    rates = Rates(peak_flops_per_sec=100e12, hardware_is_given=True, assumed_mfu=0.5, link=link, link_is_given=True)
     step = _balance(rates)
     assert step.images_per_sec == Rate(2500.0, "50% of 100 TFLOP/s")
     assert step.exchange_seconds == pytest.approx(0.015)
     shared = _balance(dataclasses.replace(rates, assumed_mfu=0.2), ON_CPU).images_per_sec
     assert shared and shared.value == pytest.approx(1000.0 / 2)
+    as_published = _balance(dataclasses.replace(rates, assumed_mfu=None, gpu=known_gpus.find_gpu("V100")))
+    assert as_published.images_per_sec and "V100 SXM" in as_published.images_per_sec.ends[0]
     measured = fake_run(batch_per_device=64, step_seconds=0.064)
     assert _balance(dataclasses.replace(rates, records=[measured])).images_per_sec == step.images_per_sec
-    of_record = _balance(dataclasses.replace(rates, records=[measured], peak_is_given=False)).images_per_sec
+    of_record = _balance(dataclasses.replace(rates, records=[measured], hardware_is_given=False)).images_per_sec
     assert of_record == Rate(pytest.approx(1000.0), f"run {measured.identity.run_id}, batch 64")
 
 
@@ -128,12 +140,13 @@ def test_an_all_reduce_between_devices_says_nothing_of_a_network() -> None:
         "doctor' with the same cluster measures it"
         in how_to_measure(cluster.devices, {"resnet50": unknown}, in_cluster=True)[0]
     )
-    given = _balance(Rates(records=[measured], link_bytes_per_sec=1e9), cluster)
-    assert given.link_bytes_per_sec == Rate(1e9, "--link_gbytes_per_second")
+    link = Rate(1e9, "--link_gbytes_per_second")
+    assert _balance(Rates(link=link, link_is_given=True), cluster).link_bytes_per_sec == link
+    assert _balance(Rates(link=link), cluster).link_bytes_per_sec is None, "that of the GPUs' data sheet"
 
 
 def test_commands_are_named_that_measure_what_is_unknown() -> None:
-    unknown, known = _balance(Rates()), _balance(Rates(peak_flops_per_sec=1e12, link_bytes_per_sec=1e9))
+    unknown, known = _balance(Rates()), _balance(Rates(peak_flops_per_sec=1e12, link=Rate(1e9, "")))
     compute, link = how_to_measure(
         ON_CPU.devices, {"alexnet": unknown, "mlp": known, "vgg16": unknown}, in_cluster=False
     )
@@ -148,12 +161,19 @@ def test_commands_are_named_that_measure_what_is_unknown() -> None:
 def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(step_balance, "_stored_peak", lambda *_: 3e12)
-    values: dict[str, Any] = dict.fromkeys(("results", "link_gbytes_per_second", "peak_tflops", "assumed_mfu"))
+    values: dict[str, Any] = {flag.name: None for flag in step_balance.RATE_FLAGS}
     assert step_balance.known_rates(values, ON_GPUS.devices, "fp32") == Rates(peak_flops_per_sec=3e12)
     given = {"link_gbytes_per_second": 2.0, "peak_tflops": 4.0, "assumed_mfu": 0.25}
     assert step_balance.known_rates({**values, **given}, ON_GPUS.devices, "fp32") == Rates(
-        peak_flops_per_sec=4e12, peak_is_given=True, assumed_mfu=0.25, link_bytes_per_sec=2e9
+        peak_flops_per_sec=4e12,
+        hardware_is_given=True,
+        assumed_mfu=0.25,
+        link=Rate(2e9, "--link_gbytes_per_second"),
+        link_is_given=True,
     )
+    assumed = step_balance.known_rates({**values, "gpu": "A100", "link": "pcie4"}, ON_GPUS.devices, "tf32")
+    assert (assumed.peak_flops_per_sec, assumed.hardware_is_given, assumed.link_is_given) == (156e12, True, True)
+    assert assumed.link and assumed.link.value == 32e9
     measured = fake_run()
     (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
     (record,) = step_balance.known_rates({**values, "results": "mine.jsonl"}, ON_GPUS.devices, "fp32").records

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from benchmarks import console
 from benchmarks.measure.display import FIRST_STEP, Display, TextDisplay
 from benchmarks.measure.timing import Phase
-from results.measurement import derive
-from tests.support.records import make_record
+from results.measurement import Derived, derive
+from results.record import Status
+from tests.support.records import fake_run, make_record
 
 RULE = "-" * 64
 
@@ -103,8 +104,8 @@ def test_the_record_alone_needs_no_penalty() -> None:
 
 @pytest.mark.row("G1.5")
 def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    display = TextDisplay(display_every=3, images_per_step=8)
-    display.start({"Model": "trivial"})
+    display = TextDisplay(display_every=3, images_per_step=8, hardware="1 x NVIDIA T4 (of 2; 1 unused)")
+    display.start({"Model": "trivial", "Devices": "1 GPU"})
     for name, steps in (("warm-up", 4), ("measuring", 7)):
         display.phase(name, steps)
         phase = Phase()
@@ -117,12 +118,28 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
     out = capsys.readouterr().out
     assert re.findall(r"^(\d+)\timages/sec: 16\.0 ", out, re.MULTILINE) == ["1", "3", "6"]
     assert "total images/sec: 160.00\n" in out
-    assert "Model: trivial" in out
+    assert "Model:      trivial\nDevices:    1 GPU: 1 x NVIDIA T4 (of 2; 1 unused)\nStep lines: images/sec" in out
+
+
+def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    display = TextDisplay(display_every=3, images_per_step=8)
+    display.start({"Model": "trivial"})
+    display.finish(make_record(status=Status.OUT_OF_MEMORY, reason="No memory.", derived=Derived()))
+    assert capsys.readouterr().out.splitlines()[-1] == "status:         oom"
+
+
+def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    run = fake_run(num_devices=1)
+    run = replace(run, environment={**run.environment, "gpus": ["NVIDIA T4 15 GiB"] * 2})
+    display = TextDisplay(display_every=3, images_per_step=8)
+    display.start({"Model": "trivial"})
+    display.suggest(run)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("try:            --num_gpus=2 uses all GPUs")
+    Display().suggest(run)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_run_without_a_number_prints_no_headline(capsys: pytest.CaptureFixture[str]) -> None:
-    from results.record import Derived
-
     TextDisplay(display_every=1, images_per_step=8).finish(make_record(derived=Derived()))
     assert "total images/sec" not in capsys.readouterr().out
 

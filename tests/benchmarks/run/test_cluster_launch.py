@@ -45,7 +45,9 @@ def cluster_that(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
     def set_up(ends: Outcome, records_of: Callable[[Cluster], list[Any]] = lambda cluster: []) -> None:
-        def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+        def run(
+            cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]
+        ) -> Outcome:
             configs = ({"model": "trivial", "cluster": value} for value in records_of(cluster))
             Store(logs.parent).append(*(make_record(config=config) for config in configs))
             return ends
@@ -119,6 +121,16 @@ def test_a_verb_without_a_record_gets_none(
     assert records() == []
 
 
+@pytest.mark.parametrize("words", [("--num_gpus=8",), ("--num_gpus=2", "--gpus=6,7"), ("--all_reduce_spec=nccl",)])
+def test_hosts_may_have_gpus_that_the_host_of_the_command_lacks(
+    cluster_that: Callable[..., None], run_bench: RunBench, words: tuple[str, ...]
+) -> None:
+    cluster_that(FAILED)
+    flags = ("--model=resnet50", "--variable_update=collective_all_reduce", "--output_dir=out")
+    assert run_bench(*HOSTS, *flags, *words).status == FAILED.status, "the tasks were started"
+    assert run_bench(*LOCAL, *flags, *words).status == ExitStatus.USAGE, "here they cannot run"
+
+
 def test_without_ssh_there_is_a_sentence(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     done = run_bench(*HOSTS, *FLAGS)
@@ -184,7 +196,8 @@ def test_a_cluster_is_started_again_only_after_a_task_was_lost(
     monkeypatch.setattr(cluster_launch, "_PAUSE_OVER_SSH_SECONDS", 0)
     started = []
 
-    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]) -> Outcome:
+        assert bool(variables) == cluster.local, "what others used before, as tasks here load the host themselves"
         started.append(" ".join(words[cluster.leader]))
         ended = ends[len(started) - 1]
         if ended.status == ExitStatus.OK:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from results.columns import COLUMNS
 from results.exchange import formats, step_times
-from results.frame import Results
+from results.exchange.frame import Results
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from tests.support.records import fake_reduction, fake_run, golden_records, make_record
@@ -191,17 +191,17 @@ def test_parquet_is_read_back_with_its_types(table: str) -> None:
         assert read.attrs["units"] == frame.attrs["units"]
 
 
-def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(formats.MissingPackageError) as caught:
         formats.render_parquet([fake_run()])
-    assert caught.value.name == "parquet"
+    assert caught.value.name == "pyarrow"
 
 
 def test_markdown_is_the_report_without_plots_and_shows_hostile_text_as_it_is(records: list[Record]) -> None:
     text = formats.render_markdown([*records, fake_run(model=HOSTILE)])
     assert text.startswith("# CNN training benchmark\n") and "plots/" not in text
-    assert "| resnet50 | replicated psgpu | 2 |" in text
+    assert "| resnet50 | 2 |" in text and "variable manager replicated psgpu" in text
     assert "<b>" not in text and "\\| &lt;b>x" in text
 
 

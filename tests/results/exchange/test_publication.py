@@ -44,7 +44,7 @@ def run(**config: Any) -> Record:
         "cpu_model": "Intel(R) Xeon(R) Platinum 8480+ (6/143/8)",
         "cpu_cores_usable": 16,
         "memory_gib": 128,
-        "load_1min_before": 8.0,
+        "cores_used_by_others_before": 6.4,
         "gpus": ["NVIDIA H100 80GB HBM3 80 GiB"],
         **SOFTWARE,
         "tensorflow_git_version": "v2.21.0-rc1-5-ga481b10260d",
@@ -77,7 +77,7 @@ def run(**config: Any) -> Record:
         environment=environment,
         measurement=measurement,
         derived=derive(measurement, record.config["num_devices"] * (record.config.get("num_workers") or 1)),
-        warnings=["The machine was busy before the run (load 6.4 per core).", "canaryuser said so."],
+        warnings=["Other processes used 6.4 of 8 cores directly before the run.", "canaryuser said so."],
     )
 
 
@@ -116,6 +116,18 @@ def test_what_names_a_person_or_place_in_any_text_of_a_record_is_in_no_file(cana
             assert "canary" not in text and "10.20.30" not in text, path
         tried += bool(kept)
     assert tried > 40
+
+
+def test_a_run_that_claims_more_than_the_peak_is_refused() -> None:
+    honest = run()
+    whole = replace(honest, derived=replace(honest.derived, measured_peak_tflops=1.0, mfu_of_measured_peak=0.99))
+    claims = replace(honest, derived=replace(honest.derived, measured_peak_tflops=1.0, mfu_of_measured_peak=1.03))
+    other = replace(honest, environment={**honest.environment, "gpus": ["NVIDIA A2 15 GiB"]})
+    kept, refused, _ = publication.selected([whole, claims, other], WORDS, MACHINE)
+    assert len(kept) == 1
+    (measured, data_sheet) = refused
+    assert measured.startswith("derived.mfu_of_measured_peak is 1.03, and no run exceeds the peak of its devices")
+    assert data_sheet.startswith("MFU unknown: ") and "more than the peak (4.50 TFLOP/s, fp32, NVIDIA A2" in data_sheet
 
 
 def test_whether_an_unknown_field_is_public_follows_from_its_type() -> None:

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
@@ -14,10 +15,12 @@ from benchmarks.sweep import grid, sweep_verb
 from results.exchange import public_table
 from results.exchange.public_table import Figure
 from results.intervals import Interval
+from results.record import Record
 from results.report import published
 from results.report.breakdown_plots import against
 from results.report.side_tables import side_tables
-from results.summary import Row, published_table, summarize
+from results.summary import Row, summarize
+from results.utilisation import published_table
 from tests.support.records import fake_run
 
 GUIDE = published_table("guide2017")
@@ -37,6 +40,7 @@ MANAGERS = {
     "distributed_replicated": ("distributed_replicated",),
 }
 GPUS_OF_A_HOST = 8
+STATED = {"model": "ResNet-50", "forward_only": False, "precision": "fp32", "data": "synthetic"}
 
 
 def _configured(row: dict[str, str]) -> Config:
@@ -122,25 +126,27 @@ def _figure(**changes: object) -> Figure:
 
 
 @pytest.mark.parametrize(
-    ("changes", "unknown"),
+    ("changes", "not_compared"),
     [
-        ({}, ["inference", "precision", "data"]),
-        ({"model": "ResNet-50", "forward_only": False, "precision": "fp32", "data": "synthetic"}, []),
+        ({}, ["inference, precision, data, XLA (not stated)"]),
+        ({**STATED, "xla": False}, []),
+        ({**STATED, "xla": True}, ["XLA (yours off, theirs on)"]),
+        ({**STATED, "xla": False, "batch_per_device": None}, ["batch per device (not stated)"]),
         ({"model": "resnet50_v1.5"}, None),
         ({"devices": 2}, None),
-        ({"batch_per_device": None}, None),
+        ({"batch_per_device": 64}, None),
         ({"forward_only": True}, None),
         ({"precision": "fp16"}, None),
         ({"data": "real"}, None),
     ],
 )
 def test_figures_are_comparable_if_all_that_both_state_agrees(
-    changes: dict[str, object], unknown: list[str] | None
+    changes: dict[str, object], not_compared: list[str] | None
 ) -> None:
-    (row,) = summarize([fake_run()])
+    (row,) = summarize([fake_run(xla="off")])
     figure = _figure(**changes)
-    assert published.beside(row, _table(figure)) == ([] if unknown is None else [figure])
-    assert unknown is None or published.unknown(row, figure) == unknown
+    assert published.beside(row, _table(figure)) == ([] if not_compared is None else [figure])
+    assert not_compared is None or published.not_compared(row, figure) == not_compared
 
 
 def test_real_data_stand_for_any_data_set() -> None:
@@ -200,21 +206,65 @@ def test_the_rank_counts_the_figures_that_are_faster_beyond_chance() -> None:
     rates = (100.0, 300.0, 330.0, 900.0)
     figures = [_figure(machine=name, images_per_sec=rate) for name, rate in zip("ABCD", rates, strict=True)]
     ((name, sentence),) = published.standings([row], [_table(*figures[:2]), _table(*figures[2:])])
-    assert sentence.startswith("rank 2 to 4 of 5 (4 comparable figures and yours): 1.07 x the figure of B")
+    assert sentence.startswith("rank 2 to 4 of 5 (4 comparable machines and yours): 1.07 x the figure of B")
     assert "; 0.97 x the figure of C" in sentence and " A" not in sentence and " D" not in sentence
     known = [dataclasses.replace(f, repeats=2, images_per_sec_low=f.images_per_sec) for f in figures]
     ((_, sentence),) = published.standings([row], [_table(*known)])
     assert sentence.startswith("rank 3 of 5 (")
+    managers = [dataclasses.replace(f, machine="A", variable_update=f.machine) for f in figures]
+    ((_, sentence),) = published.standings([row], [_table(*managers)])
+    assert sentence.startswith("rank 2 of 2 (1 comparable machine and yours): 0.36 x"), "its fastest manager counts"
     assert published.standings([row], [_table(_figure(devices=3))]) == []
 
 
-def test_without_a_comparable_figure_the_nearest_is_named_with_what_differs() -> None:
+def _h100(gpus: int, batch: int, **config: object) -> Record:
+    """A run at 2,500 images/s of each H100."""
+    fields = {"model": "resnet50_v1.5", "precision": "fp16", "num_devices": gpus, "batch_per_device": batch}
+    record = fake_run(step_seconds=batch / 2500, xla="off", **{**fields, **config})
+    return replace(record, environment={**record.environment, "gpus": ["NVIDIA H100 80GB HBM3 80 GiB"] * gpus})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "nearest"),
+    [
+        (1, 256, "0.90 x 2,791 images/s of 1 x H100 SXM 80GB"),
+        (8, 256, "0.91 x 22,059 images/s of 8 x H100 SXM 80GB"),
+        (8, 64, "0.91 x 22,059 images/s of 8 x H100 SXM 80GB"),
+    ],
+)
+def test_an_owner_of_h100s_gets_the_nearest_figures_of_them(gpus: int, batch: int, nearest: str) -> None:
+    modern = published.table("modern")
+    ((_, sentence),) = published.standings(summarize([_h100(gpus, batch)]), [modern])
+    assert f"earest figures, not compared: {nearest} (Lambda deeplearning-benchmark), PyTorch, which" in sentence
+    assert f"differs in batch per device (yours {batch}, theirs 1280); " in sentence
+    (row,) = summarize([_h100(gpus, batch)])
+    assert published.why_none([row], modern) is None
+
+
+def test_with_real_data_the_figure_of_mlperf_is_compared() -> None:
+    rows = summarize([_h100(8, 400, data_name="imagenet")])
+    ((_, sentence),) = published.standings(rows, [published.table("modern")])
+    assert sentence.startswith("rank 2 to 3 of 4 (3 comparable machines and yours): 1.20 x the figure of A100 SXM 80")
+    assert "not compared: batch per device (not stated); 0.36 x the figure of H100 SXM 80GB (DGX H100)" in sentence
+    ((_, synthetic),) = published.standings(summarize([_h100(8, 400)]), [published.table("modern")])
+    assert "MXNet, which differs in data (yours synthetic, theirs real)" in synthetic
+
+
+def test_figures_of_the_own_machine_are_left_out() -> None:
+    """A second manager of the machine is no other machine, though its run is not among the records."""
+    mine, other = fake_run(), fake_run(variable_update="independent")
+    table = _table(*public_table.of_rows(summarize([mine, other])), _figure(machine="of others"))
+    found = published.of_others(table, [mine])
+    assert [figure.machine for figure in found.figures] == ["of others"]
+    assert found.problems[0].startswith("t: this is your own result: its figures of hardware ")
+    assert "(2 of 3) are not compared" in found.problems[0]
+    assert published.of_others(table, [fake_run()]) == table
+
+
+def test_a_table_with_nothing_near_says_what_it_has() -> None:
     (row,) = summarize([fake_run()])
-    sentence = published.why_none(
-        [row], _table(_figure(machine="far", devices=8, precision="fp16"), _figure(devices=2))
-    )
-    assert sentence is not None
-    assert "a figure of M, which differs in devices (yours 1, theirs 2). " in sentence
+    sentence = published.why_none([row], _table(_figure(devices=8), _figure(devices=2)))
+    assert sentence is not None and "It has these models (batches per device): resnet50 (32); on 2, 8 dev" in sentence
 
 
 def test_the_plot_shows_the_intervals_of_both() -> None:

@@ -12,6 +12,8 @@ from results.report import ranking
 from results.report.side_tables import comparisons
 from results.summary import summarize
 from tests.support.records import fake_run
+from variable_mgr.catalog import MANAGERS
+from variable_mgr.modifiers import LOCAL_SGD_STEPS
 
 Rates = Sequence[float]
 
@@ -51,7 +53,7 @@ def test_the_winner_has_its_flags_and_what_is_within_its_noise() -> None:
         *_runs([129.0, 131.0, 129.0], batch=64),
         *_runs(_at(50.0), batch=32, model="vgg16"),
     ]
-    (winner,) = ranking.winners(ranking.standings(summarize(records)))
+    (winner,) = ranking.winners(summarize(records))
     assert (winner.model, winner.devices) == ("resnet50", 1), "vgg16 has no rival"
     assert winner.flags == "--batch_per_device=32" or winner.flags == "--batch_per_device=64"
     assert len(winner.within_noise) == 1 and winner.within_noise[0] != "--batch_per_device=16"
@@ -68,7 +70,7 @@ def test_of_many_settings_within_the_noise_three_are_named() -> None:
 
 
 def _winning(*runs: list[Record]) -> list[tuple[str, str]]:
-    found = ranking.winners(ranking.standings(summarize([one for each in runs for one in each])))
+    found = ranking.winners(summarize([one for each in runs for one in each]))
     return [(winner.model, winner.flags) for winner in found]
 
 
@@ -91,19 +93,63 @@ def test_each_data_set_has_its_winner_among_the_ways_to_read_it() -> None:
     assert found == [("resnet50, imagenet", "--threads=4")]
 
 
-def test_another_precision_is_a_setting_and_always_named() -> None:
-    rows = summarize([*_runs(_at(100.0), batch=16), *_runs(_at(200.0), batch=32, precision="fp16")])
-    for row, words in zip(rows, (["--batch_size", "16"], ["--batch_size", "32", "--use_fp16"]), strict=True):
-        for one in row.records:
-            one.identity.command[:] = words
-    (winner,) = ranking.winners(ranking.standings(rows))
-    assert winner.flags == "--batch_size=32 --precision=fp16"
+STALE = {"asynchronous": False, "staged_vars": False, "relaxed_consistency": False, "local_sgd_steps": 0}
+
+
+@pytest.mark.parametrize(
+    ("other", "differs"),
+    [
+        ({"precision": "bf16"}, "precision bf16 instead of fp32"),
+        ({"optimizer": "adam"}, "optimizer adam instead of sgd"),
+        ({"clipping": {"value": None, "norm": 1.0}}, "clipping norm 1.0 instead of off"),
+        ({"modifiers": {**STALE, "asynchronous": True}}, "asynchronous updates"),
+        ({"modifiers": {**STALE, "staged_vars": True}}, "weights of the step before"),
+        ({"modifiers": {**STALE, "relaxed_consistency": True}}, "gradients of the step before"),
+        ({"modifiers": {**STALE, "local_sgd_steps": 4}}, "weights averaged every 4 steps"),
+        ({"variable_update": "independent"}, "gradients not exchanged"),
+    ],
+    ids=str,
+)
+def test_what_trains_differently_is_not_ranked_with_the_rest(other: dict[str, object], differs: str) -> None:
+    """Not even as the fastest, and wherever it stands among the records."""
+    usual = {"num_devices": 2, "optimizer": "sgd", "clipping": {"value": None, "norm": None}, "modifiers": STALE}
+    fast = _runs(_at(300.0), batch=32, **{**usual, **other})
+    records = [*fast, *_runs(_at(100.0), batch=16, **usual), *_runs(_at(200.0), batch=32, **usual)]
+    same, apart = ranking.ranking_groups(summarize(records))
+    assert (len(same.rows), same.differs, len(apart.rows), apart.differs) == (2, "", 1, differs)
+    winner, alone = ranking.winners(summarize(records))
+    assert "--batch_per_device=32" in winner.flags and winner.best.rate == pytest.approx(200, rel=0.01)
+    assert not winner.differs and alone.differs == differs
+    first, second = comparisons(summarize(records))[:2]
+    assert len(first.table.rows) == 1 and second.table.rows[0][-1] == differs
+
+
+def test_one_device_exchanges_nothing_and_inference_trains_nothing() -> None:
+    alone = [
+        *_runs(_at(100.0)),
+        *_runs(_at(101.0), variable_update="independent"),
+        *_runs(_at(102.0), modifiers={**STALE, "local_sgd_steps": 4}),
+    ]
+    assert len(ranking.ranking_groups(summarize(alone))) == 1
+    inference = [
+        *_runs(_at(100.0), num_devices=2, forward_only=True, optimizer="sgd"),
+        *_runs(_at(101.0), num_devices=2, forward_only=True, optimizer="adam", variable_update="independent"),
+    ]
+    assert len(ranking.ranking_groups(summarize(inference))) == 1
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_the_rule_agrees_with_the_catalog_of_managers(manager: str) -> None:
+    steps = LOCAL_SGD_STEPS if "local_sgd_steps" in MANAGERS[manager].modifiers else 0
+    runs = _runs(_at(100.0), num_devices=2, variable_update=manager, modifiers={**STALE, "local_sgd_steps": steps})
+    groups = ranking.ranking_groups(summarize([*_runs(_at(90.0), num_devices=2, modifiers=STALE), *runs]))
+    assert (len(groups) == 1) == MANAGERS[manager].exchanges_gradients
 
 
 @pytest.mark.parametrize(("rate", "ties"), [(110.0, 1), (200.0, 0)])
 def test_without_repeats_only_large_differences_count(rate: float, ties: int) -> None:
     rows = summarize([*_runs([100.0], batch=16), *_runs([rate], batch=32)])
-    (winner,) = ranking.winners(ranking.standings(rows))
+    (winner,) = ranking.winners(rows)
     assert winner.flags == "--batch_per_device=32" and len(winner.within_noise) == ties
     (side,) = comparisons(rows)
     assert "Nothing was repeated, so equal runs are assumed to differ by 10%." in side.note
@@ -130,7 +176,7 @@ def test_each_number_of_devices_has_a_winner_and_so_have_all() -> None:
         *_runs(_at(20.0), batch=16, num_devices=2),
         *_runs(_at(40.0), batch=32, num_devices=2),
     ]
-    found = ranking.winners(ranking.standings(summarize(records)))
+    found = ranking.winners(summarize(records))
     named = {one.devices: (one.flags, list(one.within_noise)) for one in found}
     assert named == {
         1: ("--num_devices=1 --batch_per_device=16", []),
@@ -145,8 +191,9 @@ def test_independent_towers_win_nothing() -> None:
         *_runs(_at(200.0), num_devices=2, variable_update="independent"),
         *_runs(_at(90.0), num_devices=2, variable_update="parameter_server"),
     ]
-    (winner,) = ranking.winners(ranking.standings(summarize(records)))
+    winner, alone = ranking.winners(summarize(records))
     assert winner.flags.startswith("--variable_update=replicated") and not winner.within_noise
+    assert alone.differs == "gradients not exchanged"
 
 
 IN_GRAPH, BETWEEN = "distributed_all_reduce", "collective_all_reduce"

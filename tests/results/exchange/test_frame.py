@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import results
 from results.columns import COLUMNS
-from results.frame import FilterError, Results
+from results.exchange.frame import FilterError, Results
 from results.store import Store, as_csv
 from tests.support.records import fake_run, make_record
 

@@ -1,0 +1,208 @@
+"""What is published of GPUs: peaks and links of their data sheets, and the rates at which others trained on them.
+
+The tables are `results/data/peaks.csv`, `links.csv` and `modern.csv`. A GPU of which no rate is published is taken to
+use as large a share of its peak (MFU) as the nearest one. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.errors import UsageError, did_you_mean
+from models import specs
+from results.report.published import PUBLISHED_NAMES
+from results.utilisation import data_sheet, published_table
+
+# From the oldest: GPUs of data centres with fast memory, and those for graphics and inference.
+_LINES = (("GP100", "GV100", "GA100", "GH100", "GB10x"), ("TU10x", "GA10x", "AD10x", "GB20x"))
+_USUAL_MODEL = "ResNet-50"
+_HALF = ("bf16", "fp16")
+_IMPLIED = frozenset({"nvidia", "tesla"})
+_PASSES = 3  # forward, and twice as many operations backward
+LINKS: Mapping[str, Mapping[str, str]] = {row["link"]: row for row in published_table("links")}
+NAMES = tuple(row["gpu"] for row in published_table("peaks"))
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownGpu:
+    """A GPU of the table of peaks: its name, chip, and link to others (empty: unknown)."""
+
+    name: str
+    chip: str
+    link: str
+
+    def is_like(self, other: KnownGpu) -> bool:
+        """Returns whether their data sheets have equal peaks and links; they may differ in memory."""
+        return _facts(self.name) == _facts(other.name)
+
+    def peak_flops_per_sec(self, precision: str) -> float:
+        """Returns the peak without sparsity.
+
+        Raises:
+            UsageError: the GPU does not compute in this precision.
+        """
+        row = data_sheet(self.name)
+        if not row[f"{precision}_tflops"]:
+            usable = ", ".join(name.removesuffix("_tflops") for name in row if name.endswith("_tflops") and row[name])
+            raise UsageError(f"--gpu={self.name} has no rate for --precision={precision}: use {usable}.")
+        return 1e12 * float(row[f"{precision}_tflops"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedRate:
+    """A line of `modern.csv`, with its GPU's peak in FLOP/s and operations per image, forward and backward."""
+
+    gpu: KnownGpu
+    machine: str
+    software: str
+    model: str
+    devices: int
+    batch_per_device: int | None
+    images_per_sec: float
+    precision: str
+    data: str
+    xla: bool
+    source: str
+    peak_flops_per_sec: float
+    flops_per_image: float
+
+    @property
+    def mfu(self) -> float:
+        """Returns the model FLOP utilisation: operations per second over the peak of all its GPUs."""
+        return self.images_per_sec * self.flops_per_image / (self.devices * self.peak_flops_per_sec)
+
+    @property
+    def title(self) -> str:
+        """Returns what was measured and who published it, in words."""
+        batch = f"batch {self.batch_per_device}" if self.batch_per_device else "batch not stated"
+        facts = [self.software, *(["XLA"] if self.xla else []), self.model, self.precision, batch]
+        facts.append("synthetic data" if self.data == "synthetic" else "real data")
+        return f"{self.devices} x {self.machine}: {', '.join(facts)} ({self.source})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """The rates of one device that published ones suggest, in images/s; their source and their ends, in words."""
+
+    low: float
+    high: float
+    source: str
+    ends: tuple[str, ...]
+
+
+def find_gpu(text: str) -> KnownGpu:
+    """Returns the GPU that a part of its name means, such as `H100`, `a100 pcie` or `4090`.
+
+    A name that others continue means the shortest (H200, not H200 NVL); of modules and cards the module (SXM) is meant.
+
+    Raises:
+        UsageError: no GPU has such a name, or several that differ.
+    """
+    words = _words(text) - _IMPLIED
+    fitting = [name for name in NAMES if words - {"sxm"} and words - {"sxm"} <= _words(name)]
+    shortest = [name for name in fitting if all(_words(name) <= _words(other) for other in fitting)]
+    modules = [name for name in fitting if gpu_of(name).link.startswith("nvlink")]
+    for group in (modules if "sxm" in words else shortest[:1], modules, fitting):
+        if group and len(set(map(_facts, group))) == 1:
+            return gpu_of(group[0])
+    if fitting:
+        raise UsageError(f"--gpu={text} may be several GPUs: {', '.join(fitting)}. Add a word of one of them.")
+    raise UsageError(
+        f"--gpu={text}: no such GPU is known.{did_you_mean(text, NAMES)} Name one of {', '.join(NAMES)}; or pass "
+        "--peak_tflops and --link_gbytes_per_second instead."
+    )
+
+
+def gpu_of(name: str) -> KnownGpu:
+    """Returns the GPU with this name, which is the driver's; it must be in the table."""
+    row = data_sheet(name)
+    return KnownGpu(row["gpu"], row["chip"], row["link"])
+
+
+def _facts(name: str) -> tuple[str, ...]:
+    return tuple(value for field, value in data_sheet(name).items() if field not in ("gpu", "source"))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def published_rates() -> Iterator[PublishedRate]:
+    """Yields the published rates of training on known GPUs, in the order of the table."""
+    models = {published: ours for ours, published in PUBLISHED_NAMES.items()}
+    for row in published_table("modern"):
+        gpu, spec = gpu_of(row["gpu"]), specs.find_model(models[row["model"]])
+        yield PublishedRate(
+            gpu=gpu,
+            **{name: row[name] for name in ("machine", "software", "model", "precision", "data", "source")},
+            devices=int(row["devices"]),
+            batch_per_device=int(row["batch_per_device"]) if row["batch_per_device"] else None,
+            images_per_sec=float(row["images_per_sec"]),
+            xla=row["xla"] == "true",
+            peak_flops_per_sec=gpu.peak_flops_per_sec(row["precision"]),
+            flops_per_image=_PASSES * 1e9 * spec.gflop_per_image,
+        )
+
+
+def expected_rate(
+    gpu: KnownGpu | None, model: str, precision: str, *, peak_flops_per_sec: float, flops_per_image: float
+) -> Expectation | None:
+    """Returns the images/s of one device to expect from what is published; None if nothing is for this precision.
+
+    Args:
+        gpu: on which the model would be trained; None: any.
+        model: its name in this suite.
+        precision: of the arithmetic; fp16 and bf16 have equal peaks, and are not told apart.
+        peak_flops_per_sec: of one device in this precision.
+        flops_per_image: forward and backward.
+    """
+    alike = _HALF if precision in _HALF else (precision,)
+    published = [rate for rate in published_rates() if rate.precision in alike]
+    chosen, why = _nearest(gpu, PUBLISHED_NAMES.get(model, model), published)
+    if not chosen:
+        return None
+
+    def images_per_sec(rate: PublishedRate) -> float:
+        same = rate.model == PUBLISHED_NAMES.get(model)  # as many operations, however they are counted
+        work = 1.0 if same else rate.flops_per_image / flops_per_image
+        return rate.images_per_sec / rate.devices * work * peak_flops_per_sec / rate.peak_flops_per_sec
+
+    slowest, fastest = min(chosen, key=images_per_sec), max(chosen, key=images_per_sec)
+    ends = dict.fromkeys(f"{rate.images_per_sec:,.0f} images/s of {rate.title}" for rate in (slowest, fastest))
+    shares = dict.fromkeys(f"{100 * rate.mfu:.{int(rate.mfu < 0.1)}f}" for rate in (slowest, fastest))
+    source = f"{why}, MFU {' to '.join(shares)} %"
+    if fastest.mfu > 1:
+        source += ", since convolutions may need fewer multiplications than are counted (Winograd)"
+    return Expectation(images_per_sec(slowest), images_per_sec(fastest), source, tuple(ends))
+
+
+def _nearest(
+    gpu: KnownGpu | None, model: str, published: Sequence[PublishedRate]
+) -> tuple[Sequence[PublishedRate], str]:
+    """Returns the rates of the nearest GPU and model, and of whom they are; of each source those of fewest devices."""
+    if gpu is None:
+        tries = [("published for any GPU", published, wanted) for wanted in (model, _USUAL_MODEL)]
+    else:
+        own = [rate for rate in published if rate.gpu.is_like(gpu)]
+        tries = []
+        for chip in _nearest_chips(gpu.chip):
+            of_chip = [rate for rate in published if rate.gpu.chip == chip]
+            for wanted in (model, _USUAL_MODEL):
+                groups = (own, of_chip) if chip == gpu.chip else (of_chip,)
+                tries += [("published" if group is own else "nearest published", group, wanted) for group in groups]
+    for why, group, wanted in tries:
+        if found := [rate for rate in group if rate.model == wanted]:
+            by_source = {}
+            for rate in sorted(found, key=lambda rate: -rate.devices):
+                by_source[rate.source, rate.software, rate.machine] = rate
+            return list(by_source.values()), why
+    return [], ""
+
+
+def _nearest_chips(chip: str) -> list[str]:
+    """Returns all chips: those of the same line first, by their distance in age."""
+    lines = sorted(_LINES, key=lambda line: chip not in line)
+    age = lines[0].index(chip)
+    return [name for line in lines for name in sorted(line, key=lambda other: abs(line.index(other) - age))]

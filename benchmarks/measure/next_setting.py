@@ -1,0 +1,59 @@
+"""What to try after a run, if its record shows that a better setting is obvious: one line, or none."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator
+
+from results.input_bottleneck import LEAST_REPORTED_WAIT
+from results.record import Record, Status
+from results.text import counted
+from results.utilisation import data_sheet_peak, gpu_name
+
+# A batch that needs less than this share of a GPU's memory can be several times as large.
+_LITTLE_MEMORY = 0.25
+# Boards whose GPUs are connected by NVLink: all with SXM sockets, whose names have that or their memory's at the end.
+_WITH_NVLINK = re.compile(r"SXM|HBM3$|NVIDIA (H200|H800|B200|GB200)$")
+
+
+def to_try(record: Record) -> str | None:
+    """Returns the flag that most probably makes such a run faster, and why; None if nothing is obvious.
+
+    What the user chose with a flag of its own is not questioned, and neither are the runs of a sweep.
+    """
+    if record.status is not Status.OK or record.identity.session_id or record.config.get("eval_only"):
+        return None
+    return next(_better(record), None)
+
+
+def _better(record: Record) -> Iterator[str]:
+    """Yields what to try, the most valuable first."""
+    config, wait = record.config, record.derived.input_wait_share
+    gpus = [str(gpu) for gpu in record.environment.get("gpus") or ()] if config.get("device") == "gpu" else []
+    used = math.ceil(config["num_devices"] / (config.get("virtual_gpus") or 1))
+    chosen = {word.lstrip("-").partition("=")[0] for word in record.identity.command}
+    if wait is not None and wait >= LEAST_REPORTED_WAIT:
+        data = shlex.quote(str(config["data_dir"]))
+        yield (
+            f"run_bench.py doctor --model={config['model']} --data_dir={data} shows what limits the input (steps "
+            f"waited {wait:.0%} of the time for images)"
+        )
+    if not gpus:
+        return
+    if used < len(gpus) and not config.get("cluster") and not chosen & {"num_gpus", "gpus"}:
+        yield f"--num_gpus={len(gpus)} uses all GPUs (this run used {used} of {len(gpus)})"
+    faster = next((name for name in ("bf16", "fp16") if data_sheet_peak(gpus[0], name)), None)
+    if config.get("precision") == "fp32" and faster and "precision" not in chosen:
+        yield f"--precision={faster} uses the tensor cores (this run used fp32 without TF32)"
+    spec, has_nvlink = (config.get("modifiers") or {}).get("all_reduce_spec"), _WITH_NVLINK.search(gpu_name(gpus[0]))
+    if spec == "psgpu" and used > 1 and has_nvlink and "all_reduce_spec" not in chosen:
+        yield "--all_reduce_spec=nccl uses NVLink between all GPUs (this run averaged gradients on one GPU)"
+    needed, memory = record.measurement.peak_gpu_memory_bytes, re.search(r" (\d+) GiB$", gpus[0])
+    if needed and memory and needed < _LITTLE_MEMORY * int(memory[1]) * 2**30 and "batch_size" not in chosen:
+        images = counted(config["batch_per_device"], "image")
+        yield (
+            f"--batch_size=auto finds the largest that fits ({images} per device needed {needed / 2**30:.1f} of "
+            f"{memory[1]} GiB)"
+        )

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.machine import contention, provenance
+from benchmarks.machine.contention import CpuReading, cores_used_by_others
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _stat(root: Path, *, busy: float, stolen: float, idle: float) -> None:
+    (root / "proc").mkdir(exist_ok=True)
+    user, steal, rest = (round(seconds * TICKS) for seconds in (busy, stolen, idle))
+    (root / "proc/stat").write_text(f"cpu  {user} 0 0 {rest} 0 0 0 {steal} 0 0\n")
+
+
+def test_what_others_used_is_what_was_busy_or_stolen_less_the_own_time(tmp_path: Path) -> None:
+    _stat(tmp_path, busy=100.0, stolen=5.0, idle=50.0)
+    before = contention.read(tmp_path)
+    _stat(tmp_path, busy=103.0, stolen=6.0, idle=50.0)
+    after = contention.read(tmp_path)
+    assert after.busy_seconds - before.busy_seconds == 4.0
+    begin = CpuReading(at_seconds=10.0, own_seconds=1.0, busy_seconds=100.0)
+    assert cores_used_by_others(begin, CpuReading(at_seconds=12.0, own_seconds=2.0, busy_seconds=104.0)) == 1.5
+    assert cores_used_by_others(begin, CpuReading(at_seconds=12.0, own_seconds=3.1, busy_seconds=102.0)) == 0.0, "noise"
+
+
+def test_where_the_kernel_hides_it_nothing_is_known(tmp_path: Path) -> None:
+    assert cores_used_by_others(contention.read(tmp_path), contention.read(tmp_path)) is None
+    assert contention.used_before_run(tmp_path) is None
+
+
+def test_a_process_that_is_busy_now_is_seen_within_a_third_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "_at_start", CpuReading(at_seconds=-1e6, own_seconds=0.0, busy_seconds=0.0))
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            time.sleep(0.2)
+            begun = time.monotonic()
+            used = contention.used_before_run()
+            assert time.monotonic() - begun < 2.0, "0.3 s, unless this machine is loaded"
+        finally:
+            busy.kill()
+    assert used is not None and used > 0.3
+
+
+def test_a_task_of_a_local_cluster_takes_what_its_launcher_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CNN_BENCH_CORES_USED_BY_OTHERS", raising=False)
+    assert provenance.of_this_run([], on_gpus=False, starts_alone=False).cores_used_by_others_before is None
+    ((name, value),) = contention.handed_over(0.75).items()
+    monkeypatch.setenv(name, value)
+    task = provenance.of_this_run([], on_gpus=False, starts_alone=False)
+    assert task.environment["cores_used_by_others_before"] == 0.75
+    assert contention.handed_over(None) == {}

@@ -1,0 +1,78 @@
+"""How many steps the loop of a run measures, with made-up steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from benchmarks.callbacks.callback import Callbacks
+from benchmarks.cluster.member import Alone
+from benchmarks.config import config, flag, run_flags
+from benchmarks.graph.epochs import Plan
+from benchmarks.graph.stepper import Stepper
+from benchmarks.measure.display import TextDisplay
+from benchmarks.measure.run_log import RunLog
+from benchmarks.measure.timing import Taken
+from benchmarks.run import loop
+
+
+class Others(Alone):
+    """A team of two, the other of which wants to measure so many steps."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__()
+        self.wanted = wanted
+
+    def meet(self, what: str, message: int | None = None, *, patient: bool = False) -> dict[str, int | None]:
+        return {"": message, "other": self.wanted}
+
+
+@pytest.mark.parametrize(
+    ("words", "at_least_seconds", "step_seconds", "steps"),
+    [
+        ("", None, 0.1, 5),
+        ("", 20.0, 0.1, 200),
+        ("", 20.0, 0.3, 67),
+        ("", 20.0, 30.0, 5),  # as many as are planned
+        ("--local_sgd_steps=4 --variable_update=local_sgd", 20.0, 0.3, 68),  # whole rounds
+        ("--time_limit_seconds=0.001", 20.0, 0.1, 1),
+    ],
+)
+def test_steps_are_fixed_after_the_warm_up_by_its_median(
+    words: str,
+    at_least_seconds: float | None,
+    step_seconds: float,
+    steps: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log, display = _measure(words, at_least_seconds, step_seconds)
+    assert len(log.measured.step_seconds) == steps
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith("Measuring ") for line in lines].count(True) == (at_least_seconds is not None)
+    if at_least_seconds is not None and "limit" not in words:
+        assert lines[0] == f"Measuring {steps} steps: the reason."
+
+
+def test_workers_measure_as_many_steps_as_the_fewest_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = ("--local_cluster=worker:2 --job_name=worker --task_index=0 --worker_hosts=a:1,b:1 "
+               "--variable_update=collective_all_reduce")  # fmt: skip
+    log, _ = _measure(cluster, 20.0, 0.1, Others(150))
+    assert len(log.measured.step_seconds) == 150
+    assert capsys.readouterr().out.startswith("Measuring 150 steps: ")
+
+
+def _measure(
+    words: str, at_least_seconds: float | None, step_seconds: float, team: Alone | None = None
+) -> tuple[RunLog, TextDisplay]:
+    values = flag.parse(["--device=cpu", "--num_gpus=2", *words.split()], run_flags.RUN_FLAGS).values
+    chosen = config.resolve(values, lambda: 0)
+    length = dataclasses.replace(chosen.length, at_least_seconds=at_least_seconds)
+    chosen = dataclasses.replace(chosen, length=length, reasons={"num_batches": "the reason"})
+    # The first step, and one of the warm-up, take longer.
+    seconds = itertools.chain([100 * step_seconds, 50 * step_seconds], itertools.repeat(step_seconds))
+    stepper = Stepper(lambda: Taken(next(seconds), 1.0))
+    log, display = RunLog(images_per_step=2, towers=2), TextDisplay(display_every=1000, images_per_step=2)
+    loop.measure(chosen, Plan(5, 5), stepper, log, display, team or Alone(), Callbacks(team or Alone()))
+    return log, display
