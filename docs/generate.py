@@ -189,18 +189,8 @@ def _sentence(phrase: str) -> str:
 
 def _presets() -> str:
     directory = ROOT / "benchmarks" / "config" / "presets"
-    texts = {name: (directory / f"{name}.flags").read_text().splitlines() for name in presets()}
-    return _table(
-        ("preset", "content", "the same as"),
-        (
-            (
-                f"`--preset={name}`",
-                lines[0].lstrip("# "),
-                f"`{'sweep ' * ('`sweep`' in lines[0])}{' '.join(flag for flag in lines if flag[0] != '#')}`",
-            )
-            for name, lines in texts.items()
-        ),
-    )
+    first_lines = {name: (directory / f"{name}.flags").read_text().splitlines()[0] for name in presets()}
+    return _table(("preset", "content"), ((f"`{name}`", line.lstrip("# ")) for name, line in first_lines.items()))
 
 
 def _peer_flags() -> str:
@@ -356,12 +346,6 @@ def _modifiers() -> str:
     return _table(("flag", "effect", "managers"), rows)
 
 
-def _exclusive_modifiers() -> str:
-    pairs = modifiers.EXCLUSIVE.items()
-    rows = ((*(f"`{modifiers.FLAGS[field][0]}`" for field in pair), because) for pair, because in pairs)
-    return _table(("flag", "not with", "because"), rows)
-
-
 def _reductions() -> str:
     three_cpus = Place(tuple(f"/cpu:{number}" for number in range(3)), "/cpu:0")
     rows = (
@@ -490,7 +474,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "exit statuses": lambda: _table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus)),
     "managers": _managers,
     "modifiers": _modifiers,
-    "exclusive modifiers": _exclusive_modifiers,
     "reductions": _reductions,
     "shorthands": lambda: _table(
         ("shorthand", "stands for"),
