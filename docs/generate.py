@@ -118,11 +118,11 @@ def _values(flag: Flag) -> str:
 
 
 def _verbs() -> str:
-    parts = []
-    for title, verbs in VERBS_BY_TITLE.items():
-        rows = ((f"[`{verb.name}`](#{_anchor(verb.name)})", verb.meaning) for verb in verbs)
-        parts.append(_table((title, "what it does"), rows))
-    return "\n\n".join(parts)
+    links = {
+        title: ", ".join(f"[`{verb.name}`](#{_anchor(verb.name)})" for verb in verbs)
+        for title, verbs in VERBS_BY_TITLE.items()
+    }
+    return _table(("for", "commands"), links.items())
 
 
 def _verb(verb: Verb) -> str:
@@ -249,18 +249,20 @@ def _columns() -> str:
     return "\n\n".join(
         f"## {title}\n\n"
         + _table(
-            ("column", "meaning", "type", "unit", "in the record"),
-            ((f"`{c.name}`", c.meaning, c.kind.__name__, c.unit, in_record(c)) for c in group),
+            ("column", "meaning", "type and unit", "in the record"),
+            ((f"`{c.name}`", c.meaning, _type_and_unit(c), in_record(c)) for c in group),
         )
         for title, group in parts.items()
     )
 
 
 def _public_table() -> str:
-    rows = (
-        (f"`{c.name}`", c.meaning, c.kind.__name__, c.unit, "yes" if c.required else "") for c in public_table.COLUMNS
-    )
-    return _table(("column", "meaning", "type", "unit", "required"), rows)
+    rows = ((f"`{c.name}`", c.meaning, _type_and_unit(c), "yes" if c.required else "") for c in public_table.COLUMNS)
+    return _table(("column", "meaning", "type and unit", "required"), rows)
+
+
+def _type_and_unit(column: columns.Column | public_table.PublicColumn) -> str:
+    return ", ".join(filter(None, (column.kind.__name__, column.unit)))
 
 
 _PART_OF_COLUMNS = {
@@ -411,7 +413,7 @@ def _results() -> str:
 
 
 def _pages() -> str:
-    """Returns tables of all pages of the site, in its order, with the first sentence of each."""
+    """Returns lists of all pages of the site, in its order, with the first sentence of each."""
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     alone = [entry for entry in nav if isinstance(entry, str)]
     sections = [part for entry in nav if isinstance(entry, dict) for part in entry.items()]
@@ -422,21 +424,21 @@ def _pages() -> str:
 def _contents(entries: Sequence[Any]) -> str:
     if any(isinstance(entry, dict) for entry in entries):
         return "\n\n".join(f"### {title}\n\n{_contents(part)}" for entry in entries for title, part in entry.items())
-    return _table(("page", "content"), (_first_lines(name) for name in entries if name != "index.md"))
+    return "\n".join(f"- {_first_lines(name)}" for name in entries if name != "index.md")
 
 
-def _first_lines(name: str) -> tuple[str, str]:
+def _first_lines(name: str) -> str:
     """Returns a link to a page and its first sentence, without links."""
     title, paragraph = (ROOT / "docs" / name).read_text(encoding="utf-8").split("\n\n")[:2]
     text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(paragraph.split()))
-    return f"[{title.removeprefix('# ')}]({name})", re.split(r"(?<=[.?])(?= |$)", text)[0].rstrip(".:")
+    return f"[{title.removeprefix('# ')}]({name}). {re.split(r'(?<=[.?])(?= |$)', text)[0].rstrip('.:')}."
 
 
-def _published(*machines: str) -> str:
-    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight.
+_PUBLISHED = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
 
-    With machines, those whose names begin so and that have a rate on eight GPUs, newest first; else all.
-    """
+
+def _published_rows() -> list[list[str]]:
+    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight."""
     pairs: dict[tuple[str, ...], dict[int, PublishedRate]] = {}
     for rate in published_rates():
         xla, batch = ", XLA" * rate.xla, str(rate.batch_per_device or "")
@@ -446,16 +448,29 @@ def _published(*machines: str) -> str:
     rows = []
     for key, by_devices in pairs.items():
         one, eight = by_devices.get(1), by_devices.get(8)
-        if machines and not (eight and key[0].startswith(machines)):
-            continue
         efficiency = f"{eight.images_per_sec / (8 * one.images_per_sec):.0%}" if one and eight else ""
         rates = [f"{rate.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
-        mfu = f"{by_devices[min(by_devices)].mfu:.1%}"
-        rows.append([*key[:5], *rates, mfu, efficiency, key[5]])
-    header = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
-    if machines:
-        rows.sort(key=lambda row: next(number for number, name in enumerate(machines) if row[0].startswith(name)))
-    return _table(header, rows)
+        rows.append([*key[:5], *rates, f"{by_devices[min(by_devices)].mfu:.1%}", efficiency, key[5]])
+    return rows
+
+
+def _published() -> str:
+    """Returns a table of published rates for each source, software and kind of data."""
+    tables: dict[tuple[str, str, str], list[list[str]]] = {}
+    for gpu, software, precision, batch, data, *rates, source in _published_rows():
+        tables.setdefault((source, software, data), []).append([gpu, precision, batch, *rates])
+    header = [name for name in _PUBLISHED if name not in ("source", "software", "data")]
+    return "\n\n".join(
+        f"{source}: {software}, {data} images\n\n{_table(header, rows)}"
+        for (source, software, data), rows in tables.items()
+    )
+
+
+def _published_on_8(*machines: str) -> str:
+    """Returns one table of those rates of machines, newest first, that were measured on eight GPUs, too."""
+    rows = [row for row in _published_rows() if row[6] and row[0].startswith(machines)]
+    rows.sort(key=lambda row: next(number for number, name in enumerate(machines) if row[0].startswith(name)))
+    return _table(_PUBLISHED, rows)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -488,7 +503,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "peers": peers.page,
     "results": _results,
     "published": _published,
-    "published on 8 GPUs": lambda: _published("H100", "A100"),
+    "published on 8 GPUs": lambda: _published_on_8("H100", "A100"),
 }
 
 
