@@ -156,10 +156,15 @@ COLUMNS = (
         float,
         "1e9 bytes/s",
     ),
-    Column("largest_error", "to the mean in NumPy: relative, absolute below 1", "measurement.largest_error", float),
+    Column(
+        "largest_error",
+        "relative difference (absolute below 1) to NumPy",
+        "measurement.largest_error",
+        float,
+    ),
     Column(
         "staleness_mean_updates",
-        "asynchronous towers: mean age of gradients",
+        "mean staleness of the gradients of asynchronous towers",
         "derived.staleness_mean",
         float,
         "updates",
@@ -173,14 +178,14 @@ COLUMNS = (
     Column("loss_last", "loss of the last step, without weight decay", _loss(-1), float),
     Column(
         "gflop_per_image",
-        "published, forward pass, 2 per multiply-add",
+        "operations of the forward pass, as published, 2 per multiply-add",
         "model.gflop_per_image",
         float,
         "1e9 operations",
     ),
     Column(
         "sent_bytes_per_step",
-        "by formula: between devices, in a cluster between processes",
+        "bytes sent between devices (in a cluster: processes), by formula",
         "placement.sent_per_step.total_bytes",
         int,
         "bytes",
@@ -219,14 +224,14 @@ COLUMNS = (
     ),
     Column(
         "bare_decode_images_per_sec",
-        "decoding alone, same files",
+        "rate of decoding alone, with the same files",
         "measurement.bare_decode_images_per_sec",
         float,
         "images/s",
     ),
     Column("num_workers", "processes that train", "config.num_workers", int),
     Column("num_ps", "parameter servers", "config.num_ps", int),
-    Column("num_hosts", "hosts of the processes, as far as addresses tell", "config.num_hosts", int),
+    Column("num_hosts", "different hosts in the addresses of the tasks", "config.num_hosts", int),
     Column(
         "slowest_worker",
         "the worker whose gradients take longer than the others' by more than the noise",
@@ -236,7 +241,7 @@ COLUMNS = (
     Column("straggler_ratio", "its time / mean of the other workers' times", "derived.straggler_ratio", float),
     Column(
         "busiest_ps_bytes_per_sec",
-        "by formula: in and out of the busiest parameter server",
+        "bytes in and out of the busiest parameter server, by formula",
         _busiest_ps,
         float,
         "bytes/s",
@@ -259,7 +264,7 @@ COLUMNS = (
     ),
     Column(
         "images_per_joule",
-        "images of the measured steps / energy from the first to the last of them, with pauses between them",
+        "images of the measured steps / energy from the first to the last of them, including pauses",
         "derived.images_per_joule",
         float,
         "images/J",
@@ -301,7 +306,7 @@ COLUMNS = (
     ),
     Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn", bool),
     Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages", int),
-    Column("micro_batches", "parts of a pipeline's batch", "config.pipeline.micro_batches", int),
+    Column("micro_batches", "micro-batches per step of a pipeline", "config.pipeline.micro_batches", int),
     Column(
         "slowest_tower",
         "the tower that takes longer than the others by more than the noise",
@@ -309,7 +314,7 @@ COLUMNS = (
         int,
     ),
     Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio", float),
-    Column("eval_only", "only the weights of a checkpoint are evaluated", "config.eval_only", bool),
+    Column("eval_only", "a checkpoint is evaluated and nothing is trained", "config.eval_only", bool),
     Column(
         "eval_top_1_accuracy",
         "share of the validation images classified correctly, in the last evaluation",
@@ -332,7 +337,7 @@ COLUMNS = (
     Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts", int),
     Column(
         "gpu_memory_reserved_bytes",
-        "most memory of one GPU that all processes together held, by the driver",
+        "largest memory of one GPU that all processes held, as its driver reports it",
         "derived.gpu_memory_reserved_bytes",
         int,
         "bytes",
