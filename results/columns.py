@@ -158,7 +158,7 @@ COLUMNS = (
     ),
     Column(
         "largest_error",
-        "relative difference (absolute below 1) to NumPy",
+        "largest relative difference (absolute below 1) to the mean in NumPy",
         "measurement.largest_error",
         float,
     ),
