@@ -286,8 +286,8 @@ PLAN_FLAGS: tuple[Flag, ...] = (
     Flag(
         "interleave_steps",
         bool,
-        "start both runs of a repeat at once and interleave their steps in time slices of 0.25 s, so that both run "
-        "under the same load; CPUs and synthetic images only; otherwise one run follows the other",
+        "interleave the steps of both runs of a repeat in time slices of 0.25 s; on CPUs with synthetic images; else "
+        "one run follows the other",
         default=True,
     ),
     Flag(
