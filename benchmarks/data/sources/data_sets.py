@@ -87,7 +87,7 @@ def existing_directory(name: str, directory: str) -> Path:
     """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`); an address is not looked at.
 
     Raises:
-        DataError: it is no directory, or cannot be read.
+        DataError: it is no directory, is empty, or cannot be read.
         UsageError: it is an address, and the data set has no TFRecords.
     """
     path = path_of(directory)
@@ -99,9 +99,9 @@ def existing_directory(name: str, directory: str) -> Path:
             "mount the storage and name the directory."
         )
     try:
-        if path.is_dir():
+        if path.is_dir() and any(path.iterdir()):
             return path
-        problem = "is a file" if path.exists() else "does not exist"
+        problem = "is empty" if path.is_dir() else "is a file" if path.exists() else "does not exist"
     except OSError as error:
         raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
     content = "train-00000-of-... in it" if name == "imagenet" else "the data set"

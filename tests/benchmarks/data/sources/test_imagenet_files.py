@@ -111,7 +111,7 @@ def _no_example(directory: Path) -> None:
     [
         (shutil.rmtree, "does not exist: .*make-imagenet"),
         (_replace_by_file, "is a file"),
-        (_empty, "it is empty\\. .*make-imagenet"),
+        (_empty, "is empty: .*make-imagenet"),
         (_rename, "no file is named like train-00000-of-00008 or .*; it holds train-00000-of-00004.copy"),
         (
             lambda directory: shutil.copy(directory / FIRST, directory / "train-00000-of-00008"),

@@ -103,7 +103,7 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (_cifar10, _without("data_batch_3.bin"), r"data_batch_3.bin of CIFAR-10 \(binary\) is missing"),
         (_cifar10, _changed("data_batch_1.bin", lambda data: data[:-100]), "no whole number of records"),
         (_cifar10, _changed("data_batch_1.bin", lambda data: b"\xc8" + data[1:]), "label of train image 0 is 200"),
-        (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "nor their archive; it holds nothing"),
+        (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "is empty: name the directory with the data set"),
     ],
 )
 def test_what_is_not_whole_is_named(tmp_path: Path, write: Write, damage: Callable[[Path], Any], words: str) -> None:
