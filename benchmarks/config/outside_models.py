@@ -201,7 +201,7 @@ def _facts_in(directory: Path, python_path: str, name: str, num_classes: int) ->
     saved = _FILE.saved(key, _Saved)
     if saved and all(_digest(path) == digest for path, digest in saved.facts.sources.items()):
         return saved.facts
-    facts = _probe(directory, python_path, name, num_classes)
+    facts = _probe(name, num_classes, directory, python_path)
     _FILE.put(key, {"model": name, "facts": dataclasses.asdict(facts)})
     return facts
 
@@ -213,7 +213,7 @@ def _digest(path: str) -> str | None:
         return None
 
 
-def _probe(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:
+def _probe(name: str, num_classes: int, directory: Path, python_path: str) -> Facts:
     """Builds a model in a process of its own, which sees no GPU, and returns its facts.
 
     Raises:

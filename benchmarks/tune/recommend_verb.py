@@ -241,8 +241,11 @@ def _plan_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 def _stages_of(plan: RecommendPlan) -> Iterator[dict[str, Any]]:
     """Yields each stage with its candidates on top of the defaults, as JSON can hold it."""
+    chosen: search_stages.Texts = {}
     for stage in plan.stages:
-        cells = search_stages.cells(stage, plan.fixed, {}, count_gpus)
+        cells = search_stages.cells(stage, plan.fixed, chosen, count_gpus)
+        if stage.title == search_stages.MANAGERS:
+            chosen = stage.choices[-1]  # it reduces gradients, as the next stage needs it
         if len(cells) > 1:
             yield {
                 "title": stage.title,
@@ -262,7 +265,7 @@ def _candidate_lines(plan: RecommendPlan, stages: Sequence[Mapping[str, Any]]) -
     number = sum(not candidate["reason"] for stage in stages for candidate in stage["candidates"])
     yield (
         f"{counted(number, 'candidate')}, in at most {in_words(plan.budget_seconds)} (--budget_seconds). The "
-        "best of a stage is in all candidates of the next, so that others may be possible than are here."
+        "best of a stage is in all candidates of the next."
     )
 
 

@@ -24,6 +24,7 @@ from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 Texts = Mapping[str, str]
 
+MANAGERS = "variable manager"  # the title of their stage
 _BATCH_FACTORS = (1, 2, 4, 0.5)
 _REPACKINGS = ("0", "2", "8")  # NCCL's default is none of them
 # Other flags that set the same.
@@ -74,7 +75,7 @@ def stages(fixed: Texts, usual: Config) -> list[SearchStage]:
         "batch size": _axis("batch_size", batches, fixed),
     }
     on_all = {
-        "variable manager": _agreeing(managers, fixed),
+        MANAGERS: _agreeing(managers, fixed),
         "gradient repacking": [{}, *filter(None, repackings)],
         **({} if on_gpu else {"threads of the CPU": _agreeing(_threads(count), fixed)}),
     }

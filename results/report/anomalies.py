@@ -40,8 +40,10 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
     siblings = Siblings(rows)
     found: list[tuple[str, str]] = []
     for row in rows:
-        failed = row.images_per_sec is None
-        sentences = [f"no valid result ({row.status}). {row.reason}".strip()] if failed else _anomalies(row, siblings)
+        if row.images_per_sec is None:
+            sentences = [f"no valid result ({row.status}). {row.reason}".strip()]
+        else:
+            sentences = [*([f"{row.status}. {row.reason}"] if row.reason else []), *_anomalies(row, siblings)]
         found += [(sentence, title(row)) for sentence in sentences]
     return [
         f"{first}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
@@ -50,12 +52,19 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _exceeds_measured_peak(record: Record) -> bool:
+    return record.derived.mfu_of_measured_peak is not None and of_measured_peak(record) is None
+
+
 def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     config, data_sheet = row.config, row.data_sheet
     if isinstance(data_sheet, Utilisation) and data_sheet.share is None:
         yield f"MFU {data_sheet.text}."
-    if any(record.derived.mfu_of_measured_peak and of_measured_peak(record) is None for record in row.valid):
-        yield "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor')."
+    if any(map(_exceeds_measured_peak, row.valid)):
+        yield (
+            "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor' "
+            "measures it on a quiet machine)."
+        )
     # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
     is_shared = config.get("device") == "cpu" or row.count("virtual_gpus") > 1
     if row.speed_up is not None and row.efficiency is not None and row.devices > 1 and not is_shared:

@@ -117,7 +117,6 @@ MEASURED = (
     Column("step p99 ms", True, lambda row: _rounded(_median(row, "step_ms_p99"))),
     Column("sent MB", True, lambda row: _rounded(_sent_megabytes(row, "total_bytes"))),
     Column("MB/s per ps", True, ps_megabytes_per_sec, brief=True),
-    Column("reason", False, lambda row: row.reason),
 )
 
 

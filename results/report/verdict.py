@@ -9,7 +9,7 @@ from results.report import headline, ranking
 from results.report.anomalies import title
 from results.report.ranking import RankingGroup, beats, paired_rates
 from results.summary import Row
-from results.text import counted, first_few
+from results.text import counted
 
 _MOST_SENTENCES = 3
 _PLURALS = {"variable manager": "managers", "batch per device": "batch sizes"}
@@ -81,7 +81,8 @@ def _apart(groups: Sequence[RankingGroup]) -> str:
         rival = max((row for row in usual.rows if row.devices == best.devices), key=lambda row: row.rate, default=None)
         if group.model == usual.model and group.differs and rival is not None:
             said.append(f"{best.among_processes.over(rival.among_processes).text()} x with {group.differs}")
-    return f"Nothing to rank, as no two settings train the same. The rate is {first_few(said)}." if said else ""
+    said.sort(key=lambda words: words.count(" instead of "))  # what differs in one respect comes first
+    return f"Nothing to rank: no two settings train the same. The rate is {'; '.join(said[:2])}." if said else ""
 
 
 def _advantage(one: Row, other: Row) -> Interval:

@@ -236,6 +236,7 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
     assert "real data reach 82% of synthetic" in found
     assert "fp16 is slower than fp32 (0.850 x)" in found
     assert "no valid result (oom). Out of memory" in found
+    assert "trivial, replicated psgpu, 1 GPU, batch 32: 1 ok, 1 crash. Ended by a | b." in found
     assert "independent" not in found.replace("--variable_update=independent", "")
     scaled = fake_run(precision="fp16", loss_scaling={"initial": 128.0}, data_format="NHWC", step_seconds=0.12)
     assert "fp16 is slower than fp32" in anomalies(summarize([fake_run(data_format="NCHW"), scaled] * 2))[0]

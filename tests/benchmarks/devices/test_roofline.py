@@ -38,8 +38,8 @@ def test_arithmetic_is_the_limit_where_there_is_much_per_byte() -> None:
     assert step.sentences() == [
         "A step does 25.0 GFLOP per image and moves at least 100 MB, unless tensors stay in caches: 250 operations per "
         "byte.",
-        "At 100 GFLOP/s and 10.0 GB/s that allows at most 4.0 images/s: arithmetic is the limit.",
-        "It reached 2.0 images/s: 50% of that.",
+        "At 100 GFLOP/s and 10.0 GB/s that allows at most 4.00 images/s: arithmetic is the limit.",
+        "It reached 2.00 images/s: 50% of that.",
     ]
 
 
@@ -47,7 +47,7 @@ def test_memory_is_the_limit_where_there_is_little_per_byte() -> None:
     step = Roofline(flops_per_image=1e9, bytes_per_image=1e9, peak=PEAK, images_per_sec=8.0)
     assert step.limit == "memory" and step.most_images_per_sec == 10.0
     assert step.mfu == pytest.approx(0.08) and step.share_of_bound == pytest.approx(0.8)
-    assert step.sentences()[-1] == "It reached 8.0 images/s: 80% of that. The model FLOP utilisation (MFU) is 8%."
+    assert step.sentences()[-1] == "It reached 8.00 images/s: 80% of that. The model FLOP utilisation (MFU) is 8%."
 
 
 def test_more_than_the_bound_is_explained() -> None:

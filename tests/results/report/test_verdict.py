@@ -59,7 +59,7 @@ def test_without_repeats_the_assumption_is_told() -> None:
 def test_what_trains_differently_is_not_ranked() -> None:
     fast = _runs(300.0, precision="bf16")
     assert _verdict(_runs(100.0), fast) == (
-        "Nothing to rank, as no two settings train the same. The rate is 3.00 (2.90 to 3.11) x with precision bf16 "
+        "Nothing to rank: no two settings train the same. The rate is 3.00 (2.90 to 3.11) x with precision bf16 "
         "instead of fp32."
     )
     assert "bf16" not in _verdict(_runs(100.0), fast, _runs(50.0, variable_update="parameter_server"))
