@@ -33,8 +33,10 @@ from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
 from docs import generate, hooks
+from results import loading
 from tests.support import docs, promises
 from tests.support.commands import ROOT, Finished
+from tests.support.records import fake_run
 from variable_mgr import catalog
 
 PAGES = docs.pages(ROOT)
@@ -361,6 +363,13 @@ def test_the_schema_of_a_record_is_up_to_date() -> None:
 def test_every_generated_table_is_on_a_page() -> None:
     marks = [name for page in generate.marked_pages() for name in generate.marks(page.read_text(encoding="utf-8"))]
     assert sorted(marks) == sorted(generate.TABLES)
+
+
+def test_the_result_that_is_shown_was_repeated_without_warnings() -> None:
+    assert not generate.why_not_shown(loading.load(generate.RESULTS).records)
+    once = fake_run(warnings=["The machine was busy."])
+    why = generate.why_not_shown([once])
+    assert "The machine was busy." in why and "resnet50, replicated psgpu, 1 GPU, batch 32: fewer than 3 repeats" in why
 
 
 def test_every_promise_and_every_row_is_tested() -> None:

@@ -93,8 +93,10 @@ class Report:
         what = " and ".join([", ".join(counts[:-1]), counts[-1]] if len(counts) > 1 else counts)
         warned = sum(bool(record.warnings) for record in self.records)
         said = f", {warned} with warnings" if warned else ""
+        if len(self.records) == 1:
+            return f"{what}, {next(iter(ends))}{', with warnings' if warned else ''}."
         if len(ends) == 1:
-            return f"{what}, {'all ' if len(self.records) > 1 else ''}{next(iter(ends))}{said}."
+            return f"{what}, all {next(iter(ends))}{said}."
         return f"{what}: {', '.join(f'{number} {end}' for end, number in ends.items())}{said}."
 
     @property

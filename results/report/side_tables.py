@@ -15,7 +15,7 @@ from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import Table, first_few, in_bytes, rounded
+from results.text import Table, counted, first_few, in_bytes, rounded
 
 _MOST_ROWS = 500
 _SENTENCE = "what was measured"
@@ -45,7 +45,14 @@ class SideTable:
         """Returns the table with its heading."""
         note, lines = [self.note, ""] if self.note else [], self.table.markdown()
         if self.is_folded:
-            lines = ["<details>", f"<summary>{len(self.table.rows)} lines</summary>", "", *lines, "", "</details>"]
+            lines = [
+                "<details>",
+                f"<summary>{counted(len(self.table.rows), 'line')}</summary>",
+                "",
+                *lines,
+                "",
+                "</details>",
+            ]
         return [f"## {self.title}", "", *note, *lines, ""]
 
     def text(self) -> list[str]:

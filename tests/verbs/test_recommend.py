@@ -286,7 +286,7 @@ def test_a_dry_run_lists_candidates_with_the_tensor_cores_of_the_gpus(
     _recommend(*given, "--dry_run")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1. layout, precision and compilation, on 1 device:"
-    assert lines[1].split() == first["candidates"][0]["arguments"] and "candidates, in at most 10 min" in lines[-1]
+    assert lines[1].split() == first["candidates"][0]["arguments"] and "candidates, in at most " in lines[-1]
 
 
 def test_several_devices_choose_how_gradients_travel(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -438,7 +438,7 @@ def test_only_a_finished_search_is_stored(
 ) -> None:
     """Runs of 10 s: 90 s do for some candidates, 400 s for all of them once."""
     runs.takes = lambda chosen: 10.0
-    words = [*ON_CPU, "--num_gpus=2", *([f"--time_limit_seconds={limit}"] if limit else [])]
+    words = [*ON_CPU, "--num_gpus=2", *([f"--budget_seconds={limit}"] if limit else [])]
     assert _recommend(*words) == ExitStatus.OK
     shown = capsys.readouterr()
     assert ("may not suffice" in shown.err) == (limit in (90, 400)), "which is reported before anything runs"
@@ -449,27 +449,25 @@ def test_only_a_finished_search_is_stored(
     if not is_finished:
         (line,) = (line for line in shown.out.splitlines() if line.startswith("The search is not finished ("))
         assert "so nothing is stored" in line and ("did not run" in line) == (limit == 90)
-        seconds = int(line.rpartition("--time_limit_seconds=")[2].rstrip(")."))
+        seconds = int(line.rpartition("--budget_seconds=")[2].rstrip(")."))
         assert "Best so far: " in shown.out and seconds > limit
-        assert _recommend(*words[:-1], f"--time_limit_seconds={seconds}") == ExitStatus.OK
+        assert _recommend(*words[:-1], f"--budget_seconds={seconds}") == ExitStatus.OK
         assert "Best: " in capsys.readouterr().out, "the time that it names suffices"
 
 
 def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
     def limit(*words: str) -> float:
         values = flag.parse([*ON_CPU, *words], recommend_verb.RECOMMEND_FLAGS).values
-        return recommend_verb.plan_search(values, lambda: 0).time_limit_seconds
+        return recommend_verb.plan_search(values, lambda: 0).budget_seconds
 
     assert 60 <= limit("--batch_size=8") < limit() < limit("--num_gpus=2") == limit("--num_gpus=3")
-    assert limit("--time_limit_seconds=7") == 7
+    assert limit("--budget_seconds=7") == 7
 
 
 def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
     values = flag.parse([*ON_CPU, "--num_gpus=2"], run_flags.RUN_FLAGS).values
     (stage,) = (
-        each
-        for each in search_stages.stages({}, config.resolve(values, lambda: 0), any_precision=False)
-        if each.title == "variable manager"
+        each for each in search_stages.stages({}, config.resolve(values, lambda: 0)) if each.title == "variable manager"
     )
     searched = search_stages.cells(stage, {"model": "trivial", "device": "cpu", "num_gpus": "2"}, {}, lambda: 0)
     configs = [cell.config.to_dict() for _, cell in searched if cell.config]

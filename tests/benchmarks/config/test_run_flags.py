@@ -162,7 +162,7 @@ def test_the_full_help_describes_every_flag() -> None:
     for one in run_flags.FLAGS.values():
         assert f"{one.spelling} {one.described()}" in unwrapped
     for words in (
-        "--display_every=INT print a line every so many steps (1 or more; default: 10)",
+        "--display_every=INT print a line every this many steps (1 or more; default: 10)",
         "vit_b_16, vit_ti_16; default: resnet50)",
     ):
         assert words in unwrapped

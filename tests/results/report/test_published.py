@@ -213,7 +213,7 @@ def test_the_rank_counts_the_figures_that_are_faster_beyond_chance() -> None:
     assert sentence.startswith("rank 3 of 5 (")
     managers = [dataclasses.replace(f, machine="A", variable_update=f.machine) for f in figures]
     ((_, sentence),) = published.standings([row], [_table(*managers)])
-    assert sentence.startswith("rank 2 of 2 (1 comparable machine and yours): 0.36 x"), "its fastest manager counts"
+    assert sentence.startswith("rank 2 of 2 (1 comparable machine and yours): 0.356 x"), "its fastest manager counts"
     assert published.standings([row], [_table(_figure(devices=3))]) == []
 
 

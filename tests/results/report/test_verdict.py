@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from results.record import Record, Status
+from results.report.contents import Report
 from results.report.verdict import verdict
 from results.summary import summarize
 from tests.support.records import fake_run
@@ -89,3 +90,15 @@ def test_more_devices_are_compared_with_one_and_models_apart() -> None:
 )
 def test_there_may_be_nothing_to_compare(runs: list[Record], words: str) -> None:
     assert verdict(summarize(runs)).endswith(words)
+
+
+def test_the_ends_of_runs_are_told_in_words() -> None:
+    one, warned = fake_run(), fake_run(warnings=("The machine was busy.",))
+    crash = fake_run(status=Status.CRASH, batch_per_device=8)
+    said = [Report(records).status for records in ([one], [warned], [one, warned], [one, one, crash, crash])]
+    assert said == [
+        "1 run, valid.",
+        "1 run, valid, with warnings.",
+        "2 runs, all valid, 1 with warnings.",
+        "4 runs of 2 settings: 2 valid, 2 crashed.",
+    ]
