@@ -26,7 +26,6 @@ import yaml
 from benchmarks import option
 from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import peer_flags, usual_batch
-from benchmarks.config.config import Config
 from benchmarks.config.flag import presets
 from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
@@ -496,7 +495,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "fields of the record": functools.partial(_fields, Record),
     "fields of identity": functools.partial(_fields, Identity),
     "fields of measurement": functools.partial(_fields, Measurement),
-    "fields not in the key": lambda: f"{_code(sorted(Config.from_flags(device='cpu').fields_not_in_key()))}.",
     "exit statuses": lambda: _table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus)),
     "managers": _managers,
     "modifiers": _modifiers,
