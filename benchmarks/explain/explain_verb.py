@@ -18,6 +18,7 @@ from benchmarks.devices import options
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.explain import data_flow, model_table
+from benchmarks.explain.known_gpus import find_gpu
 from benchmarks.explain.step_balance import RATE_FLAGS, known_rates
 from benchmarks.machine import hardware
 from benchmarks.measure.display import Display
@@ -60,6 +61,7 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
         if values["device"] == "cpu":
             raise UsageError(f"--gpu={values['gpu']} and --device=cpu contradict each other: pass one of them.")
         values["device"] = "gpu"
+        values["precision"] = values["precision"] or find_gpu(values["gpu"]).usual_precision
     if values["model"] == "all" or "," in (values["model"] or ""):
         return _several_models(values)
     if values["forward_only"]:

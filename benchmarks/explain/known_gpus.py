@@ -33,6 +33,11 @@ class KnownGpu:
     chip: str
     link: str
 
+    @property
+    def usual_precision(self) -> str:
+        """Returns the precision in which TensorFlow computes on it by default."""
+        return "tf32" if data_sheet(self.name)["tf32_tflops"] else "fp32"
+
     def is_like(self, other: KnownGpu) -> bool:
         """Returns whether their data sheets have equal peaks and links; they may differ in memory."""
         return _facts(self.name) == _facts(other.name)

@@ -200,7 +200,8 @@ def test_all_models_are_in_the_table(run_bench: RunBench, monkeypatch: pytest.Mo
 def test_without_flags_it_explains_what_run_would_do(run_bench: RunBench) -> None:
     """Without GPUs, `run` takes the CPU, and the batch for it."""
     assert "resnet50, 1 tower of 8: batch 8" in run_bench("explain").stdout
-    assert "resnet50, 1 tower of 64: batch 64" in run_bench("explain", "--gpu=H100").stdout
+    assert "resnet50, 1 tower of 64: batch 64" in (shown := run_bench("explain", "--gpu=H100").stdout)
+    assert "ResNet-50, tf32" in shown, "as TensorFlow computes there"
 
 
 def test_names_of_models_are_listed(run_bench: RunBench) -> None:
