@@ -80,8 +80,8 @@ def _no_verb(name: str) -> str:
     if flag := run_flags.FLAGS.get(word):
         return f"'{word}' is not a verb, but a flag: {flag.spelling} ({flag.help.partition(';')[0]})."
     for flag in (run_flags.FLAGS["model"], run_flags.FLAGS["variable_update"]):
-        if name in flag.words:
-            return f"'{name}' is not a verb, but a value of --{flag.name}: run_bench.py --{flag.name}={name}"
+        if name.lower() in flag.words:
+            return f"'{name}' is not a verb, but a value of --{flag.name}: run_bench.py --{flag.name}={name.lower()}"
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
     parts = [f"'{part.name}'" for verb in VERBS.values() for part in verb.parts if part.word == name]

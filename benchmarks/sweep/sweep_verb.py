@@ -101,7 +101,7 @@ def run_cells(
         for warning in warnings_of(finished):
             warn(warning)
         if not as_json:
-            say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
+            say(f"\n{counted(len(finished), 'record')}: {store.jsonl_path} and {store.csv_path}")
         failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
         return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
 

@@ -40,6 +40,7 @@ PUBLISHED_NAMES = {
     "vgg16": "VGG16",
 }
 _MOST_MODELS, _MOST_NEAREST = 12, 3
+_16_BITS = {"fp16", "bf16"}
 _MUST_AGREE = ("model", "devices", "inference")
 
 
@@ -130,7 +131,8 @@ def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
             unknown.append(name)
         elif not (mine == theirs or _is_alike(name, str(mine), str(theirs))):
             words = f"{name} (yours {mine}, theirs {theirs})".replace("True", "on").replace("False", "off")
-            (unlike if name == "XLA" else different).append(words)
+            is_remark = name == "XLA" or (name == "precision" and {mine, theirs} == _16_BITS)
+            (unlike if is_remark else different).append(words)
     return different, [*([f"{', '.join(unknown)} (not stated)"] if unknown else []), *unlike]
 
 
@@ -144,7 +146,7 @@ def beside(row: Row, table: FigureTable) -> list[Figure]:
     """Returns the figures that are comparable with a row.
 
     Model, batch per device, number of devices, training or inference, precision and data are the same, unless one of
-    the two does not state them.
+    the two does not state them. Tensor cores compute fp16 and bf16 at one rate, so these count as the same.
     """
     if row.images_per_sec is None:
         return []

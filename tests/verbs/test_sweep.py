@@ -686,7 +686,7 @@ def test_estimates_learn_from_earlier_runs() -> None:
         (["sweep", "--device=cpu", "--model=trivial,,vgg16"], 2, "an empty value between the commas"),
         (["sweep", "--device=cpu", "--batch_size=1,2", "--repeats=50001"], 2, "100,002 runs"),
         (["sweep", "--suite=nowhere.toml"], 2, "No such file"),
-        (["sweep", "--modle=vgg16"], 2, "Did you mean 'model'?"),
+        (["sweep", "--modle=vgg16"], 2, "Did you mean '--model'?"),
     ],
 )
 def test_bad_input_gets_a_sentence(

@@ -91,7 +91,7 @@ def test_a_flagfile_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--modle=vgg16"], r"no flag --modle. Did you mean 'model'\?"),
+        (["--modle=vgg16"], r"no flag --modle. Did you mean '--model'\?"),
         (["--zzzzz"], "no flag --zzzzz. See --help"),
         (
             ["--variable_update=replicate"],

@@ -246,6 +246,10 @@ def test_with_real_data_the_figure_of_mlperf_is_compared() -> None:
     ((_, sentence),) = published.standings(rows, [published.table("modern")])
     assert sentence.startswith("rank 2 to 3 of 4 (3 comparable machines and yours): 1.20 x the figure of A100 SXM 80")
     assert "not compared: batch per device (not stated); 0.36 x the figure of H100 SXM 80GB (DGX H100)" in sentence
+    ((_, in_bf16),) = published.standings(
+        summarize([_h100(8, 400, data_name="imagenet", precision="bf16")]), [published.table("modern")]
+    )
+    assert "precision (yours bf16, theirs fp16); 0.36 x the figure of H100 SXM 80GB (DGX H100)" in in_bf16
     ((_, synthetic),) = published.standings(summarize([_h100(8, 400)]), [published.table("modern")])
     assert "MXNet, which differs in data (yours synthetic, theirs real)" in synthetic
 
