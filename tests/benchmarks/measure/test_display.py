@@ -118,7 +118,7 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
     out = capsys.readouterr().out
     assert re.findall(r"^(\d+)\timages/sec: 16\.0 ", out, re.MULTILINE) == ["1", "3", "6"]
     assert "total images/sec: 160.00\n" in out
-    assert "Model:      trivial\nDevices:    1 GPU: 1 x NVIDIA T4 (of 2; 1 unused)\n===" in out
+    assert "Model:   trivial\nDevices: 1 GPU: 1 x NVIDIA T4 (of 2; 1 unused)\n===" in out
 
 
 def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
