@@ -11,8 +11,9 @@ from typing import Any
 from benchmarks.compare import builds, compare_verb, interleaved_rounds
 from benchmarks.compare.builds import Build
 from benchmarks.compare.compare_verb import OUTPUT_FLAGS
-from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, PLAN_FLAGS, SIDES, Configuration, Pair, RoundsPlan
+from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
 from benchmarks.compare.repository import Repository, repository_of
+from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
@@ -43,10 +44,14 @@ _UNKNOWN = "unknown, no run was valid"
 
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
-    """What is compared: `repository` is None if no side is a revision; `grids` are of flags and their values."""
+    """What is compared: `commits` are by revision, `grids` of flags and their values.
+
+    `repository` is None if no side is a revision.
+    """
 
     plan: RoundsPlan
     repository: Repository | None
+    commits: Mapping[str, str]
     grids: Sequence[Mapping[str, Sequence[str]]]
 
 
@@ -59,16 +64,17 @@ def _plan_ab(values: Mapping[str, Any]) -> _Comparison:
     if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
         raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
     grids: list[Mapping[str, Sequence[str]]] = [*grid.grids_of(values)]
-    repository = None
+    repository, commits = None, dict[str, str]()
     if revisions := [values[side] for side in (BASE, CANDIDATE) if values[side] is not None]:
-        repository = repository_of(dict.fromkeys(model for each in grids for model in each.get("model", ())))
-        for revision in revisions:
-            repository.commit(revision)
+        usual = (DEFAULTS["model"],)
+        repository = repository_of(dict.fromkeys(model for each in grids for model in each.get("model", usual)))
+        commits = {revision: repository.commit(revision) for revision in revisions}
         grids = list(map(repository.with_common_paths, grids))
     cells = [cell for cell in grid.runnable(grids, hardware.count_gpus) if not cell.same_as_before]
     if repository and repository.models:
         cells = list(map(_with_batch, cells))
-    return _Comparison(interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR), repository, grids)
+    plan = interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR)
+    return _Comparison(plan, repository, commits, grids)
 
 
 def _with_batch(cell: Cell) -> Cell:
@@ -89,7 +95,7 @@ def _sides(values: Mapping[str, Any], compared: _Comparison) -> Iterator[dict[st
             if command is not None:
                 sides[side] = builds.of_command(f"{side}_command", command)
             elif revision is not None and compared.repository:
-                sides[side] = stack.enter_context(compared.repository.at(revision))
+                sides[side] = stack.enter_context(compared.repository.at(revision, compared.commits[revision]))
             else:
                 sides[side] = compared.repository.now() if compared.repository else builds.this_suite()
         of = f"{compared.repository.title}: " if compared.repository else ""
@@ -214,14 +220,7 @@ AB_FLAGS: Groups = {
             at_least=SHORTEST_TRIAL,
         ),
         Flag("warmup", bool, "run everything once before the first repeat; needed to interleave steps", default=True),
-        *PLAN_FLAGS,
-        Flag(
-            "output_dir",
-            str,
-            "directory of base/, candidate/ and warmup/, with records and logs",
-            default=_OUTPUT_DIR,
-            path="directory",
-        ),
+        *interleaved_rounds.plan_flags(_OUTPUT_DIR),
     ),
     "Output of the findings": OUTPUT_FLAGS,
 }

@@ -281,27 +281,36 @@ class _PairRunner:
         return dict(zip(sides, records, strict=True))
 
 
-PLAN_FLAGS: tuple[Flag, ...] = (
-    SUITE_FLAG,
-    Flag(
-        "interleave_steps",
-        bool,
-        "interleave the steps of both runs of a repeat in time slices of 0.25 s; on CPUs with synthetic images; else "
-        "one run follows the other",
-        default=True,
-    ),
-    Flag(
-        "run_timeout_seconds",
-        float,
-        "kill a run that takes longer; interleaved runs may take twice as long",
-        default=DEFAULT_TIMEOUT_SECONDS,
-        above=0,
-    ),
-    Flag(
-        "baselines_dir",
-        str,
-        "directory of the noise that `track calibrate` measured",
-        default=BASELINES_DIR,
-        path="directory",
-    ),
-)
+def plan_flags(output_dir: str) -> tuple[Flag, ...]:
+    """Returns the flags of a `RoundsPlan`; `output_dir` is the default."""
+    return (
+        SUITE_FLAG,
+        Flag(
+            "interleave_steps",
+            bool,
+            "interleave the steps of both runs of a repeat in time slices of 0.25 s; on CPUs with synthetic images; "
+            "else one run follows the other",
+            default=True,
+        ),
+        Flag(
+            "run_timeout_seconds",
+            float,
+            "kill a run that takes longer; interleaved runs may take twice as long",
+            default=DEFAULT_TIMEOUT_SECONDS,
+            above=0,
+        ),
+        Flag(
+            "baselines_dir",
+            str,
+            "directory of the noise that `track calibrate` measured",
+            default=BASELINES_DIR,
+            path="directory",
+        ),
+        Flag(
+            "output_dir",
+            str,
+            "directory of base/, candidate/ and warmup/, with records and logs",
+            default=output_dir,
+            path="directory",
+        ),
+    )

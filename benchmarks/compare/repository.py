@@ -63,16 +63,15 @@ class Repository:
         return commit
 
     @contextlib.contextmanager
-    def at(self, revision: str) -> Iterator[Build]:
-        """Yields the build of a revision, which is checked out into a temporary folder.
+    def at(self, revision: str, commit: str) -> Iterator[Build]:
+        """Yields the build of a revision, whose `commit` is checked out into a temporary folder.
 
         The folder stands for the root of the file system: below it the checkout has its usual path, and runs that build
         a model of it start in the usual working directory. So a relative path names the same file in each checkout.
 
         Raises:
-            UsageError: as `commit`; or git fails.
+            UsageError: git fails.
         """
-        commit = self.commit(revision)
         folder = Path(tempfile.mkdtemp(prefix="run_bench_ab_")).resolve()
         worktree = _below(folder, self.root)
         clean_up = 'sleep 1; rm -rf "$1"; git -C "$2" worktree prune'  # the runs in it die in that second
@@ -139,7 +138,7 @@ class Repository:
             return
         for grid in grids:
             data_name, classes = (grid.get(name, [None])[0] for name in ("data_name", "num_classes"))
-            for model in grid["model"]:
+            for model in filter(outside_models.is_code, grid.get("model", ())):
                 try:
                     facts = outside_models.find_facts_in(
                         build.directory, build.variables["PYTHONPATH"], model, data_name, int(classes or 0) or None

@@ -122,7 +122,8 @@ def launch_cluster(
         reported_elsewhere = outcome.leader_reported and not cluster.local
         if saves_record and status != ExitStatus.USAGE and not reported_elsewhere:
             if not any(_is_of(record, started) for record in store.load(before).records):
-                provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
+                session, on_gpus = config.output.session_id, config.devices.on_gpu
+                provenance = of_this_run(command, on_gpus=on_gpus, session_id=session, starts_alone=False)
                 provenance = dataclasses.replace(provenance, cores_used_by_others_before=used)
                 reason = f"The leader of the cluster, {started.leader}, left no record."
                 if outcome.failures:

@@ -19,6 +19,7 @@ from results.summary import manager_of, processes_of
 from results.text import counted
 
 _START_SECONDS = 6.0
+_SAME = "same as an earlier one"
 # Rough rates of CNN training in fp32, in 1e9 operations per second.
 _GFLOPS_PER_CORE, _GFLOPS_PER_GPU = 100.0, 15_000.0
 
@@ -56,7 +57,7 @@ def grid_lines(
         if cell.config is None:
             what = f"cannot run: {cell.why_not}"
         elif cell.same_as_before:
-            what = "same as an earlier one"
+            what = _SAME
         elif not left[cell]:
             what = "done"
         else:
@@ -70,6 +71,22 @@ def grid_lines(
         what = f"{what}; {done} done earlier" if missing else f"nothing to run, {counted(done, 'run')} done earlier"
     lines.append(f"{runs} of {len(cells)} combinations{times}: {what}.\n")
     return lines
+
+
+def grid_as_json(
+    cells: Sequence[Cell], estimates: Sequence[float], missing: Sequence[tuple[Cell, float]]
+) -> list[dict[str, Any]]:
+    """Returns the grid of `grid_lines` as JSON can hold it: of each combination, how many runs are missing."""
+    left = Counter(cell for cell, _ in missing)
+    return [
+        {
+            "arguments": cell.arguments,
+            "reason": _SAME if cell.same_as_before else cell.why_not,
+            "runs": left[cell],
+            "estimated_seconds": left[cell] * seconds,
+        }
+        for cell, seconds in zip(cells, estimates, strict=True)
+    ]
 
 
 def what_is_run(cell: Cell) -> str:

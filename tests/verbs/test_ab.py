@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.compare import builds as ab_builds
+from benchmarks.compare.builds import Build
 from benchmarks.compare.repository import repository_of
 from benchmarks.config import outside_models
 from benchmarks.config.outside_models import Facts
@@ -316,6 +318,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return made
 
 
+def checked_out(revision: str) -> contextlib.AbstractContextManager[Build]:
+    suite = repository_of([])
+    return suite.at(revision, suite.commit(revision))
+
+
 def test_a_revision_is_checked_out_and_removed(ab: Ab, builds: Builds, repository: Repository, tmp_path: Path) -> None:
     found = ab("--base=HEAD~1", "--candidate=main")
     assert (found.verdicts, found.status) == (["regressed"], ExitStatus.REGRESSED)
@@ -333,7 +340,7 @@ def test_without_a_candidate_it_is_the_working_tree_as_it_is(ab: Ab, builds: Bui
 
 
 def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), repository_of([]).at("HEAD") as side:
+    with pytest.raises(RuntimeError), checked_out("HEAD") as side:
         assert Path(side.program[1]).exists() and repository.worktrees == 2
         raise RuntimeError
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
@@ -341,13 +348,13 @@ def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_
 
 def test_git_hooks_do_not_lead_astray(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    with repository_of([]).at("HEAD") as side:
+    with checked_out("HEAD") as side:
         assert Path(side.program[1]).exists()
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help", "HEAD~9"])
 def test_an_unknown_revision_is_named(repository: Repository, revision: str) -> None:
-    with pytest.raises(UsageError, match=f"no revision '{revision}'"), repository_of([]).at(revision):
+    with pytest.raises(UsageError, match=f"no revision '{revision}'"), checked_out(revision):
         pass
     assert repository.worktrees == 1
 
@@ -355,14 +362,14 @@ def test_an_unknown_revision_is_named(repository: Repository, revision: str) -> 
 def test_a_revision_without_the_suite_is_named(repository: Repository, tmp_path: Path) -> None:
     repository.git("mv", "run_bench.py", "other.py")
     repository.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "moved")
-    with pytest.raises(UsageError, match="there is no bench/run_bench.py"), repository_of([]).at("HEAD"):
+    with pytest.raises(UsageError, match="there is no bench/run_bench.py"), checked_out("HEAD"):
         pass
     assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_an_installed_suite_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ab_builds, "RUN_BENCH", tmp_path / "run_bench.py")
-    with pytest.raises(UsageError, match="is no git repository"), repository_of([]).at("HEAD"):
+    with pytest.raises(UsageError, match="is no git repository"), checked_out("HEAD"):
         pass
 
 
@@ -429,6 +436,27 @@ def test_the_first_line_says_which_repository_and_what_is_not_committed(ab: Ab, 
     assert [side["name"] for side in found.sides] == [f"HEAD~1 ({first})", now]
 
 
+def test_a_checkout_builds_only_the_users_models_of_it(
+    own: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, now = own.suite.parent, outside_models._facts_in
+    monkeypatch.setattr(ab_builds, "RUN_BENCH", folder / "run_bench.py")
+    (folder / "run_bench.py").touch()
+    own.commit("def build(): ...  # beside the suite")
+    (folder / "suite.toml").write_text('[[grid]]\nmodel = ["net.py:build", "mlp"]\n[[grid]]\nbatch_size = 2')
+    built: list[str] = []
+
+    def facts(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:
+        built.extend([] if directory == folder else [name])
+        return now(directory, python_path, name, num_classes)
+
+    monkeypatch.setattr(outside_models, "_facts_in", facts)
+    words = ["--device=cpu", "--nointerleave_steps", "--nowarmup", f"--output_dir={tmp_path / 'out'}"]
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(lambda run: fake_run(step_seconds=0.1)))
+    assert main.dispatch(["ab", *words, "--suite=suite.toml", "--base=HEAD"]) == ExitStatus.OK
+    assert built == ["net.py:build"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -437,6 +465,7 @@ def test_the_first_line_says_which_repository_and_what_is_not_committed(ab: Ab, 
         (["--base=HEAD", "--model=missing.py:build"], "the file missing.py does not exist"),
         (["--base=HEAD", "--model=../alone/net.py:build"], "is in no git repository, so it has no revisions"),
         (["--base=HEAD", "--model=net.py:build,mlp"], "and mlp to"),
+        (["--base=HEAD", "--suite=suite.toml"], "and resnet50 to"),
         (["--base=main~1", "--model=../shallow/net.py:build"], "a shallow clone: complete it with"),
     ],
     ids=lambda value: value[1] if isinstance(value, list) else "",
@@ -444,6 +473,7 @@ def test_the_first_line_says_which_repository_and_what_is_not_committed(ab: Ab, 
 def test_a_users_model_without_revisions_is_a_sentence(own: Repository, words: list[str], sentence: str) -> None:
     folder = own.suite.parent
     (folder / "untracked.py").touch()
+    (folder / "suite.toml").write_text('[[grid]]\nmodel = "net.py:build"\n[[grid]]\nbatch_size = 2')
     (folder.parent / "alone").mkdir()
     (folder.parent / "alone" / "net.py").touch()
     own.git("clone", "--depth=1", f"file://{folder}", "../shallow")

@@ -609,6 +609,18 @@ def test_as_json_a_sweep_prints_its_records_alone(sweep: Sweep, runs: Runs) -> N
     assert "2 of 2 combinations: 2 runs" in done.stderr
 
 
+def test_as_json_a_dry_run_prints_its_combinations_alone(sweep: Sweep, runs: Runs) -> None:
+    sweep("--batch_size=2")
+    words = ("--variable_update=parameter_server,staged", "--staged_vars=false,true", "--batch_size=2", "--repeats=2")
+    done = sweep(*words, "--resume", "--dry_run", "--output_format=json")
+    first, _, refused, same = json.loads(done.stdout)["combinations"]
+    assert first["arguments"][-1] == "--staged_vars=false"
+    assert (first["runs"], first["reason"]) == (1, "") and first["estimated_seconds"] > 0
+    assert refused["runs"] == refused["estimated_seconds"] == same["runs"] == 0
+    assert "staged" in refused["reason"] and same["reason"] == "same as an earlier one"
+    assert len(runs.started) == 1
+
+
 def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
     assert len(runs.started) == 1 and "same as an earlier one" in done.stdout

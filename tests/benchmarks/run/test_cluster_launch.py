@@ -14,6 +14,7 @@ from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.restarts import Attempts
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.machine import contention
 from benchmarks.process import private_network, subprocesses
 from benchmarks.run import cluster_launch
 from benchmarks.run.cluster_launch import Outcome
@@ -97,11 +98,15 @@ def test_a_leader_that_has_saved_its_record_needs_no_other(
 
 
 def test_a_success_without_a_record_is_a_failure(
-    cluster_that: Callable[..., None], run_bench: RunBench, records: Records
+    cluster_that: Callable[..., None], run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks = iter([0.5])  # at what others use, once, before the cluster starts
+    monkeypatch.setattr(contention, "used_before_run", lambda: next(looks))
     cluster_that(Outcome(ExitStatus.OK, True, []))
     assert run_bench(*LOCAL, *FLAGS).status == 6
-    assert records()[-1]["reason"] == "The leader of the cluster, worker 0, left no record."
+    last = records()[-1]
+    assert last["reason"] == "The leader of the cluster, worker 0, left no record."
+    assert last["environment"]["cores_used_by_others_before"] == 0.5
 
 
 @pytest.mark.parametrize("ends", [FAILED, Outcome(ExitStatus.OK, True, [])])
