@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.machine import linux
@@ -31,10 +32,14 @@ class CpuReading:
     busy_seconds: float
 
 
-def read(root: Path = Path("/")) -> CpuReading:
+def read(
+    root: Path = Path("/"),
+    clock: Callable[[], float] = time.monotonic,
+    own_seconds: Callable[[], float] = time.process_time,
+) -> CpuReading:
     """Reads the clocks now; `root` holds `proc`."""
     # These belong together: what this process does between them would count as work of others.
-    at, own, stat = time.monotonic(), time.process_time(), linux.text(root / "proc/stat")
+    at, own, stat = clock(), own_seconds(), linux.text(root / "proc/stat")
     busy, stolen, _ = linux.core_seconds(stat or "", frozenset(os.sched_getaffinity(0)))
     return CpuReading(at_seconds=at, own_seconds=own, busy_seconds=busy + stolen)
 
