@@ -130,7 +130,7 @@ def test_replicas_are_reduced_as_the_links_suggest(
         (T4, "--gpu_memory_limit_mb=4000", 16, "its activations take 1.3 of 4 GB"),
         ("A100 with MIG", "--model=vgg16", 32, "its activations take 1.9 of 5 GB"),
         (H100, "--model=resnet20", 128, "the model's default"),
-        (H100, "--device=cpu", 8, "the model's default on CPUs"),
+        (H100, "--device=cpu", 8, None),
         (H100, "--batch_size=7", 7, None),
     ],
 )
@@ -202,7 +202,7 @@ def test_print_config_shows_what_was_decided_and_why(
     made = json.loads(run_bench(REPLICATED, *words.split(), "--print_config").stdout)
     found = (made["precision"], made["batch_per_device"], made["modifiers"]["all_reduce_spec"], made["num_batches"])
     assert (*found, made["at_least_seconds"]) == shown
-    assert "batch_per_device" in made["reasons"]
+    assert ("batch_per_device" in made["reasons"]) == (made["device"] == "gpu")
 
 
 def test_a_configuration_can_be_counted_whatever_was_decided(monkeypatch: pytest.MonkeyPatch) -> None:
