@@ -157,7 +157,7 @@ def beside_peak(
         return replace(derived, measured_peak_tflops=reachable / 1e12, mfu_of_measured_peak=reached / reachable), []
     removed = ""
     if reached > _BY_FAR * reachable:
-        FILE.remove(key)
+        FILE.update(key, lambda saved: None)
         removed = " It is removed."
     return derived, [
         f"The MFU is unknown: the run reached {amount(reached, 'FLOP/s')}, more than the peak that was measured here "
