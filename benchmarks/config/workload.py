@@ -111,8 +111,9 @@ def decide_length(
         "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,
         "num_warmup_batches": max(warmup, steps_per_round) if steps_per_round > 1 else warmup,
     }
+    most = -(-MOST_STEPS // steps_per_round) * steps_per_round
     why = (
-        f"{SETTLING_SECONDS:g} s, but {batches} to {MOST_STEPS} steps, so that a GPU's clocks settle; "
+        f"{SETTLING_SECONDS:g} s, but {whole['num_batches']} to {most} steps, so that a GPU's clocks settle; "
         "--num_batches fixes it"
     )
     notices = tuple(

@@ -102,7 +102,7 @@ def _interleaved(
 def _steps_to_measure(planned: int, at_least_seconds: float | None, log: RunLog, steps_per_round: int) -> int:
     """Returns the planned steps, or as many whole rounds as take so long by the median step of the warm-up.
 
-    The rounds are at least as many as planned, and have hardly more than `MOST_STEPS` steps.
+    They are not less than planned, and at most `MOST_STEPS` in whole rounds.
     """
     if at_least_seconds is None:
         return planned

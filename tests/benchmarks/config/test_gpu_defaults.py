@@ -182,6 +182,11 @@ def test_gpus_are_measured_for_20_seconds_at_least(
     assert made.key_fields() == fixed.key_fields(), "rates of both are compared"
 
 
+def test_the_limits_of_the_length_are_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = resolve(H100, monkeypatch, "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=3")
+    assert made.reasons["num_batches"].startswith("20 s, but 102 to 2001 steps, ")
+
+
 @pytest.mark.parametrize(
     ("machine", "words", "shown"),
     [
