@@ -19,7 +19,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row, runs_needed
-from benchmarks.tune.search_stages import SearchStage, Texts, cells
+from benchmarks.tune.search_stages import SearchStage, Texts, cells, is_fixed
 from results.quality import OTHERS_SHARE
 from results.record import Record, Status
 from results.text import counted
@@ -310,7 +310,7 @@ class Finder:
             )
         elif tried:
             yield f"Precision: {usual}, the default; also tried: {', '.join(sorted(tried))}."
-        elif not {"precision", "use_fp16"} & set(plan.fixed):
+        elif not is_fixed("precision", plan.fixed):
             yield f"Precision: {usual}; these devices have no faster arithmetic for another one."
 
 
