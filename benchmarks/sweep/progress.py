@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
+from benchmarks.config.workload import MOST_STEPS
 from benchmarks.console import in_words, progress, warn
 from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell, own_flags
@@ -38,7 +39,8 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
             at_once = _GFLOPS_PER_GPU * config.devices.num_devices
         start, step = _START_SECONDS, gflop * config.batch_global / at_once
     length = config.length
-    measured = max((steps or length.num_batches or 100) * step, 0.0 if steps else length.at_least_seconds or 0.0)
+    at_least = 0.0 if steps else min(length.at_least_seconds or 0.0, MOST_STEPS * step)
+    measured = max((steps or length.num_batches or 100) * step, at_least)
     seconds = start + (length.num_warmup_batches + 2) * step + measured
     return min(seconds, config.length.time_limit_seconds) if config.length.time_limit_seconds else seconds
 

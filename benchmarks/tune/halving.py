@@ -293,13 +293,11 @@ class Halving:
             # A single finalist has won; only if it was the single candidate is it repeated, for its interval.
             if len(finalists) == 1 and (len(self.candidates) > 1 or number >= ENOUGH_REPEATS):
                 break
-            if all(candidate.runs for candidate in finalists) and not self._is_time_for(finalists, steps):
-                return number >= ENOUGH_REPEATS
-            had_time = True
             order = finalists if number % 2 == 0 else finalists[::-1]
-            if len(order) != _FINALISTS or not self._try_both(order[0], order[1], steps):
-                had_time = all([self._try(candidate, steps) for candidate in order])
-            if not had_time:
+            has_time = not all(candidate.runs for candidate in order) or self._is_time_for(order, steps)
+            if has_time and (len(order) != _FINALISTS or not self._try_both(order[0], order[1], steps)):
+                has_time = all([self._try(candidate, steps) for candidate in order])
+            if not has_time:
                 return number >= ENOUGH_REPEATS
             finalists = [candidate for candidate in finalists if candidate.is_valid]
             if not finalists or any(len(self._repeats(candidate)) <= number for candidate in finalists):

@@ -19,7 +19,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row, runs_needed
-from benchmarks.tune.search_stages import SearchStage, Texts, cells
+from benchmarks.tune.search_stages import SearchStage, Texts, cells, is_fixed
 from results.quality import OTHERS_SHARE
 from results.record import Record, Status
 from results.text import counted
@@ -121,8 +121,7 @@ def runs_of(stages: Sequence[SearchStage]) -> int:
 
 def estimate_run_seconds(usual: Config) -> float:
     """Returns roughly how long a run of a search takes, its start included."""
-    steps = _steps_of_first_run(_guessed_step_seconds(usual), _MOST_ESTIMATED_STEPS)
-    return estimate_seconds(usual, [], steps)
+    return estimate_seconds(usual, [], _first_steps(usual))
 
 
 def default_budget(usual: Config, stages: Sequence[SearchStage]) -> float:
@@ -130,11 +129,12 @@ def default_budget(usual: Config, stages: Sequence[SearchStage]) -> float:
     return 60.0 * max(1, math.ceil(_LEEWAY * runs_of(stages) * estimate_run_seconds(usual) / 60))
 
 
-def _guessed_step_seconds(config: Config) -> float:
-    return (estimate_seconds(config, [], 101) - estimate_seconds(config, [], 1)) / 100
-
-
-def _steps_of_first_run(step_seconds: float, most: int) -> int:
+def _first_steps(config: Config, step_seconds: float | None = None) -> int:
+    """Returns the number of steps of a first run; `step_seconds`: what a step takes, None if that is not known."""
+    most = _MOST_STEPS
+    if step_seconds is None:
+        step_seconds = (estimate_seconds(config, [], 101) - estimate_seconds(config, [], 1)) / 100
+        most = _MOST_ESTIMATED_STEPS
     return max(_FEWEST_STEPS, min(most, round(_FIRST_SECONDS / step_seconds))) if step_seconds else _FEWEST_STEPS
 
 
@@ -146,7 +146,6 @@ class Finder:
         self._begun = self._stage_begun = time.monotonic()
         self._end = self._stage_end = self._begun + plan.budget_seconds
         self._durations = Durations(lambda candidate, steps: estimate_seconds(_config(candidate), [], steps))
-        self._longest_seconds = 0.0  # of a run that succeeded
         self._seconds_of_runs: list[float] = []  # that succeeded
         self._is_finished = True
         self._step_seconds: float | None = None  # of the best so far
@@ -168,7 +167,7 @@ class Finder:
                 seconds = (self._end - now) * max(sizes[number], 1) / max(sum(sizes[number:]), 1)
                 self._stage_begun, self._stage_end = now, now + seconds
                 warn(f"{stage.title}: {len(possible)} of {len(candidates)} can be run, in {in_words(max(seconds, 0))}")
-                steps = self._first_steps(possible)
+                steps = _first_steps(_config(possible[0]), self._step_seconds)
                 halving = Halving(possible, self._run, self._durations, self._seconds_left, steps, self._run_pair)
                 self._open = (stage, halving, [each for each in candidates if not each.cell.runs])
                 halving.search()
@@ -211,7 +210,8 @@ class Finder:
         devices, reserved = self._plan.usual.devices, 0.0
         if self._open[0].on_one_device:
             # A run on all devices must still fit. Logical CPU devices share the cores.
-            reserved = _RESERVED_RUNS * self._longest_seconds * (1 if devices.on_gpu else devices.num_devices)
+            longest = max(self._seconds_of_runs, default=0.0)
+            reserved = _RESERVED_RUNS * longest * (1 if devices.on_gpu else devices.num_devices)
         return min(self._end if is_first_run else self._stage_end, self._end - reserved) - time.monotonic()
 
     def _close_stage(self) -> None:
@@ -243,7 +243,6 @@ class Finder:
         outcome = _outcome(self._runner.run_cell(limited), begun)
         progress.end()
         if outcome.step_seconds:
-            self._longest_seconds = max(self._longest_seconds, outcome.seconds)
             self._seconds_of_runs.append(outcome.seconds)
             self._extend()
             result = f"{outcome.images_per_sec:.2f} images/s in {len(outcome.step_seconds)} steps"
@@ -286,11 +285,6 @@ class Finder:
         one, other = (dataclasses.replace(outcome, seconds=outcomes[0].seconds / 2) for outcome in outcomes)
         return one, other
 
-    def _first_steps(self, candidates: Sequence[Candidate]) -> int:
-        if self._step_seconds is None and candidates:
-            return _steps_of_first_run(_guessed_step_seconds(_config(candidates[0])), _MOST_ESTIMATED_STEPS)
-        return _steps_of_first_run(self._step_seconds or 0.0, _MOST_STEPS)
-
     def _warnings(self) -> Iterator[str]:
         """Yields what the user should know about the chosen settings."""
         usual, batch = self._plan.usual.workload.batch_per_device, self._chosen.get("batch_size")
@@ -316,7 +310,7 @@ class Finder:
             )
         elif tried:
             yield f"Precision: {usual}, the default; also tried: {', '.join(sorted(tried))}."
-        elif not {"precision", "use_fp16"} & set(plan.fixed):
+        elif not is_fixed("precision", plan.fixed):
             yield f"Precision: {usual}; these devices have no faster arithmetic for another one."
 
 

@@ -686,6 +686,8 @@ def test_estimates_learn_from_earlier_runs() -> None:
     assert estimate_seconds(chosen, [earlier]) == pytest.approx(3 + 12 * 2.0)
     by_time = dataclasses.replace(chosen, length=dataclasses.replace(chosen.length, at_least_seconds=30.0))
     assert estimate_seconds(by_time, [earlier]) == pytest.approx(3 + 2 * 2.0 + 30.0)
+    capped = dataclasses.replace(by_time, length=dataclasses.replace(by_time.length, at_least_seconds=1e6))
+    assert estimate_seconds(capped, [earlier]) == pytest.approx(3 + 2 * 2.0 + 2000 * 2.0)
     assert estimate_seconds(by_time, [earlier], steps=10) == pytest.approx(3 + 12 * 2.0)
 
 

@@ -19,6 +19,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.columns import row
 from results.measurement import Derived
+from results.record import key_of
 from results.report.anomalies import anomalies
 from results.report.headline import MEASURED
 from results.summary import summarize
@@ -102,6 +103,7 @@ def test_a_container_with_less_cpu_time_has_its_own_peak(monkeypatch: pytest.Mon
         monkeypatch.setattr(linux, "cpu_limits", lambda limits=limits: limits)
         keys.append(device_peak.peak_key(HARDWARE, "2.21.0", "fp32"))
     assert keys[0] != keys[1] == keys[2]
+    assert keys[0].startswith(key_of(HARDWARE)), "no limit, nothing in the key"
 
 
 def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:
