@@ -14,7 +14,7 @@ USUAL_STEPS = 100
 # The clocks of a GPU settle within seconds.
 SETTLING_SECONDS = 20.0
 # So many steps of less than 10 ms take less time; a record has several numbers of each step.
-MOST_STEPS = 2000
+MOST_STEPS = 20_000
 # With any of these the time of a step does not decide how many are measured: the result of a training, and the bits of
 # its losses, depend on their number.
 _FIX_THE_LENGTH = ("num_batches", "num_epochs", "train_dir", *WHEN_TO_EVALUATE, "eval", "deterministic")
@@ -70,7 +70,7 @@ class Length:
     num_batches: int | None = option(
         "measured steps",
         default=USUAL_STEPS,
-        default_text=f"{USUAL_STEPS}; GPUs: {SETTLING_SECONDS:g} s, but {USUAL_STEPS} to {MOST_STEPS} steps",
+        default_text=f"{USUAL_STEPS}; GPUs: {SETTLING_SECONDS:g} s, but {USUAL_STEPS} to {MOST_STEPS:,} steps",
         in_key=False,
         at_least=1,
     )
@@ -113,7 +113,7 @@ def decide_length(
     }
     most = -(-MOST_STEPS // steps_per_round) * steps_per_round
     why = (
-        f"{SETTLING_SECONDS:g} s, but {whole['num_batches']} to {most} steps, so that a GPU's clocks settle; "
+        f"{SETTLING_SECONDS:g} s, but {whole['num_batches']} to {most:,} steps, so that a GPU's clocks settle; "
         "--num_batches fixes it"
     )
     notices = tuple(

@@ -177,14 +177,14 @@ def test_gpus_are_measured_for_20_seconds_at_least(
     made = resolve(H100, monkeypatch, *words.split())
     assert made.length.at_least_seconds == at_least_seconds
     assert made.length.num_batches == (None if "epochs=1" in words else 100)
-    assert ("20 s, but 100 to 2000 steps" in made.reasons.get("num_batches", "")) == (at_least_seconds is not None)
+    assert ("20 s, but 100 to 20,000 steps" in made.reasons.get("num_batches", "")) == (at_least_seconds is not None)
     fixed = resolve(H100, monkeypatch, *words.split(), *([] if "num_" in words else ["--num_batches=100"]))
     assert made.key_fields() == fixed.key_fields(), "rates of both are compared"
 
 
 def test_the_limits_of_the_length_are_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     made = resolve(H100, monkeypatch, "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=3")
-    assert made.reasons["num_batches"].startswith("20 s, but 102 to 2001 steps, ")
+    assert made.reasons["num_batches"].startswith("20 s, but 102 to 20,001 steps, ")
 
 
 @pytest.mark.parametrize(
