@@ -451,15 +451,16 @@ def _published_rows() -> list[list[str]]:
     """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight."""
     pairs: dict[tuple[str, ...], dict[int, PublishedRate]] = {}
     for rate in published_rates():
-        xla, batch = ", XLA" * rate.xla, str(rate.batch_per_device or "")
-        key = (rate.machine, rate.software + xla, rate.precision, batch, rate.data, rate.source)
-        if rate.model == "ResNet-50" and rate.devices in (1, 8):
-            pairs.setdefault(key, {})[rate.devices] = rate
+        figure = rate.figure
+        xla, batch = ", XLA" * bool(figure.xla), str(figure.batch_per_device or "")
+        key = (figure.machine, figure.software + xla, figure.precision, batch, figure.data, figure.source)
+        if figure.model == "ResNet-50" and figure.devices in (1, 8):
+            pairs.setdefault(key, {})[figure.devices] = rate
     rows = []
     for key, by_devices in pairs.items():
         one, eight = by_devices.get(1), by_devices.get(8)
-        efficiency = f"{eight.images_per_sec / (8 * one.images_per_sec):.0%}" if one and eight else ""
-        rates = [f"{rate.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
+        efficiency = f"{eight.figure.images_per_sec / (8 * one.figure.images_per_sec):.0%}" if one and eight else ""
+        rates = [f"{rate.figure.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
         rows.append([*key[:5], *rates, f"{by_devices[min(by_devices)].mfu:.1%}", efficiency, key[5]])
     return rows
 

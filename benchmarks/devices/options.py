@@ -170,14 +170,14 @@ def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, .
     return tuple(limit.sentence for limit in limits)
 
 
-def chosen_gpus(devices: Devices) -> hardware.Inventory:
-    """Returns the GPUs of this machine that are used, as far as its driver shows them."""
-    return hardware.gpu_inventory().only(devices.gpu_numbers) if devices.on_gpu else hardware.Inventory()
+def chosen_gpus(devices: Devices, assumed: hardware.Inventory | None = None) -> hardware.Inventory:
+    """Returns the GPUs that are used, of this machine as far as its driver shows them, or of an assumed one."""
+    return (assumed or hardware.gpu_inventory()).only(devices.gpu_numbers) if devices.on_gpu else hardware.Inventory()
 
 
-def linked_gpus(devices: Devices) -> hardware.Inventory:
-    """Returns all GPUs of this machine that may be used, and what connects them, as far as its driver shows it."""
-    found = gpu_topology.read_gpu_links()
+def linked_gpus(devices: Devices, assumed: hardware.Inventory | None = None) -> hardware.Inventory:
+    """Returns all GPUs that may be used, and what connects them, as far as the driver shows it or it is assumed."""
+    found = assumed or gpu_topology.read_gpu_links()
     return found if devices.visible_gpus is None else found.only(devices.visible_gpus)
 
 
