@@ -15,7 +15,8 @@ from results.utilisation import Utilisation, of_measured_peak
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
 _FAR_OFF = 0.2
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+# Not a part of a name, a version or the value of a flag.
+_NUMBER = re.compile(r"(?<![\w=.:#/-])(\d+(?:\.\d+)?)(?!\w|\.\d)")
 # A label names only other values.
 _USUAL = {"data_name": "synthetic", "precision": "fp32"}
 
@@ -92,12 +93,12 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
         synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
         if synthetic and row.rate / synthetic.rate < _SLOW_INPUT:
             yield f"real data reach {row.rate / synthetic.rate:.0%} of synthetic: the input is the bottleneck."
-    if config.get("precision") in ("fp16", "bf16"):
-        single = siblings.of(row, PRECISION, {"precision": "fp32"})
-        if single and is_faster(single.among_processes, row.among_processes):
+    wider = ("fp32", "tf32") if config.get("precision") in ("fp16", "bf16") else ()
+    for usual in filter(None, (siblings.of(row, PRECISION, {"precision": name}) for name in wider)):
+        if is_faster(usual.among_processes, row.among_processes):
             yield (
-                f"{config['precision']} is slower than fp32 ({rounded(row.rate / single.rate)} x): this hardware has "
-                "no fast path for it, or something else limits the model."
+                f"{config['precision']} is slower than {usual.config['precision']} ({rounded(row.rate / usual.rate)} "
+                "x): this hardware has no fast path for it, or something else limits the model."
             )
 
 
