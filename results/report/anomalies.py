@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from results.intervals import is_faster
 from results.record import Record
-from results.summary import DATA, PRECISION, Row, Siblings, manager_of
+from results.summary import DATA, PRECISION, Row, Siblings, grouped, manager_of
 from results.text import counted, rounded
 from results.utilisation import Utilisation, of_measured_peak
 
@@ -24,9 +24,8 @@ _USUAL = {"data_name": "synthetic", "precision": "fp32"}
 def title(row: Row) -> str:
     """Returns a short label of a row."""
     config = row.config
-    model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(config.get("device")), "device")
-    words = [model, manager_of(config), counted(row.devices, kind), f"batch {config.get('batch_per_device')}"]
+    words = [row.model, manager_of(config), counted(row.devices, kind), f"batch {config.get('batch_per_device')}"]
     return ", ".join([*words, *differences(row)])
 
 
@@ -47,21 +46,16 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
             sentences = [*([f"{row.status}. {row.reason}"] if row.reason else []), *_anomalies(row, siblings)]
         found += [(sentence, title(row)) for sentence in sentences]
     return [
-        f"{first}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
+        f"{kind[0][1]}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
         for kind in _kinds(found)
-        for _, first in kind[:1]
     ]
-
-
-def _exceeds_measured_peak(record: Record) -> bool:
-    return record.derived.mfu_of_measured_peak is not None and of_measured_peak(record) is None
 
 
 def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     config, data_sheet = row.config, row.data_sheet
     if isinstance(data_sheet, Utilisation) and data_sheet.share is None:
         yield f"MFU {data_sheet.text}."
-    if any(map(_exceeds_measured_peak, row.valid)):
+    if any(record.derived.mfu_of_measured_peak != of_measured_peak(record) for record in row.valid):
         yield (
             "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor' "
             "measures it on a quiet machine)."
@@ -110,10 +104,7 @@ def warnings_of(records: Sequence[Record]) -> list[str]:
 
 def _kinds(sentences: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     """Returns sentences, each with what it is about, by what they say besides numbers."""
-    kinds: dict[str, list[tuple[str, str]]] = {}
-    for sentence, subject in sentences:
-        kinds.setdefault(_NUMBER.sub("#", sentence), []).append((sentence, subject))
-    return list(kinds.values())
+    return list(grouped(sentences, lambda pair: _NUMBER.sub("#", pair[0])).values())
 
 
 def _merged(sentences: Sequence[str]) -> str:

@@ -8,13 +8,12 @@ import functools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from results.gate.comparison import hardware_in_words
 from results.record import Kind, Record, Status, recorded_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
-from results.summary import Row, summarize
+from results.summary import Row, hardware_in_words, summarize
 from results.text import counted, first_few, markdown
 
 TITLE = "CNN training benchmark"

@@ -45,14 +45,8 @@ class SideTable:
         """Returns the table with its heading."""
         note, lines = [self.note, ""] if self.note else [], self.table.markdown()
         if self.is_folded:
-            lines = [
-                "<details>",
-                f"<summary>{counted(len(self.table.rows), 'line')}</summary>",
-                "",
-                *lines,
-                "",
-                "</details>",
-            ]
+            summary = f"<summary>{counted(len(self.table.rows), 'line')}</summary>"
+            lines = ["<details>", summary, "", *lines, "", "</details>"]
         return [f"## {self.title}", "", *note, *lines, ""]
 
     def text(self) -> list[str]:
@@ -77,9 +71,10 @@ def side_tables(
 
 def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the tables of what rows show together, if they show something."""
-    standings = ranking.standings(rows)
+    # Of independent towers, no two train one model.
+    together = [row for row in rows if row.devices == 1 or row.config.get("variable_update") != "independent"]
     crossings = [found for group in ranking.ranking_groups(rows) for found in ranking.crossings(group.rows)]
-    saturation = ranking.saturation(standings)
+    saturation = ranking.saturation(together)
     tables = [
         *_winners(rows),
         SideTable("crossings", "Where one variable manager overtakes another", Table(_SENTENCES, crossings)),
@@ -92,24 +87,21 @@ def _winners(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the fastest of the settings that train the same, and apart from them those that train differently."""
     is_repeated = any(len(row.valid) > 1 for row in rows)
     once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
-    fastest: list[list[str]] = []
-    others: list[list[str]] = []
-    for winner in ranking.winners(rows):
-        cells = [
+    fastest = [
+        [
             winner.model,
             "any" if winner.devices is None else str(winner.devices),
             winner.flags,
             winner.best.among_processes.rounded(),
             winner.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
             first_few(winner.within_noise),
+            winner.differs,
         ]
-        if winner.differs:
-            others.append([*cells, winner.differs])
-        else:
-            fastest.append(cells)
-    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "not clearly slower")
-    first = Table(columns, fastest, ("images/s",))
-    second = Table((*columns, "trains differently"), others, ("images/s",))
+        for winner in ranking.winners(rows)
+    ]
+    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "not clearly slower", "trains differently")
+    first = Table(columns[:-1], [cells[:-1] for cells in fastest if not cells[-1]], ("images/s",))
+    second = Table(columns, [cells for cells in fastest if cells[-1]], ("images/s",))
     note = f"Only settings that train the same are ranked. Those not clearly slower may be as fast.{once}"
     apart = "Not ranked with the others: each is the fastest of those that train like it."
     return [

@@ -14,7 +14,6 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from results.gate.comparison import hardware_in_words
 from results.intervals import Interval
 from results.masking import without_secrets
 from results.record import Record, Status, recorded_command
@@ -25,7 +24,7 @@ from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.store import as_csv, replace
-from results.summary import Row
+from results.summary import Row, hardware_in_words
 from results.text import Table
 from results.version import SUITE_VERSION
 
