@@ -12,7 +12,7 @@ from typing import Any
 from results.record import Record
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
-from results.utilisation import plausible
+from results.utilisation import of_measured_peak
 
 # The parts of a record that are plain mappings.
 _MAPPINGS = ("config", "environment", "model", "placement")
@@ -28,7 +28,6 @@ class Column:
         source: the fields that lead to it in a record, or a function.
         kind: str, int, float, bool or datetime.datetime; any value may be missing.
         unit: of numbers; empty for pure numbers.
-        plausible: returns None in place of a value that is impossible.
     """
 
     name: str
@@ -36,7 +35,6 @@ class Column:
     source: str | Callable[[Record], Any]
     kind: type = str
     unit: str = ""
-    plausible: Callable[[Any], Any] = lambda value: value
 
     @functools.cached_property
     def of(self) -> Callable[[Record], Any]:
@@ -45,8 +43,7 @@ class Column:
             return self.source
         part, *fields = self.source.split(".")
         if part not in _MAPPINGS:
-            look_up_field = operator.attrgetter(self.source)
-            return lambda record: self.plausible(look_up_field(record))
+            return operator.attrgetter(self.source)
 
         def look_up(record: Record) -> Any:
             value = getattr(record, part)
@@ -296,9 +293,8 @@ COLUMNS = (
     Column(
         "mfu_of_measured_peak",
         "images_per_sec x flops_per_image / measured peak; empty above 1",
-        "derived.mfu_of_measured_peak",
+        of_measured_peak,
         float,
-        plausible=plausible,
     ),
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn", bool),
     Column(

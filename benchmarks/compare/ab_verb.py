@@ -26,7 +26,6 @@ from benchmarks.sweep.progress import estimate_seconds, what_is_run
 from results.gate import noise
 from results.gate.comparison import (
     config_differences,
-    hardware_in_words,
     listed,
     software_differences,
     software_in_words,
@@ -35,6 +34,7 @@ from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial
+from results.summary import hardware_in_words
 from results.text import counted
 
 _MAX_REPEATS = 15

@@ -312,6 +312,7 @@ def _decide(
     rounds = _steps_in_round(forward_only, of_variables)
     how_long, why_length, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
     reasons = {
+        "num_devices": "neither --num_gpus nor --gpus" * (given["num_gpus"] is None and given["gpus"] is None),
         "precision": known.why_precision,
         "batch_per_device": why_batch,
         "all_reduce_spec": why_reduction,

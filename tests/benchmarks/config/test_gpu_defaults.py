@@ -78,6 +78,8 @@ def test_what_was_chosen_by_default_is_equal_to_the_same_flags(monkeypatch: pyte
     given = resolve(H100, monkeypatch, "--num_gpus=8", REPLICATED, *same)
     assert key_of(chosen.key_fields()) == key_of(given.key_fields())
     assert set(chosen.reasons) == {"precision", "batch_per_device", "all_reduce_spec", "num_batches"}
+    assert "num_devices" in resolve(H100, monkeypatch).reasons
+    assert "num_devices" not in resolve(H100, monkeypatch, "--gpus=3").reasons
     assert set(given.reasons) == {"num_batches"}
 
 

@@ -129,7 +129,7 @@ def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pyt
 
 
 def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    run = fake_run(num_devices=1)
+    run = fake_run(num_devices=1, reasons={"num_devices": "a default"})
     run = replace(run, environment={**run.environment, "gpus": ["NVIDIA T4 15 GiB"] * 2})
     display = TextDisplay(display_every=3, images_per_step=8)
     display.start({"Model": "trivial"})
