@@ -77,7 +77,7 @@ def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     saturation = ranking.saturation(together)
     tables = [
         *_winners(rows),
-        SideTable("crossings", "Where one variable manager overtakes another", Table(_SENTENCES, crossings)),
+        SideTable("crossings", "Variable managers against each other", Table(_SENTENCES, crossings)),
         SideTable("saturation", "Where more parameter servers gain nothing", Table(_SENTENCES, saturation)),
     ]
     return [side for side in tables if side.table.rows]

@@ -63,6 +63,8 @@ PLOTS = (
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
 _STATIC_ROWS = 150
 _CODE = re.compile(r"`([^`]+)`")
+# A browser would break it after its dashes.
+_FLAG = re.compile(r"(?<![\w-])--\w[\w=.:,/-]{1,40}(?![\w=.:,/-])")
 _MOST_NOTES = 30
 _MOST_ENVIRONMENTS = 6
 
@@ -126,8 +128,9 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
 
 
 def _with_code(text: str) -> markupsafe.Markup:
-    """Returns text as HTML, in which what is between backticks is code."""
-    return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))
+    """Returns text as HTML, in which what is between backticks is code, and flags stay on one line."""
+    html = _CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text)))
+    return markupsafe.Markup(_FLAG.sub(r'<span class="flag">\g<0></span>', html))
 
 
 @functools.cache
