@@ -39,7 +39,7 @@ def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus
 
     def show(finished: Sequence[Record]) -> None:
         rows = summarize(finished)
-        curves = scalability.curves(rows, [noun], least=1)
+        curves = list(scalability.curves(rows, [noun], least=1))
         for curve in curves:
             for line in [curve.title, *scalability.table(curve).text(), "", *scalability.verdict(curve), ""]:
                 say(line)

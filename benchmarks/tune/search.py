@@ -22,7 +22,7 @@ from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row,
 from benchmarks.tune.search_stages import SearchStage, Texts, cells
 from results.quality import OTHERS_SHARE
 from results.record import Record, Status
-from results.text import counted
+from results.text import counted, rounded
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
@@ -246,7 +246,7 @@ class Finder:
             self._longest_seconds = max(self._longest_seconds, outcome.seconds)
             self._seconds_of_runs.append(outcome.seconds)
             self._extend()
-            result = f"{outcome.images_per_sec:.2f} images/s in {len(outcome.step_seconds)} steps"
+            result = f"{rounded(outcome.images_per_sec)} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
             on_all = _config(candidate).devices.num_devices == self._plan.usual.devices.num_devices
@@ -280,7 +280,7 @@ class Finder:
         records = run_together([self._runner] * 2, [_shortened(candidate, num_batches=steps) for candidate in pair])
         outcomes = [_outcome(record, begun) for record in records]
         progress.end()
-        rates = [f"{each.images_per_sec:.2f}" if each.step_seconds else each.reason for each in outcomes]
+        rates = [rounded(each.images_per_sec) if each.step_seconds else each.reason for each in outcomes]
         left = in_words(max(0.0, self._end - time.monotonic()))
         warn(f"  {tried}, with interleaved steps: {' and '.join(rates)} images/s   ({left} left)")
         one, other = (dataclasses.replace(outcome, seconds=outcomes[0].seconds / 2) for outcome in outcomes)

@@ -137,9 +137,9 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
             panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
         if not panels:
             return None
-        panels = dict(list(panels.items())[: figures.MOST_PANELS])
-        figure, axes = figures.panels_of(len(panels))
-        for axis, (panel, specs) in zip(axes, panels.items(), strict=True):
+        shown = list(panels.items())[: figures.MOST_PANELS]
+        figure, axes = figures.panels_of(len(shown))
+        for axis, (panel, specs) in zip(axes, shown, strict=True):
             for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
                 axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))

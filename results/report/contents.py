@@ -90,12 +90,11 @@ class Report:
         if 1 < len(self.rows) < kinds[Kind.RUN]:
             counts[list(kinds).index(Kind.RUN)] += f" of {len(self.rows)} settings"
         what = " and ".join([", ".join(counts[:-1]), counts[-1]] if len(counts) > 1 else counts)
+        several = len(self.records) > 1
         warned = sum(bool(record.warnings) for record in self.records)
-        said = f", {warned} with warnings" if warned else ""
-        if len(self.records) == 1:
-            return f"{what}, {next(iter(ends))}{', with warnings' if warned else ''}."
+        said = f", {f'{warned} ' * several}with warnings" if warned else ""
         if len(ends) == 1:
-            return f"{what}, all {next(iter(ends))}{said}."
+            return f"{what}, {'all ' * several}{next(iter(ends))}{said}."
         return f"{what}: {', '.join(f'{number} {end}' for end, number in ends.items())}{said}."
 
     @property

@@ -102,9 +102,8 @@ def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
     """Returns a figure with `count` panels, two per line."""
     columns = min(2, count)
     lines = -(-count // columns)
-    figure = Figure(
-        figsize=(_PANEL_INCHES if count == 1 else _HALF_INCHES * columns, height * lines), layout="constrained"
-    )
+    width = _PANEL_INCHES if count == 1 else _HALF_INCHES * columns
+    figure = Figure(figsize=(width, height * lines), layout="constrained")
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
     for unused in axes[count:]:
         unused.set_visible(False)
@@ -122,11 +121,8 @@ def grouped(
     """Returns the largest groups of rows with equal `key` and different values of `varying`, in order of appearance."""
     groups = summary.grouped(rows, key)
     largest = sorted(groups, key=lambda name: -len(groups[name]))[:most]
-    return {
-        name: group
-        for name, group in groups.items()
-        if name in largest and (varying is None or len(set(map(varying, group))) > 1)
-    }
+    shown = {name: group for name, group in groups.items() if name in largest}
+    return {name: group for name, group in shown.items() if varying is None or len(set(map(varying, group))) > 1}
 
 
 def panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:

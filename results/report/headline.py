@@ -77,10 +77,6 @@ def _status(row: Row) -> str:
     return row.status + (f" ({len(row.valid)} of {len(row.records)})" if len(row.records) > 1 else "")
 
 
-def _has_several(row: Row) -> bool:
-    return row.devices > 1
-
-
 SETTINGS = (
     Column("model", False, lambda row: _config("model")(row) and row.model),
     Column("variable manager", False, lambda row: manager_of(row.config)),
@@ -94,10 +90,10 @@ SETTINGS = (
 MEASURED = (
     Column("images/s", True, lambda row: row.measured.rounded() if row.images_per_sec else "", brief=True),
     Column("95 % interval", True, lambda row: row.measured.range() if row.images_per_sec else "", brief=True),
-    Column("speed-up", True, speed_up, _has_several, brief=True),
+    Column("speed-up", True, speed_up, lambda row: row.devices > 1, brief=True),
     Column("status", False, _status, brief=True),
-    Column("per device", True, lambda row: _like_rate(row, row.per_device), _has_several, brief=True),
-    Column("efficiency %", True, _efficiency, _has_several),
+    Column("per device", True, lambda row: _like_rate(row, row.per_device), lambda row: row.devices > 1, brief=True),
+    Column("efficiency %", True, _efficiency, lambda row: row.devices > 1),
     Column("TFLOP/s", True, lambda row: _like_rate(row, row.tflops)),
     Column("MFU %", True, lambda row: _rounded(row.mfu, 100)),
     Column("MFU of measured peak %", True, lambda row: _rounded(_median(row, of_measured_peak), 100)),

@@ -15,7 +15,7 @@ from results.record import recorded_command
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, grouped, manager_of
-from results.text import counted, first_few
+from results.text import counted, first_few, rounded
 
 # Of more managers, only pairs of which one overtakes the other are listed.
 _FEW_MANAGERS = 3
@@ -66,9 +66,8 @@ def ranking_groups(rows: Sequence[Row]) -> list[RankingGroup]:
     """
     groups = []
     for of_model in _valid_by_work(rows):
-        by_arithmetic = sorted(
-            grouped(of_model, lambda row: tuple(_arithmetic(row).items())).values(), key=_how_unusual
-        )
+        alike = grouped(of_model, lambda row: tuple(_arithmetic(row).items()))
+        by_arithmetic = sorted(alike.values(), key=_how_unusual)
         usual = _arithmetic(by_arithmetic[0][0])
         model = _model(of_model[0])
         groups += [RankingGroup(model, group, _difference(_arithmetic(group[0]), usual)) for group in by_arithmetic]
@@ -220,7 +219,7 @@ def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[in
     A sign is 1 if the first is clearly faster, -1 if the second is, else 0; a ratio is the rate of the second over
     that of the first.
     """
-    measured = ", ".join(f"{ratio:.2f} with {n}" for n, ratio in ratios.items())
+    measured = ", ".join(f"{rounded(ratio)} with {n}" for n, ratio in ratios.items())
     measured = f" (rate over that of {names[0]}: {measured} {noun}s)"
     decided = [(n, names[sign < 0]) for n, sign in signs.items() if sign]
     ties = [str(n) for n, sign in signs.items() if not sign]
@@ -241,16 +240,12 @@ def saturation(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns from which number of parameter servers on more of them gain nothing: a model and a sentence each."""
     groups = Siblings([row for row in rows if row.config.get("num_ps")]).groups(_PROCESSES)
     by_counts = [{row.count("num_ps"): row for row in group} for group in groups]
-    return [
-        (_model(group[0]), _saturation(dict(sorted(by_count.items()))))
-        for group, by_count in zip(groups, by_counts, strict=True)
-        if len(by_count) > 1
-    ]
+    return [(_model(next(iter(found.values()))), _saturation(found)) for found in by_counts if len(found) > 1]
 
 
 def _saturation(by_count: Mapping[int, Row]) -> str:
-    """Returns the sentence on rows that differ only in the number of parameter servers, in ascending order."""
-    counts = list(by_count)
+    """Returns the sentence on rows that differ only in the number of parameter servers."""
+    counts = sorted(by_count)
     enough = next(n for n in counts if not any(beats(by_count[more], by_count[n]) for more in counts if more > n))
     first = by_count[counts[0]]
     what = f"{manager_of(first.config)}, {counted(first.count('num_workers'), 'worker')}"
@@ -261,6 +256,6 @@ def _saturation(by_count: Mapping[int, Row]) -> str:
         sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
         slower = [str(n) for n in counts if n > enough and beats(by_count[enough], by_count[n])]
         sentence += f"; with {', '.join(slower)} it is slower" if slower else ""
-    rates = ", ".join(row.measured.rounded() for row in by_count.values())
-    megabytes = ", ".join(ps_megabytes_per_sec(row) or "unknown" for row in by_count.values())
+    rates = ", ".join(by_count[n].measured.rounded() for n in counts)
+    megabytes = ", ".join(ps_megabytes_per_sec(by_count[n]) or "unknown" for n in counts)
     return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

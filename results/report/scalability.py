@@ -30,8 +30,8 @@ _WIDE = 0.3
 _MISFIT = 2.0
 # A rise of the rate per device that no noise explains, in standard deviations; and one that is too much in any case.
 _CLEAR, _MUCH_RISE = 3.0, 0.1
-# A larger share is as good as any.
-_MUCH = 10.0
+# A larger percentage is as good as any.
+_MUCH = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,8 @@ class Curve:
         return scaling_law.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
 
 
-def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> list[Curve]:
-    """Returns the curves of rows with a rate that have at least `least` numbers; in order of appearance."""
-    return list(_curves(rows, nouns, least))
-
-
-def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[Curve]:
+def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> Iterator[Curve]:
+    """Yields the curves of rows with a rate that have at least `least` numbers; in order of appearance."""
     siblings = Siblings(rows)
     for noun in nouns:
         for alike in siblings.groups(_VARYING[noun]):
@@ -98,15 +94,15 @@ def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[C
             on_one_host = noun == "worker" and all(row.count("num_hosts") == 1 for row in alike)
             lines: dict[str, dict[int, Row]] = {}
             for row in alike:
-                number = row.count("num_devices" if noun == "device" else "num_workers")
+                number = row.count(f"num_{noun}s")
                 lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})[number] = row
             yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
     """Returns the first curves of at least three numbers that could be fitted; each takes some milliseconds."""
-    every = (curve for curve in _curves(rows, NOUNS, _FEWEST_FOR_REPORT) if curve.fit is not None)
-    return list(itertools.islice((curve for curve in every if len(curve.fitted) >= _FEWEST_FOR_REPORT), _MOST_CURVES))
+    fitted = (curve for curve in curves(rows) if curve.fit and len(curve.fitted) >= _FEWEST_FOR_REPORT)
+    return list(itertools.islice(fitted, _MOST_CURVES))
 
 
 def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
@@ -115,19 +111,15 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     degrees = sum(len(row.valid) - 1 for row in rows.values()) or None
     between = between_runs(rows.values())
     spreads = {number: _spread(row, between) for number, row in rows.items()}
-    shared = frozenset(
-        number
-        for number, row in rows.items()
-        if shares(row.config, noun, row.records[0].environment.get("cpu_cores_usable"))
-    )
+    cores = {number: row.records[0].environment.get("cpu_cores_usable") for number, row in rows.items()}
+    shared = frozenset(number for number, row in rows.items() if shares(row.config, noun, cores[number]))
     points = [Point(number, row.rate, spreads[number]) for number, row in rows.items() if number not in shared]
     also = [word for text in differences(first) for word in text.split(", ") if word.split()[0] not in SCALED]
-    inference = " inference" if first.config.get("forward_only") else ""
     batch = first.config.get("batch_per_device")
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
     return Curve(
-        panel=", ".join([f"{first.config.get('model')}{inference}", f"batch {batch} per device", *also]),
+        panel=", ".join([first.model, f"batch {batch} per device", *also]),
         label=", ".join(filter(None, (manager_of(first.config), others))),
         noun=noun,
         rows=rows,
@@ -139,22 +131,22 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
 
 
 def _fit(points: Sequence[Point], degrees: int | None) -> Fit | None:
-    if len(points) < 2 or _rising([(point.number, point.rate, point.spread) for point in points]):
+    if len(points) < 2 or _rising(points):
         return None
     with contextlib.suppress(scaling_law.NoLawError):
         return scaling_law.fit(points, degrees)
     return None
 
 
-def _rising(points: Sequence[tuple[int, float, float]]) -> tuple[int, int] | None:
+def _rising(points: Sequence[Point]) -> tuple[int, int] | None:
     """Returns two numbers of which the larger one has clearly the higher rate per device; None if there are none.
 
     By the law this cannot be, and it would predict less than was measured.
     """
-    for (fewer, slow, spread), (more, fast, other) in itertools.combinations(points, 2):
-        gain = math.log(fast / more) - math.log(slow / fewer)
-        if gain > min(_MUCH_RISE, _CLEAR * math.hypot(spread, other)):
-            return fewer, more
+    for few, many in itertools.combinations(points, 2):
+        gain = math.log(many.rate / many.number) - math.log(few.rate / few.number)
+        if gain > min(_MUCH_RISE, _CLEAR * math.hypot(few.spread, many.spread)):
+            return few.number, many.number
     return None
 
 
@@ -200,17 +192,15 @@ def table(curve: Curve) -> Table:
         ]
 
     for number in curve.rows:
-        gained, rate = curve.speed_up(number), curve.rate(number)
-        mark = " (shared)" if number in curve.shared else ""
-        rows.append(line(number, mark, rate, gained))
+        rate, mark = curve.rate(number), " (shared)" if number in curve.shared else ""
+        rows.append(line(number, mark, rate, curve.speed_up(number)))
         before = number, rate.value
-    if curve.fit is None:
-        return Table(columns, rows, numbers)
-    before = curve.fit.most, curve.fit.rate(curve.fit.most).value
-    for number in curve.predicted:
-        rate, share = curve.fit.rate(number), curve.fit.efficiency(number)
-        rows.append(line(number, " (predicted)", rate, share.scaled(number)))
-        before = number, rate.value
+    if curve.fit:
+        before = curve.fit.most, curve.fit.rate(curve.fit.most).value
+        for number in curve.predicted:
+            rate = curve.fit.rate(number)
+            rows.append(line(number, " (predicted)", rate, curve.fit.efficiency(number).scaled(number)))
+            before = number, rate.value
     return Table(columns, rows, numbers)
 
 
@@ -219,22 +209,21 @@ def summary(curve: Curve) -> list[str]:
     fit = curve.fit
     if fit is None:
         raise ValueError(f"{curve.title} has too few points.")
-    number = curve.predicted[0]
-    measured = f"{', '.join(map(str, curve.fitted))} {curve.noun}s"
+    measured, number = ", ".join(map(str, curve.fitted)), curve.predicted[0]
     shares = [percent(share) for share in (fit.sigma, fit.kappa)]
     predicted = [f"{number} {curve.noun}s", percent(fit.efficiency(number))]
-    return [curve.title, measured, *shares, *predicted, how_many(fit.half_efficient, fit), how_many(fit.fastest, fit)]
+    limits = [how_many(limit, fit) for limit in (fit.half_efficient, fit.fastest)]
+    return [curve.title, f"{measured} {curve.noun}s", *shares, *predicted, *limits]
 
 
 def percent(share: Interval) -> str:
     """Returns a share in percent, with its interval."""
-    return f"{_percent(share.value)} % ({share.range(_percent)} %)"
+    shown = share.scaled(100)
 
+    def in_words(number: float) -> str:
+        return f"over {_MUCH}" if number > _MUCH else shown.rounded(round(number, 3))
 
-def _percent(share: float) -> str:
-    if share > _MUCH:
-        return f"over {100 * _MUCH:.0f}"
-    return f"{100 * share:.0f}" if share >= 0.1 else f"{round(100 * share, 3):.2g}"
+    return f"{in_words(shown.value)} % ({shown.range(in_words)} %)"
 
 
 def how_many(number: Interval, fit: Fit) -> str:
@@ -271,7 +260,7 @@ def _why_not_fitted(curve: Curve) -> str:
         return f"{what}: {numbers} show what the software costs, not how it scales. Instead, {instead}."
     if len(curve.fitted) < 2:
         return f"Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
-    if rising := _rising([(number, row.rate, curve.spreads[number]) for number, row in curve.rows.items()]):
+    if rising := _rising([Point(number, row.rate, curve.spreads[number]) for number, row in curve.rows.items()]):
         fewer, more = rising
         each = [f"{rounded(curve.rows[number].rate / number)} with {number}" for number in rising]
         return (

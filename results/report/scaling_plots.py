@@ -32,9 +32,8 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         most = max(row.devices for row in group)
         if single:
             axis.plot([1, most], [single, single * most], linestyle=":", color="#7F7F7F", label="ideal")
-        axis.set(
-            title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=sorted({r.devices for r in group})
-        )
+        devices = sorted({row.devices for row in group})
+        axis.set(title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=devices)
         figures.end_axis(axis, "y", [(row.devices, row.measured) for row in group], single * most)
         axis.legend()
     return figure
@@ -103,8 +102,9 @@ def managers(rows: Sequence[Row]) -> Figure | None:
     """Bars: images per second of each variable manager, a panel per model, at the largest number of devices."""
     panels = {}
     for name, group in figures.grouped(figures.valid_training(rows), figures.model_and_batch).items():
-        most = max(row.devices for row in group)
-        largest = sorted((row for row in group if row.devices == most), key=lambda row: row.rate)
+        by_devices = grouped(group, lambda row: row.devices)
+        most = max(by_devices)
+        largest = sorted(by_devices[most], key=lambda row: row.rate)
         if len(largest) > 1:
             panels[f"{name}, {most} devices"] = largest[-figures.MOST_BARS :]
     if not panels:

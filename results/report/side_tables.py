@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from results import placement_tables
-from results.exchange.public_table import Figure
 from results.input_bottleneck import costs
 from results.intervals import ASSUMED_SPREAD
 from results.record import Kind, Record
@@ -120,12 +120,29 @@ def _scaling(rows: Sequence[Row]) -> SideTable:
 def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> list[SideTable]:
     """Returns where rows stand among comparable figures, in words and as a table of all of them."""
     standings = Table(("yours", _SENTENCE), published.standings(rows, tables))
+    pairs = ((row, figure) for row in rows for table in tables for figure in published.beside(row, table))
+    cells = [
+        [
+            title(row),
+            row.measured.rounded(),
+            row.measured.range(),
+            figure.where,
+            f"{figure.setting}, {figure.devices} devices",
+            f"{figure.images_per_sec:g}",
+            figure.measured.range(),
+            published.ratio(row, figure).rounded(),
+            published.ratio(row, figure).range(),
+            published.in_words(row, figure),
+            ", ".join(published.not_compared(row, figure)),
+        ]
+        for row, figure in pairs
+    ]
     figures = Table(
         (
             *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
             *("yours / published", "95 % interval", "difference", "not compared"),
         ),
-        [_published_row(row, figure) for row in rows for table in tables for figure in published.beside(row, table)],
+        cells,
         ("your images/s", "images/s", "yours / published"),
     )
     beside = "Each row of yours beside the next slower and the next faster machine, or beside the nearest figures."
@@ -136,33 +153,12 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     ]
 
 
-def _published_row(row: Row, figure: Figure) -> list[str]:
-    ratio = published.ratio(row, figure)
-    return [
-        title(row),
-        row.measured.rounded(),
-        row.measured.range(),
-        figure.where,
-        f"{figure.setting}, {figure.devices} devices",
-        f"{figure.images_per_sec:g}",
-        figure.measured.range(),
-        ratio.rounded(),
-        ratio.range(),
-        published.in_words(row, figure),
-        ", ".join(published.not_compared(row, figure)),
-    ]
-
-
 def _placements(rows: Sequence[Row]) -> list[SideTable]:
     """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
 
     def of_all(table_of: Callable[[Mapping[str, Any]], Table]) -> Table:
-        table, cells = table_of({}), list[list[str]]()
-        for row in rows:
-            if len(cells) >= _MOST_ROWS:
-                break
-            cells += [[title(row), *map(str, line)] for line in table_of(row.records[0].placement).rows]
-        return Table(("run", *table.columns), cells, table.numbers)
+        lines = ([title(row), *line] for row in rows for line in table_of(row.records[0].placement).rows)
+        return Table(("run", *table_of({}).columns), list(itertools.islice(lines, _MOST_ROWS)), table_of({}).numbers)
 
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
     note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
@@ -210,6 +206,5 @@ def _input_stages(records: Sequence[Record]) -> SideTable:
     ]
     numbers = ("images/s", "adds us", "share %", "of bare decode")
     note = "Images per second of the input alone, up to each stage, and the time that the stage adds per image."
-    return SideTable(
-        "input", "Stages of the input", Table(("data", "measured by", "up to", *numbers), rows, numbers), note
-    )
+    table = Table(("data", "measured by", "up to", *numbers), rows, numbers)
+    return SideTable("input", "Stages of the input", table, note)

@@ -30,11 +30,8 @@ def verdict(rows: Sequence[Row]) -> str:
     if not said:
         return _apart(groups) or "Nothing to rank: no two settings do the same work."
     more = f" {len(said) - _MOST_SENTENCES} more models are below." if len(said) > _MOST_SENTENCES else ""
-    once = "" if any(len(row.valid) > 1 for row in rated) else _ONCE
-    return " ".join(said[:_MOST_SENTENCES]) + once + more
-
-
-_ONCE = f" (Nothing was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}.)"
+    once = f" (Nothing was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}.)"
+    return " ".join(said[:_MOST_SENTENCES]) + once * all(len(row.valid) < 2 for row in rated) + more
 
 
 def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:

@@ -24,7 +24,7 @@ from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.store import as_csv, replace
-from results.summary import Row, hardware_in_words
+from results.summary import Row, grouped, hardware_in_words
 from results.text import Table
 from results.version import SUITE_VERSION
 
@@ -106,12 +106,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         report=report,
         results=table,
         rows=[
-            {
-                "cells": cells,
-                "failed": _failed(row),
-                "command": " ".join(command(row)),
-                "label": label(row),
-            }
+            {"cells": cells, "failed": _failed(row), "command": " ".join(command(row)), "label": label(row)}
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),
@@ -158,16 +153,11 @@ def _failed(row: Row) -> bool:
 def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     """Returns all rows as JSON for a script element; commands are lists of word numbers, since they are similar."""
     words: dict[str, int] = {}
-    packed = [
-        [
-            cells,
-            int(_failed(row)),
-            [words.setdefault(word, len(words)) for word in command(row)],
-            sorted({str(record.status) for record in row.records}),
-            _of_chart(row.images_per_sec),
-        ]
-        for row, cells in zip(rows, table.rows, strict=True)
-    ]
+    packed = []
+    for row, cells in zip(rows, table.rows, strict=True):
+        numbers = [words.setdefault(word, len(words)) for word in command(row)]
+        statuses = sorted({str(record.status) for record in row.records})
+        packed.append([cells, int(_failed(row)), numbers, statuses, _of_chart(row.images_per_sec)])
     data = {
         "names": table.columns,
         "settings": len(headline.settings(rows)[0]),
@@ -186,10 +176,8 @@ def _of_chart(rate: Interval | None) -> list[float | None]:
 
 def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
     """Yields the facts of each machine with its software, once."""
-    machines: dict[tuple[str, str], Record] = {}
-    for record in records:
-        machines.setdefault((record.identity.hardware_key, record.identity.software_key), record)
-    for (hardware, software), record in list(machines.items())[:_MOST_ENVIRONMENTS]:
+    machines = grouped(records, lambda record: (record.identity.hardware_key, record.identity.software_key))
+    for (hardware, software), (record, *_) in list(machines.items())[:_MOST_ENVIRONMENTS]:
         suite = f"{record.identity.suite_version}, commit {record.identity.suite_commit}"
         facts = {name: _fact(value) for name, value in record.environment.items() if value not in (None, {}, [])}
         yield {

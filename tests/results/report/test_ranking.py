@@ -206,7 +206,7 @@ def test_the_crossing_point_is_named() -> None:
     (sentence,) = _crossings(one, other)
     assert sentence == (
         f"{IN_GRAPH} is faster than {BETWEEN} with 1; {BETWEEN} overtakes from 3 workers on; with 2 they cannot be "
-        f"told apart (rate over that of {IN_GRAPH}: 0.80 with 1, 1.00 with 2, 1.20 with 3 workers)."
+        f"told apart (rate over that of {IN_GRAPH}: 0.800 with 1, 1.00 with 2, 1.20 with 3 workers)."
     )
 
 
