@@ -76,7 +76,7 @@ def test_workers_are_doubled_measured_three_times_fitted_and_drawn(scaling: Scal
     assert float(predicted[1]) == pytest.approx(16 * 79.602 / 2.5, rel=5e-3) and predicted[5] == "40"
     assert "sigma = 10.0 % (" in done.stdout and " and kappa = 0 % (0 to " in done.stdout
     assert "Measured: 1, 2, 4 workers; 4 are 3.08 (" in done.stdout
-    assert "Predicted: with 8 workers" in done.stdout and "an efficiency of 59 % (" in done.stdout
+    assert "Predicted: with 8 workers" in done.stdout and "an efficiency of 58.8 % (" in done.stdout
     assert "weak scaling" in done.stdout
     assert "9 records: out/results.jsonl" in done.stdout
     with Image.open(tmp_path / "out" / "scaling.png") as image:
@@ -132,7 +132,7 @@ def test_a_list_chooses_the_numbers_and_each_manager_has_a_curve(scaling: Scalin
         "--local_cluster=worker:1;worker:3;worker:6", "--variable_update=collective_all_reduce,distributed_all_reduce"
     )
     assert done.status == ExitStatus.OK, done.stderr
-    assert done.stdout.count("sigma = 10 %") == 2
+    assert done.stdout.count("sigma = 10.0 %") == 2
     assert "batch 8 per device, collective_all_reduce\n" in done.stdout
     assert "batch 8 per device, distributed_all_reduce" in done.stdout
     assert done.stdout.count("24 (predicted)") == 2
@@ -224,4 +224,4 @@ def test_a_plot_that_cannot_be_written_costs_no_result(scaling: Scaling, tmp_pat
     (tmp_path / "out" / "scaling.svg").mkdir(parents=True)
     done = scaling(*WORKERS)
     assert "scaling.svg could not be written" in done.stderr
-    assert "sigma = 10 %" in done.stdout and len(_records(tmp_path)) == 9
+    assert "sigma = 10.0 %" in done.stdout and len(_records(tmp_path)) == 9
