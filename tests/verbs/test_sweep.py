@@ -687,7 +687,7 @@ def test_estimates_learn_from_earlier_runs() -> None:
     by_time = dataclasses.replace(chosen, length=dataclasses.replace(chosen.length, at_least_seconds=30.0))
     assert estimate_seconds(by_time, [earlier]) == pytest.approx(3 + 2 * 2.0 + 30.0)
     capped = dataclasses.replace(by_time, length=dataclasses.replace(by_time.length, at_least_seconds=1e6))
-    assert estimate_seconds(capped, [earlier]) == pytest.approx(3 + 2 * 2.0 + 2000 * 2.0)
+    assert estimate_seconds(capped, [earlier]) == pytest.approx(3 + 2 * 2.0 + 20_000 * 2.0)
     assert estimate_seconds(by_time, [earlier], steps=10) == pytest.approx(3 + 12 * 2.0)
 
 

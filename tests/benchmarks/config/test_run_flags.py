@@ -216,7 +216,7 @@ def test_a_flag_with_its_default_changes_nothing(one: Flag, monkeypatch: pytest.
 
     def resolved(*given: str) -> Config:
         values = flag.parse([*words, *given], run_flags.RUN_FLAGS).values
-        return dataclasses.replace(config.resolve(values, lambda: 1), notices=())
+        return dataclasses.replace(config.resolve(values, lambda: 1), notices=(), reasons={})
 
     assert resolved(f"--{one.name}={one.default_text}") == resolved()
 
