@@ -17,6 +17,7 @@ from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.explain import explain_verb
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
+from benchmarks.predict import predict_verb
 from benchmarks.run import run_verb
 from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import recommend_verb
@@ -27,8 +28,15 @@ FULL_HELP = "--helpfull"
 HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
 # The first screen of the help, and what else `help --all` has.
 FIRST_VERBS: Mapping[str, Sequence[Verb]] = {
-    "How fast does it train?": (run_verb.VERB, sweep_verb.VERB, scaling_verb.VERB, recommend_verb.VERB),
+    "How fast does it train?": (
+        run_verb.VERB,
+        sweep_verb.VERB,
+        scaling_verb.VERB,
+        predict_verb.VERB,
+        recommend_verb.VERB,
+    ),
     "What limits it?": (doctor_verb.VERB, explain_verb.VERB, verify_verb.VERB, devices_verb.VERB),
+    "How fast would it be elsewhere?": (predict_verb.VERB,),
     "Did it get slower?": (ab_verb.VERB, track_verb.VERB),
     "Results and data": (report_verb.REPORT, data_verb.VERB),
 }

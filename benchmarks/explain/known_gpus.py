@@ -1,7 +1,7 @@
 """What is published of GPUs: peaks and links of their data sheets, and the rates at which others trained on them.
 
-The tables are `results/data/peaks.csv`, `links.csv` and `modern.csv`. A GPU of which no rate is published is taken to
-use as large a share of its peak (MFU) as the nearest one. Imports no TensorFlow.
+The tables are `results/data/peaks.csv`, `links.csv`, `modern.csv` and `guide2017.csv`. A GPU of which no rate is
+published is taken to use as large a share of its peak (MFU) as the nearest one. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from results.report.published import PUBLISHED_NAMES
 from results.utilisation import data_sheet, published_table
 
 # From the oldest: GPUs of data centres with fast memory, and those for graphics and inference.
-_LINES = (("GP100", "GV100", "GA100", "GH100", "GB10x"), ("TU10x", "GA10x", "AD10x", "GB20x"))
+_LINES = (("GK210", "GP100", "GV100", "GA100", "GH100", "GB10x"), ("TU10x", "GA10x", "AD10x", "GB20x"))
 _USUAL_MODEL = "ResNet-50"
 _HALF = ("bf16", "fp16")
 _IMPLIED = frozenset({"nvidia", "tesla"})
+_COPIED = ("machine", "software", "model", "variable_update", "precision", "data", "source")
 _PASSES = 3  # forward, and twice as many operations backward
 LINKS: Mapping[str, Mapping[str, str]] = {row["link"]: row for row in published_table("links")}
 NAMES = tuple(row["gpu"] for row in published_table("peaks"))
+# What the table of the guide does not state of its rows.
+_OF_GUIDE = {
+    "software": "TensorFlow 1.1, tf_cnn_benchmarks",
+    "precision": "fp32",
+    "xla": "false",
+    "source": "TensorFlow performance guide, 2017",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +45,10 @@ class KnownGpu:
         """Returns whether their data sheets have equal peaks and links; they may differ in memory."""
         return _facts(self.name) == _facts(other.name)
 
+    def has_peak(self, precision: str) -> bool:
+        """Returns whether the data sheet has a peak in this precision."""
+        return bool(data_sheet(self.name)[f"{precision}_tflops"])
+
     def peak_flops_per_sec(self, precision: str) -> float:
         """Returns the peak without sparsity.
 
@@ -44,7 +56,7 @@ class KnownGpu:
             UsageError: the GPU does not compute in this precision.
         """
         row = data_sheet(self.name)
-        if not row[f"{precision}_tflops"]:
+        if not self.has_peak(precision):
             usable = ", ".join(name.removesuffix("_tflops") for name in row if name.endswith("_tflops") and row[name])
             raise UsageError(f"--gpu={self.name} has no rate for --precision={precision}: use {usable}.")
         return 1e12 * float(row[f"{precision}_tflops"])
@@ -52,7 +64,7 @@ class KnownGpu:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedRate:
-    """A line of `modern.csv`, with its GPU's peak in FLOP/s and operations per image, forward and backward."""
+    """A line of `modern.csv` or `guide2017.csv`, with its GPU's peak and operations per image, forward and backward."""
 
     gpu: KnownGpu
     machine: str
@@ -61,6 +73,7 @@ class PublishedRate:
     devices: int
     batch_per_device: int | None
     images_per_sec: float
+    variable_update: str
     precision: str
     data: str
     xla: bool
@@ -130,13 +143,13 @@ def _words(text: str) -> frozenset[str]:
 
 
 def published_rates() -> Iterator[PublishedRate]:
-    """Yields the published rates of training on known GPUs, in the order of the table."""
+    """Yields the published rates of training on known GPUs, in the order of the tables, the guide's last."""
     models = {published: ours for ours, published in PUBLISHED_NAMES.items()}
-    for row in published_table("modern"):
+    for row in (*published_table("modern"), *map(_of_guide, published_table("guide2017"))):
         gpu, spec = gpu_of(row["gpu"]), specs.find_model(models[row["model"]])
         yield PublishedRate(
             gpu=gpu,
-            **{name: row[name] for name in ("machine", "software", "model", "precision", "data", "source")},
+            **{name: row[name] for name in _COPIED},
             devices=int(row["devices"]),
             batch_per_device=int(row["batch_per_device"]) if row["batch_per_device"] else None,
             images_per_sec=float(row["images_per_sec"]),
@@ -144,6 +157,13 @@ def published_rates() -> Iterator[PublishedRate]:
             peak_flops_per_sec=gpu.peak_flops_per_sec(row["precision"]),
             flops_per_image=_PASSES * 1e9 * spec.gflop_per_image,
         )
+
+
+def _of_guide(row: Mapping[str, str]) -> dict[str, str]:
+    """Returns a row of the guide with what its table leaves out, and the name of its GPU before that of the machine."""
+    gpu = "P100-SXM2-16GB" if "P100" in row["machine"] else "K80"
+    machine = f"{gpu.partition('-')[0]} ({re.sub(' 8x.*', '', row['machine'])})"
+    return {**row, **_OF_GUIDE, "gpu": gpu, "machine": machine}
 
 
 def expected_rate(
