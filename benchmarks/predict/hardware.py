@@ -191,18 +191,18 @@ def host_of(gpu: KnownGpu) -> Hardware:
     Raises:
         UsageError: the suite has neither.
     """
-    for hardware in shipped().values():
-        if find_gpu(hardware.gpu).is_like(gpu):
-            return hardware
+    own = [hardware for hardware in shipped().values() if find_gpu(hardware.gpu).is_like(gpu)]
+    if own:
+        return next((hardware for hardware in own if hardware.gpu == gpu.name), own[0])
     for hardware in shipped().values():
         if find_gpu(hardware.gpu).chip == gpu.chip and gpu.link:
-            pcie, own = hardware.pcie, None
+            pcie, between = hardware.pcie, None
             if not gpu.link.startswith("nvlink"):
                 pcie = msgspec.structs.replace(pcie, link=gpu.link)
             elif hardware.gpu_link:
-                own = msgspec.structs.replace(hardware.gpu_link, link=gpu.link)
+                between = msgspec.structs.replace(hardware.gpu_link, link=gpu.link)
             title = f"{hardware.title.partition(',')[0]}, as if with {hardware.gpus} x {gpu.name}"
-            return msgspec.structs.replace(hardware, title=title, gpu=gpu.name, pcie=pcie, gpu_link=own)
+            return msgspec.structs.replace(hardware, title=title, gpu=gpu.name, pcie=pcie, gpu_link=between)
     raise UsageError(
         f"--hardware={gpu.name}: the suite has no host with such a GPU. Hosts: {', '.join(shipped())}. Describe yours "
         "in a TOML file, see docs/prediction.md, and pass its path."
