@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.predict import judge
-from benchmarks.predict.hardware import Reached
+from benchmarks.predict.hosts import Reached
 from benchmarks.predict.prediction import Subject, step
 from benchmarks.process.tensorflow_setup import Runtime
 from results.utilisation import published_table

@@ -201,7 +201,7 @@ def expected_rate(
 def _nearest(
     gpu: KnownGpu | None, model: str, published: Sequence[PublishedRate]
 ) -> tuple[Sequence[PublishedRate], str]:
-    """Returns the rates of the nearest GPU and model, and of whom they are; of each source those of fewest devices."""
+    """Returns the rates of the nearest GPU and model, and of whom; of each source the fastest of fewest devices."""
     if gpu is None:
         tries = [("published for any GPU", published, wanted) for wanted in (model, _USUAL_MODEL)]
     else:
@@ -215,7 +215,7 @@ def _nearest(
     for why, group, wanted in tries:
         if found := [rate for rate in group if rate.model == wanted]:
             by_source = {}
-            for rate in sorted(found, key=lambda rate: -rate.devices):
+            for rate in sorted(found, key=lambda rate: (-rate.devices, rate.images_per_sec)):
                 by_source[rate.source, rate.software, rate.machine] = rate
             return list(by_source.values()), why
     return [], ""

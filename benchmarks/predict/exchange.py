@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.config.variable_update import Variables
 from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import manager_on_real_devices
-from benchmarks.predict.hardware import (
+from benchmarks.predict.hosts import (
     BETWEEN_GPUS,
     HOST_MEMORY,
     LOOPBACK,

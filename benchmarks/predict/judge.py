@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchmarks.config.variable_update import Variables
 from benchmarks.explain.known_gpus import PublishedRate, published_rates
-from benchmarks.predict.hardware import Hardware, host_of, reached, shipped
+from benchmarks.predict.hosts import Hardware, host_of, reached, shipped
 from benchmarks.predict.prediction import Prediction, Subject, predict
 from benchmarks.predict.step_graph import Exchange, Layout
 from results.report.published import PUBLISHED_NAMES

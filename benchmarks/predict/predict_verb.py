@@ -19,7 +19,7 @@ from benchmarks.machine import hardware as machine
 from benchmarks.option import Flag, Groups, only
 from benchmarks.outside_text import whole_number
 from benchmarks.predict import judge, outlook
-from benchmarks.predict.hardware import (
+from benchmarks.predict.hosts import (
     BETWEEN_GPUS,
     NETWORK_IN,
     NETWORK_OUT,

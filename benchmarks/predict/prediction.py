@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
-from benchmarks.predict.hardware import Ends, Hardware, LinkRate, Reached, link_rates, reached
+from benchmarks.predict.hosts import Hardware, LinkRate, Reached, Side, link_rates, reached
 from benchmarks.predict.simulation import Timeline, simulate
 from benchmarks.predict.step_graph import Exchange, LayerShare, Layout, tasks_of_step
 from results.intervals import ASSUMED_SPREAD
@@ -78,7 +78,7 @@ def predict(subject: Subject, usual: Reached | None = None) -> Prediction:
     `usual`: the shares of data sheets that are reached; None for those of the suite.
     """
     timeline = step(subject, usual)
-    ends: tuple[Ends, Ends] = ("low", "high")
+    ends: tuple[Side, Side] = ("low", "high")
     low, high = (subject.images / step(subject, reached(end)).end_seconds for end in ends)
     rate = subject.images / timeline.end_seconds
     return Prediction(

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from benchmarks.predict.hardware import LinkRate
+from benchmarks.predict.hosts import LinkRate
 from benchmarks.predict.simulation import Task
 
 DEVICE = "device"
@@ -37,7 +37,7 @@ class Hop:
     """What one device, or its host, sends over a link in a step.
 
     Attributes:
-        link: its name in `hardware.link_rates`.
+        link: its name in `hosts.link_rates`.
         size_bytes: of all layers together.
         messages: one after the other, of each layer; each has the link's latency.
         on_device: kernels of the device send, so it does not compute meanwhile.

@@ -10,7 +10,7 @@ from benchmarks.config.variable_update import Variables
 from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import manager_on_real_devices
 from benchmarks.predict.exchange import exchange_of
-from benchmarks.predict.hardware import LinkRate, find_hardware, link_rates, reached
+from benchmarks.predict.hosts import LinkRate, find_hardware, link_rates, reached
 from benchmarks.predict.prediction import Subject, step
 from benchmarks.predict.step_graph import Exchange, Layout, shares, tasks_of_step
 from benchmarks.process.tensorflow_setup import Devices

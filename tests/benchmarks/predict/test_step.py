@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from benchmarks.predict import prediction
-from benchmarks.predict.hardware import LinkRate as Rate
-from benchmarks.predict.hardware import Reached, find_hardware, link_rates, reached
+from benchmarks.predict.hosts import LinkRate as Rate
+from benchmarks.predict.hosts import Reached, find_hardware, link_rates, reached
 from benchmarks.predict.prediction import Subject, expected_maximum, gains, limit, step
 from benchmarks.predict.simulation import Task, simulate
 from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, shares, tasks_of_step

@@ -24,7 +24,7 @@ SHIPPED_NAMES = tuple(path.stem for path in _SHIPPED)
 PCIE_DOWN, PCIE_UP, BETWEEN_GPUS = "host to device", "device to host", "device to device"
 HOST_MEMORY, LOOPBACK = "host memory", "between processes of a host"
 NETWORK_IN, NETWORK_OUT = "network in", "network out"
-Ends = Literal["low", "usual", "high"]
+Side = Literal["low", "usual", "high"]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -117,7 +117,7 @@ class LinkRate:
         return LinkRate(factor * self.bytes_per_sec, latency_factor * self.latency_seconds)
 
 
-def reached(ends: Ends = "usual", column: str = "usual") -> Reached:
+def reached(ends: Side = "usual", column: str = "usual") -> Reached:
     """Returns what training reaches: the usual share, or that at the slow (`low`) or fast end of what is plausible.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.errors import UsageError
 from benchmarks.explain.known_gpus import find_gpu
-from benchmarks.predict.hardware import SHIPPED_NAMES, find_hardware, host_of, shipped
+from benchmarks.predict.hosts import SHIPPED_NAMES, find_hardware, host_of, shipped
 
 SHIPPED = Path(__file__).resolve().parents[3] / "benchmarks" / "predict" / "hardware"
 GOOD = (SHIPPED / "dgx-1-p100.toml").read_text()
