@@ -28,13 +28,7 @@ FULL_HELP = "--helpfull"
 HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
 # The first screen of the help, and what else `help --all` has.
 FIRST_VERBS: Mapping[str, Sequence[Verb]] = {
-    "How fast does it train?": (
-        run_verb.VERB,
-        sweep_verb.VERB,
-        scaling_verb.VERB,
-        predict_verb.VERB,
-        recommend_verb.VERB,
-    ),
+    "How fast does it train?": (run_verb.VERB, sweep_verb.VERB, scaling_verb.VERB, recommend_verb.VERB),
     "What limits it?": (doctor_verb.VERB, explain_verb.VERB, verify_verb.VERB, devices_verb.VERB),
     "How fast would it be elsewhere?": (predict_verb.VERB,),
     "Did it get slower?": (ab_verb.VERB, track_verb.VERB),
