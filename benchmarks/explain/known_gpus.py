@@ -105,6 +105,17 @@ class Expectation:
     ends: tuple[str, ...]
 
 
+def link_bytes_per_sec(link: str) -> float:
+    """Returns what the data sheet states of a link, in one direction."""
+    return 1e9 * float(LINKS[link]["gbytes_per_second"])
+
+
+def share_reached(link: str) -> float:
+    """Returns the share of a link's data sheet that training usually reaches, see `results/data/reached.csv`."""
+    name = "gpu_link" if link.startswith("nvlink") else "pcie"
+    return next(float(row["usual"]) for row in published_table("reached") if row["name"] == name)
+
+
 def find_gpu(text: str) -> KnownGpu:
     """Returns the GPU that a part of its name means, such as `H100`, `a100 pcie` or `4090`.
 

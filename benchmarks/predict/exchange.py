@@ -15,6 +15,7 @@ from benchmarks.predict.hosts import (
     BETWEEN_GPUS,
     HOST_MEMORY,
     LOOPBACK,
+    NCCL_1,
     NETWORK_IN,
     NETWORK_OUT,
     PCIE_DOWN,
@@ -31,7 +32,7 @@ from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_k
 
 
 def exchange_of(
-    variables: Variables, layout: Layout, model_variables: Sequence[ModelVariable], *, nccl_blocks: bool = False
+    variables: Variables, layout: Layout, model_variables: Sequence[ModelVariable], *, nccl_1: bool = False
 ) -> Exchange:
     """Returns what a configuration exchanges.
 
@@ -39,7 +40,7 @@ def exchange_of(
         variables: the manager and its modifiers.
         layout: of devices and hosts.
         model_variables: of the model.
-        nccl_blocks: a device does not compute while NCCL reduces, as with TensorFlow 1 and NCCL 1 in 2017.
+        nccl_1: NCCL is version 1, as in 2017: a device does not compute while it reduces.
 
     Raises:
         UsageError: the manager does not work so, or does not state what it sends.
@@ -50,8 +51,8 @@ def exchange_of(
     weights = FLOAT32_BYTES * sum(weight_elements(model_variables))
     if layout.hosts == 1 and WorksIn.ONE in MANAGERS[name].processes:
         manager = manager_on_real_devices(Devices(device="gpu", num_devices=layout.devices), variables)
-        sent, blocks = manager.transfers(model_variables), nccl_blocks and modifiers.uses_nccl
-        reads, gradients = _in_one_process(sent, layout.devices, weights, variables, on_device=blocks)
+        sent, is_old = manager.transfers(model_variables), nccl_1 and modifiers.uses_nccl
+        reads, gradients = _in_one_process(sent, layout.devices, weights, variables, with_nccl_1=is_old)
     else:
         sent = _in_cluster(variables, layout).transfers(model_variables)
         if not by_link(sent):
@@ -68,14 +69,15 @@ def exchange_of(
 
 
 def _in_one_process(
-    sent: Sequence[Transfer], devices: int, weights: int, variables: Variables, *, on_device: bool
+    sent: Sequence[Transfer], devices: int, weights: int, variables: Variables, *, with_nccl_1: bool
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     reads = _by_link_of_device([one for one in sent if one.what == "read"], devices)
     others = _by_link_of_device([one for one in sent if one.what != "read"], devices)
     stages: list[Stage] = []
     for link in (BETWEEN_GPUS, PCIE_UP, PCIE_DOWN):
         if others.get(link):
-            stages.append((Hop(link, others[link], _messages(variables, devices), on_device and link == BETWEEN_GPUS),))
+            used = NCCL_1 if with_nccl_1 and link == BETWEEN_GPUS else link
+            stages.append((Hop(used, others[link], _messages(variables, devices), on_device=used == NCCL_1),))
         if link == PCIE_UP and others.get(link):
             # The host reads all gradients; it writes their mean, or reads and writes the weights.
             extra = 2 if MANAGERS[variables.variable_update].one_copy else 1

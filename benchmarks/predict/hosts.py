@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from benchmarks.errors import UsageError, did_you_mean
-from benchmarks.explain.known_gpus import LINKS, NAMES, KnownGpu, find_gpu
+from benchmarks.explain.known_gpus import LINKS, NAMES, KnownGpu, find_gpu, link_bytes_per_sec
 from benchmarks.outside_text import parse_toml
 from results.utilisation import published_table
 
@@ -22,6 +22,7 @@ _SHIPPED = sorted((Path(__file__).parent / "hardware").glob("*.toml"))
 SHIPPED_NAMES = tuple(path.stem for path in _SHIPPED)
 # The links of a host, as the exchange names them; those of devices are one per device.
 PCIE_DOWN, PCIE_UP, BETWEEN_GPUS = "host to device", "device to host", "device to device"
+NCCL_1 = "device to device, NCCL 1"
 HOST_MEMORY, LOOPBACK = "host memory", "between processes of a host"
 NETWORK_IN, NETWORK_OUT = "network in", "network out"
 Side = Literal["low", "usual", "high"]
@@ -91,6 +92,7 @@ class Reached:
 
     Attributes:
         pcie, gpu_link, network, memory: shares of the bytes/s of these links.
+        nccl_1: that of the links between GPUs with NCCL 1, of 2017.
         loopback_gbytes_per_second: between two processes of a host, 1e9 bytes/s.
         board: rate of each of two GPUs of a board, over that of one alone.
         spread: of the times that devices need for one step, standard deviation over mean.
@@ -98,6 +100,7 @@ class Reached:
 
     pcie: float
     gpu_link: float
+    nccl_1: float
     network: float
     memory: float
     loopback_gbytes_per_second: float
@@ -134,27 +137,26 @@ def link_rates(hardware: Hardware, shares: Reached, devices: int) -> dict[str, L
 
     GPUs behind a PCIe switch share its link to the host.
     """
-    pcie, own = _bytes_per_sec(hardware.pcie.link) * shares.pcie, hardware.gpu_link
+    pcie, own = link_bytes_per_sec(hardware.pcie.link) * shares.pcie, hardware.gpu_link
     down = LinkRate(pcie / min(devices, hardware.pcie.gpus_per_switch))
     crossing = 1 if devices <= hardware.pcie.gpus_per_switch else hardware.pcie.gpus_per_switch
     network = LinkRate(
         1e9 * hardware.network.gbytes_per_second * shares.network, 1e-6 * hardware.network.latency_microseconds
     )
+    between = {BETWEEN_GPUS: LinkRate(pcie / crossing), NCCL_1: LinkRate(pcie)}
+    if own:
+        whole, latency = link_bytes_per_sec(own.link), 1e-6 * own.latency_microseconds
+        reached_by = {BETWEEN_GPUS: shares.gpu_link, NCCL_1: shares.nccl_1}
+        between = {link: LinkRate(whole * share, latency) for link, share in reached_by.items()}
     return {
         PCIE_DOWN: down,
         PCIE_UP: down,
-        BETWEEN_GPUS: LinkRate(_bytes_per_sec(own.link) * shares.gpu_link, 1e-6 * own.latency_microseconds)
-        if own
-        else LinkRate(pcie / crossing),
+        **between,
         HOST_MEMORY: LinkRate(1e9 * hardware.memory.gbytes_per_second * shares.memory),
         LOOPBACK: LinkRate(1e9 * shares.loopback_gbytes_per_second),
         NETWORK_IN: network,
         NETWORK_OUT: network,
     }
-
-
-def _bytes_per_sec(link: str) -> float:
-    return 1e9 * float(LINKS[link]["gbytes_per_second"])
 
 
 @functools.cache

@@ -108,11 +108,11 @@ def subjects() -> Iterator[tuple[PublishedRate, str, Subject]]:
     built = functools.cache(lambda name: model_parts(ours[name], num_classes=None))
 
     @functools.cache
-    def exchange(manager: str, model: str, layout: Layout, nccl_blocks: bool) -> Exchange:
+    def exchange(manager: str, model: str, layout: Layout, nccl_1: bool) -> Exchange:
         name, shared_on, spec = _MANAGERS[manager]
         modifiers = Modifiers(all_reduce_spec=spec)
         variables = Variables(variable_update=name, shared_on=shared_on, modifiers=modifiers)
-        return exchange_of(variables, layout, built(model).variables, nccl_blocks=nccl_blocks)
+        return exchange_of(variables, layout, built(model).variables, nccl_1=nccl_1)
 
     for rate, one, testbed, hardware in judged_rates():
         hosts = max(1, rate.devices // _GPUS_OF_A_HOST)

@@ -17,7 +17,7 @@ _CALIBRATIONS = 3
 # What is twice as fast if a link is: both directions.
 _LINKS: Mapping[str, tuple[str, ...]] = {
     "PCIe": ("host to device", "device to host"),
-    "links between devices": ("device to device",),
+    "links between devices": ("device to device", "device to device, NCCL 1"),
     "host memory": ("host memory",),
     "processes of a host": ("between processes of a host",),
     "network": ("network in", "network out"),

@@ -114,9 +114,9 @@ def test_packed_gradients_and_averaged_weights_come_at_the_end() -> None:
 
 def test_nccl_of_2017_kept_the_device_busy() -> None:
     variables = Variables(variable_update="replicated", shared_on="gpu", modifiers=Modifiers(all_reduce_spec="nccl"))
-    for blocks in (False, True):
-        ((hop,),) = exchange_of(variables, Layout(8), WEIGHTS, nccl_blocks=blocks).gradients  # type: ignore[arg-type]
-        assert hop.on_device is blocks
+    for is_old in (False, True):
+        ((hop,),) = exchange_of(variables, Layout(8), WEIGHTS, nccl_1=is_old).gradients  # type: ignore[arg-type]
+        assert hop.on_device is is_old
 
 
 @pytest.mark.parametrize("host", ["ec2-p2.8xlarge", "dgx-h100"])

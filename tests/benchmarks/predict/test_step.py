@@ -15,7 +15,7 @@ from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, sha
 
 ONE = [LayerShare("all", 1.0, 1.0)]
 THREE = [LayerShare("a", 0.5, 0.1), LayerShare("b", 0.3, 0.2), LayerShare("c", 0.2, 0.7)]
-PERFECT = Reached(1, 1, 1, 1, 10, 1, 0)
+PERFECT = Reached(1, 1, 1, 1, 1, 10, 1, 0)
 
 
 def seconds(parts: list[LayerShare], exchange: Exchange, compute: float, **bytes_per_sec: float) -> float:
