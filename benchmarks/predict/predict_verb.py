@@ -32,6 +32,7 @@ from benchmarks.predict.outlook import Outlook
 from benchmarks.predict.prediction import Subject
 from benchmarks.predict.step_graph import Layout
 from benchmarks.process.tensorflow_setup import Runtime
+from results.utilisation import is_in_data_sheets
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, WorksIn, named
 
 _DEFAULT_MANAGER = "collective_all_reduce"
@@ -96,7 +97,13 @@ def _hardware_here() -> Hardware:
             f"predict needs to know the links of a host, and {which} here: pass --hardware=NAME or a TOML file, see "
             f"docs/prediction.md. Hosts: {', '.join(SHIPPED_NAMES)}."
         )
-    return host_of(gpu_of(names.pop()))
+    name = names.pop()
+    if not is_in_data_sheets(name):
+        raise UsageError(
+            f"The suite has no data sheet of {name}: describe this host in a TOML file with a GPU that it has, see "
+            "docs/prediction.md, and pass its path as --hardware."
+        )
+    return host_of(gpu_of(name))
 
 
 def _numbers(flag: str, text: str, most: int) -> list[int]:

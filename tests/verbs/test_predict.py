@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.errors import ExitStatus
 from benchmarks.predict import judge
 from tests.support.commands import Finished
+from tests.support.nvidia import Card, Machine, stand_in
+from tests.support.records import fake_reduction, fake_run
 
 RunBench = Callable[..., Finished]
 
@@ -84,6 +87,34 @@ def test_links_that_were_measured_replace_those_of_data_sheets(run_bench: RunBen
 
     assert rate("--network_gbytes_per_second=0.1") < 0.5 * rate()
     assert rate("--link_gbytes_per_second=0.1") < 0.5 * rate()
+
+
+def test_without_hardware_this_machine_is_meant_with_rates_of_its_records(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two H200; a run of one took 0.1 s for 32 images, and an all-reduce of two sent 1e8 bytes in 0.01 s."""
+    stand_in(monkeypatch, Machine(2))
+    reduction = fake_reduction("xring", 10**8, 0.01)
+    records = [
+        fake_run(model="vgg16", precision="tf32", device="gpu"),
+        replace(reduction, config={**reduction.config, "device": "gpu"}),
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(record.to_json() + "\n" for record in records))
+    words = ("--model=vgg16", f"--results={path}", "--batch_size=32", "--num_gpus=1,2", "--output_format=json")
+    done = run_bench("predict", *words, "--variable_update=replicated", "--all_reduce_spec=xring")
+    assert done.status == ExitStatus.OK, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "H200" in found["hardware"] and records[0].identity.run_id in found["source"]
+    assert found["images_per_sec_of_one"] == pytest.approx(320)
+    # 553 MB at 1e10 bytes/s take 0.055 s: most of it while the convolutions go back.
+    assert 0.8 < found["points"][1]["efficiency"] < 0.99
+
+
+def test_a_gpu_without_a_data_sheet_is_named(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, Machine([Card("NVIDIA Z9")]))
+    done = run_bench("predict", "--model=vgg16")
+    assert done.status == ExitStatus.USAGE and "no data sheet of NVIDIA Z9" in done.stderr
 
 
 @pytest.mark.parametrize(
