@@ -39,8 +39,8 @@ _DEFAULT_MANAGER = "collective_all_reduce"
 # Of which the fastest is named.
 _COMPARED = ("collective_all_reduce", "distributed_replicated", "parameter_server", "replicated", "staged")
 _MOST_DEVICES, _MOST_HOSTS = 1000, 10_000
-# With these alone it is a published GPU that is assumed, not the machine.
-_OF_RATES = ("results", "link_gbytes_per_second", "peak_tflops", "assumed_mfu")
+# What decides the rate of one device and of its links, besides the flags of rates.
+_OF_RATE = ("model", "batch_size", "precision", "all_reduce_spec")
 
 
 def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
@@ -55,9 +55,11 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
             f"predict knows variable managers, and {values['variable_update']} is a reference training loop: name one "
             f"of {', '.join(MANAGERS)}."
         )
+    if values["explain"] and values["output_format"] == "json":
+        raise UsageError("--explain draws in text: leave it out with --output_format=json.")
     host = find_hardware(values["hardware"]) if values["hardware"] else _hardware_here()
-    layouts = _layouts(values["num_gpus"], values["hosts"], host)
     manager = values["variable_update"] or _DEFAULT_MANAGER
+    layouts = _layouts(values["num_gpus"], values["hosts"], host, MANAGERS[named(manager)].processes)
     found = _outlooks(values, host, layouts, manager)
     for line in outlook.as_json(found) if values["output_format"] == "json" else outlook.as_text(found):
         say(line)
@@ -113,22 +115,24 @@ def _numbers(flag: str, text: str, most: int) -> list[int]:
     return sorted({*found})
 
 
-def _layouts(num_gpus: str | None, hosts: str | None, host: Hardware) -> list[Layout]:
+def _layouts(num_gpus: str | None, hosts: str | None, host: Hardware, processes: WorksIn) -> list[Layout]:
     """Returns the numbers of devices and hosts: those that are named; else 1, 2, 4 ... up to 1,000 devices.
+
+    `processes`: in which the manager works; in one process, there is one host.
 
     Raises:
         UsageError: a number is impossible.
     """
     per_host = _numbers("num_gpus", num_gpus, host.gpus) if num_gpus else []
+    if hosts and len(per_host) > 1:
+        raise UsageError(f"--num_gpus={num_gpus}: with --hosts, all hosts have equally many GPUs: give one number.")
     if hosts:
-        return [
-            Layout(per_host[-1] if per_host else host.gpus, count, count)
-            for count in _numbers("hosts", hosts, _MOST_HOSTS)
-        ]
+        (each,) = per_host or [host.gpus]
+        return [Layout(each, count, count) for count in _numbers("hosts", hosts, _MOST_HOSTS)]
     if per_host:
         return [Layout(count, 1, 1) for count in per_host]
     devices = [*(2**power for power in range((host.gpus - 1).bit_length())), host.gpus]
-    most = max(1, _MOST_DEVICES // host.gpus)
+    most = 1 if processes == WorksIn.ONE else max(1, _MOST_DEVICES // host.gpus)
     hosts_of = dict.fromkeys([*(2**power for power in range(1, most.bit_length())), most])
     return [Layout(count, 1, 1) for count in devices] + [Layout(host.gpus, n, n) for n in hosts_of if n > 1]
 
@@ -154,9 +158,10 @@ def _config(values: Mapping[str, Any], host: Hardware, manager: str, layout: Lay
 
 
 def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layout], manager: str) -> Outlook:
-    first = _config(values, host, manager, layouts[0])
-    on_gpu = {**values, "gpu": host.gpu if values["hardware"] and not values["peak_tflops"] else None, "link": None}
-    rates = known_rates(on_gpu, first.devices, first.computing.precision)
+    of_rate = {name: value if name in _OF_RATE else None for name, value in values.items()}
+    first = _config(of_rate, host, "replicated", Layout(host.gpus))
+    gpu = host.gpu if values["hardware"] and not values["peak_tflops"] else None
+    rates = known_rates({**values, "gpu": gpu, "link": None}, first.devices, first.computing.precision)
     start(Runtime())
     from benchmarks.predict.exchange import exchange_of
     from benchmarks.predict.model_parts import model_parts
@@ -175,8 +180,7 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
     measured = _measured_links(values, balance, is_from_records=balance.link_bytes_per_sec is not rates.link)
 
     def subject(name: str, layout: Layout) -> Subject:
-        config = first if name == manager and layout == layouts[0] else _config(values, host, name, layout)
-        batch = first.workload.batch_per_device
+        config, batch = _config(values, host, name, layout), first.workload.batch_per_device
         return Subject(
             parts=model.parts,
             hardware=host,

@@ -63,6 +63,16 @@ def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench) -> None:
     assert "A step of one of 1000 devices" in done.stdout and "device " in done.stdout
 
 
+def test_a_manager_of_one_host_ends_there_and_hosts_do_not_change_the_rate_of_one_device(run_bench: RunBench) -> None:
+    words = ("predict", "--model=trivial", "--hardware=H100", "--output_format=json")
+    one_host = json.loads(run_bench(*words, "--variable_update=replicated").stdout.splitlines()[-1])
+    many = json.loads(
+        run_bench(*words, "--variable_update=distributed_replicated", "--hosts=8").stdout.splitlines()[-1]
+    )
+    assert [point["devices"] for point in one_host["points"]] == [1, 2, 4, 8]
+    assert one_host["images_per_sec_of_one"] == many["images_per_sec_of_one"]
+
+
 def test_json_has_a_point_for_each_number_and_a_plot_is_drawn(run_bench: RunBench, tmp_path: Path) -> None:
     done = run_bench(
         *("predict", "--model=vgg16", "--hardware=dgx-1-p100", "--variable_update=parameter_server"),
@@ -123,6 +133,8 @@ def test_a_gpu_without_a_data_sheet_is_named(run_bench: RunBench, monkeypatch: p
         (["--hardware=dgx-h1000"], "there is no such host, and no such GPU. Did you mean 'dgx-h100'?"),
         (["--hardware=nowhere.toml"], "the file cannot be read"),
         (["--hardware=H100", "--num_gpus=9"], "--num_gpus=9: give a number from 1 to 8"),
+        (["--hardware=H100", "--num_gpus=1,2", "--hosts=2"], "give one number"),
+        (["--hardware=H100", "--explain", "--output_format=json"], "--explain draws in text"),
         (["--hardware=H100", "--hosts=host_0,host_1"], "--hosts=host_0,host_1: give a number"),
         (["--hardware=H100", "--hosts=2", "--variable_update=replicated"], "works on one host only"),
         (["--hardware=H100", "--variable_update=keras_fit"], "reference training loop"),
