@@ -202,7 +202,8 @@ class Progress:
         words = [f"{self._done:,} of {self._total:,}", self._note]
         if elapsed >= 1 and 0 < self._done < self._total:
             needed = (self._advanced_at - self._begun) / self._done * self._total
-            words.append(f"{in_words(max(1.0, needed - elapsed))} left")
+            # Parts may be unequal: once the estimate is over, the rest takes longer than it says.
+            words.append(f"{in_words(needed - elapsed)} left" if needed > elapsed else f"{in_words(elapsed)} so far")
         return f"{what}: {', '.join(filter(None, words))}"
 
     def _draw(self, text: str) -> None:

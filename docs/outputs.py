@@ -26,9 +26,8 @@ from benchmarks.errors import ExitStatus
 ROOT = Path(__file__).resolve().parent.parent
 _MARKED = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n)(?P<block>.*?)(<!-- end -->)", re.DOTALL)
 # What has none of these neither trains nor measures.
-_TRAINS = re.compile(
-    r"run_bench\.py (?:--|run|sweep|scaling|recommend|ab|calibrate|doctor|verify|placement|input|allreduce|data)"
-)
+_VERBS = "--|run|sweep|scaling|recommend|ab|track calibrate|doctor|verify|explain --placement|input|allreduce"
+_TRAINS = re.compile(rf"run_bench\.py (?:{_VERBS})")
 _ANSWERS = (ExitStatus.OK, ExitStatus.REGRESSED, ExitStatus.UNDECIDED)
 _NUMBERS = re.compile(r"\b(?=[a-f]*\d)[\da-f]{7,}\b|[-+]?\d[\d.,:]*(?:[kMG]\b)?")
 

@@ -30,6 +30,8 @@ class ModelSpec:
         outputs: number of logits if the model has a fixed one; None: any number.
         nchw: it can be built with channels before height and width.
         digest: of the code outside this suite that builds it; None: no such code.
+        code: the file of that code, below the root of its git repository, and the commit, as `net.py at 0123456789ab`;
+            `+` follows if files of it were changed. Without a repository, the name of the file.
         has_conv1x1: some of its convolutions have a 1x1 kernel.
         has_batch_norm: it has batch normalisation.
         has_larger_convolutions: some of its convolutions have a larger kernel and no stride.
@@ -52,6 +54,7 @@ class ModelSpec:
     outputs: int | None = None
     nchw: bool = True
     digest: str | None = None
+    code: str | None = None
     has_conv1x1: bool = False
     has_batch_norm: bool = False
     has_larger_convolutions: bool = True
@@ -77,6 +80,7 @@ class ModelSpec:
             "image_size": self.image_size,
             "parameters": self.parameters if is_usual else None,
             "gflop_per_image": (self.gflop_per_image or None) if is_usual else None,
+            **({"code": self.code} if self.code else {}),
         }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from results.record import Record
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
-from results.utilisation import plausible
+from results.utilisation import of_measured_peak
 
 # The parts of a record that are plain mappings.
 _MAPPINGS = ("config", "environment", "model", "placement")
@@ -28,7 +28,6 @@ class Column:
         source: the fields that lead to it in a record, or a function.
         kind: str, int, float, bool or datetime.datetime; any value may be missing.
         unit: of numbers; empty for pure numbers.
-        plausible: returns None in place of a value that is impossible.
     """
 
     name: str
@@ -36,7 +35,6 @@ class Column:
     source: str | Callable[[Record], Any]
     kind: type = str
     unit: str = ""
-    plausible: Callable[[Any], Any] = lambda value: value
 
     @functools.cached_property
     def of(self) -> Callable[[Record], Any]:
@@ -45,8 +43,7 @@ class Column:
             return self.source
         part, *fields = self.source.split(".")
         if part not in _MAPPINGS:
-            look_up_field = operator.attrgetter(self.source)
-            return lambda record: self.plausible(look_up_field(record))
+            return operator.attrgetter(self.source)
 
         def look_up(record: Record) -> Any:
             value = getattr(record, part)
@@ -156,10 +153,15 @@ COLUMNS = (
         float,
         "1e9 bytes/s",
     ),
-    Column("largest_error", "to the mean in NumPy: relative, absolute below 1", "measurement.largest_error", float),
+    Column(
+        "largest_error",
+        "largest relative difference (absolute below 1) to the mean in NumPy",
+        "measurement.largest_error",
+        float,
+    ),
     Column(
         "staleness_mean_updates",
-        "asynchronous towers: mean age of gradients",
+        "mean staleness of the gradients of asynchronous towers",
         "derived.staleness_mean",
         float,
         "updates",
@@ -173,14 +175,14 @@ COLUMNS = (
     Column("loss_last", "loss of the last step, without weight decay", _loss(-1), float),
     Column(
         "gflop_per_image",
-        "published, forward pass, 2 per multiply-add",
+        "operations of the forward pass, as published, 2 per multiply-add",
         "model.gflop_per_image",
         float,
         "1e9 operations",
     ),
     Column(
         "sent_bytes_per_step",
-        "by formula: between devices, in a cluster between processes",
+        "bytes sent between devices (in a cluster: processes), by formula",
         "placement.sent_per_step.total_bytes",
         int,
         "bytes",
@@ -219,14 +221,14 @@ COLUMNS = (
     ),
     Column(
         "bare_decode_images_per_sec",
-        "decoding alone, same files",
+        "rate of decoding alone, with the same files",
         "measurement.bare_decode_images_per_sec",
         float,
         "images/s",
     ),
     Column("num_workers", "processes that train", "config.num_workers", int),
     Column("num_ps", "parameter servers", "config.num_ps", int),
-    Column("num_hosts", "hosts of the processes, as far as addresses tell", "config.num_hosts", int),
+    Column("num_hosts", "different hosts in the addresses of the tasks", "config.num_hosts", int),
     Column(
         "slowest_worker",
         "the worker whose gradients take longer than the others' by more than the noise",
@@ -236,7 +238,7 @@ COLUMNS = (
     Column("straggler_ratio", "its time / mean of the other workers' times", "derived.straggler_ratio", float),
     Column(
         "busiest_ps_bytes_per_sec",
-        "by formula: in and out of the busiest parameter server",
+        "bytes in and out of the busiest parameter server, by formula",
         _busiest_ps,
         float,
         "bytes/s",
@@ -259,7 +261,7 @@ COLUMNS = (
     ),
     Column(
         "images_per_joule",
-        "images of the measured steps / energy from the first to the last of them, with pauses between them",
+        "images of the measured steps / energy from the first to the last of them, including pauses",
         "derived.images_per_joule",
         float,
         "images/J",
@@ -291,9 +293,8 @@ COLUMNS = (
     Column(
         "mfu_of_measured_peak",
         "images_per_sec x flops_per_image / measured peak; empty above 1",
-        "derived.mfu_of_measured_peak",
+        of_measured_peak,
         float,
-        plausible=plausible,
     ),
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn", bool),
     Column(
@@ -301,7 +302,7 @@ COLUMNS = (
     ),
     Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn", bool),
     Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages", int),
-    Column("micro_batches", "parts of a pipeline's batch", "config.pipeline.micro_batches", int),
+    Column("micro_batches", "micro-batches per step of a pipeline", "config.pipeline.micro_batches", int),
     Column(
         "slowest_tower",
         "the tower that takes longer than the others by more than the noise",
@@ -309,7 +310,7 @@ COLUMNS = (
         int,
     ),
     Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio", float),
-    Column("eval_only", "only the weights of a checkpoint are evaluated", "config.eval_only", bool),
+    Column("eval_only", "a checkpoint is evaluated and nothing is trained", "config.eval_only", bool),
     Column(
         "eval_top_1_accuracy",
         "share of the validation images classified correctly, in the last evaluation",
@@ -332,7 +333,7 @@ COLUMNS = (
     Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts", int),
     Column(
         "gpu_memory_reserved_bytes",
-        "most memory of one GPU that all processes together held, by the driver",
+        "largest memory of one GPU that all processes held, as its driver reports it",
         "derived.gpu_memory_reserved_bytes",
         int,
         "bytes",

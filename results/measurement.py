@@ -47,9 +47,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         images_per_step: images of one global step over all devices; None if a step has no images.
         startup_seconds: from the start of the process to the start of the first step.
-        startup_phases_seconds: its parts, in order: `Python` (interpreter, own modules, hardware inventory),
-            `TensorFlow` (its import), `cluster` (until all tasks agree), `graph` (building it), `variables` (session,
-            initialisation, filling the input). In a cluster, those of the slowest worker.
+        startup_phases_seconds: its parts, in order: `Python` (with the suite's modules), `TensorFlow` (its import),
+            `cluster` (until all tasks agree), `graph`, `variables` (session, initialisation, filling the input). In a
+            cluster, those of the slowest worker.
         first_step_seconds: the first step alone, which includes graph optimisation and memory growth.
         warmup_step_seconds: the other steps before measuring.
         step_seconds: the measured steps.
@@ -59,20 +59,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         unmeasured_steps: the number of each of them in the training, counted from 1.
         peak_host_memory_bytes: largest resident set of the process.
         peak_gpu_memory_bytes: most memory that TensorFlow's allocator had in use on one GPU, or on one part of a split
-            GPU, while operations of a traced step ran; None if no step could be traced. Without the CUDA context, and
-            without what the allocator holds in reserve.
+            GPU, in a traced step, without the CUDA context; None if no step could be traced.
         replica_drift: largest absolute difference between copies of a variable that must be equal; None if there is
             one copy, or copies may differ.
-        tower_step_seconds: of asynchronous towers, the measured steps of each tower; of asynchronous workers, those of
-            each worker; otherwise empty. A global step is then as many completed tower steps as there are towers.
+        tower_step_seconds: the measured steps of each asynchronous tower, or worker; otherwise empty. A global step is
+            then as many completed tower steps as there are towers.
         staleness_counts: how many asynchronous tower steps applied a gradient of weights that were 0, 1, 2 ... updates
             old.
         worker_step_seconds: in a cluster, the measured steps of each worker, by its own clock.
         worker_compute_seconds: the same, from the start of a step until the worker has its gradients.
-        tower_compute_seconds: of a few traced steps, spread over some seconds after the measured ones, each tower's
-            time from its first operation until its gradients are ready; in a cluster, the towers of worker 0 first.
-            Empty with fewer than two towers in a process, and for asynchronous towers, whose steps have times of their
-            own.
+        tower_compute_seconds: of a few traced steps after the measured ones, each tower's time from its first operation
+            until its gradients are ready; in a cluster, the towers of worker 0 first. Empty with fewer than two towers
+            in a process, and for asynchronous towers.
         message_bytes: size of the all-reduced message of one tower; None if there is none.
         largest_error: largest relative difference (absolute below 1) of an all-reduce to the mean in NumPy.
         top_1_accuracies: share of a step's images classified correctly before its update; empty unless requested.
@@ -85,8 +83,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         input_stages: images per second of the input alone, up to each of its stages; empty if not measured.
         input_stage_rounds: the same of each round of the measurement; empty if not measured.
         shuffle_buffer: how full the shuffle buffer was, in records: `capacity`, `at_start` (after the first batch),
-            `at_end`, `least`; `fill_seconds` to the first batch, `share_half_full` of the samples (one a batch) with at
-            least half of the capacity; empty if not measured.
+            `at_end`, `least`; `fill_seconds` to the first batch; `share_half_full`, the share of batches that found it
+            at least half full; empty if not measured.
         bare_decode_images_per_sec: rate of decoding alone with the same files; None if not measured.
         restarts: how often the cluster was started again after a task had died; only the last attempt is measured.
         steps_before: steps of the training that earlier runs took; 0 if it began with this run.

@@ -104,12 +104,13 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
     if steps % conditions.steps_per_round:
         yield (
             f"{steps} steps are no whole rounds of {conditions.steps_per_round} (--local_sgd_steps), each with one "
-            "averaging of the weights, so the rate has too many or too few: give a multiple as --num_batches."
+            "averaging of the weights, so the rate has too many or too few: set --num_batches to "
+            f"a multiple of {conditions.steps_per_round}."
         )
     if skipped := sum(measurement.skipped_updates):
         yield (
             f"{skipped:.0f} of {steps} measured steps updated nothing, since gradients overflowed in float16. Such a "
-            "step is shorter, so the rate is too high: increase --num_warmup_batches or a smaller --fp16_loss_scale."
+            "step is shorter, so the rate is too high: increase --num_warmup_batches or reduce --fp16_loss_scale."
         )
     used = conditions.cores_used_by_others
     if used is not None and used > OTHERS_SHARE * conditions.cores:
@@ -123,11 +124,11 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
             "works, not how it scales on as many real devices."
         )
     if steps == 1 and conditions.evaluates_only:
-        yield "All images fit in one step, so the rate is that of one step: give a smaller --eval_batch_size."
+        yield "All images fit in one step, so the rate is that of one step: reduce --eval_batch_size."
     if 0 < steps < MIN_STEPS_FOR_INTERVAL and not conditions.evaluates_only:
         yield (
-            f"Only {counted(steps, 'step')} {'was' if steps == 1 else 'were'} measured, too few for an interval: give "
-            "more --num_batches, or a longer --time_limit_seconds."
+            f"Only {counted(steps, 'step')} {'was' if steps == 1 else 'were'} measured, too few for an interval: "
+            "increase --num_batches or --time_limit_seconds."
         )
 
 

@@ -67,7 +67,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         suite_version: version of this suite.
         suite_commit: commit of its checkout at the start of the run; `+` follows if files were changed; null without a
             checkout.
-        config_key: hash of the configuration, as far as it can change the rate.
+        config_key: hash of the fields of the configuration that can change the rate.
         hardware_key: hash of CPU, cores, memory and GPUs, without the host's name.
         software_key: hash of the versions of Python, TensorFlow, Keras, NumPy, CUDA, cuDNN and NCCL.
         session_id: shared by the runs of one sweep; empty for a single run.

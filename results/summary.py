@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from results import intervals, step_statistics
 from results.intervals import Interval
@@ -23,6 +24,8 @@ DATA = ("data_name", "pipelined_input", "input", "pauses", "data_set", "gpu_thre
 # The precision, and what follows from it by default.
 PRECISION = ("precision", "loss_scaling", "data_format")
 _ROUNDED = 1 + 1e-9
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
 # The fields that every label names, and fields that follow from these.
 _OF_DEVICES = ("device", "num_devices", "num_workers", "num_ps", "batch_per_device")
 _IN_EVERY_LABEL = ("model", *MANAGER, *_OF_DEVICES, "data_name", "pipelined_input", "precision", "forward_only")
@@ -65,14 +68,18 @@ class Row:
         return self.records[0].config
 
     @property
+    def model(self) -> str:
+        """Returns the model in words."""
+        return f"{self.config.get('model')}{' inference' if self.config.get('forward_only') else ''}"
+
+    @property
     def devices(self) -> int:
         """Returns the number of devices of all workers."""
         return self.count("num_devices") * self.count("num_workers")
 
     def count(self, name: str, otherwise: int = 1) -> int:
         """Returns a number of the configuration, or `otherwise` if it is unknown."""
-        number = self.config.get(name)
-        return number if isinstance(number, int) and number > 0 else otherwise
+        return count(self.config, name, otherwise)
 
     @property
     def measured(self) -> Interval:
@@ -147,6 +154,12 @@ class Row:
         return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
 
 
+def count(config: Mapping[str, Any], name: str, otherwise: int = 1) -> int:
+    """Returns a number of a configuration, or `otherwise` if it is unknown."""
+    number = config.get(name)
+    return number if isinstance(number, int) and number > 0 else otherwise
+
+
 def manager_of(config: Mapping[str, Any]) -> str:
     """Returns a variable manager and its modifiers, by the names of their flags."""
     pipeline, modifiers = (
@@ -182,16 +195,20 @@ def processes_of(config: Mapping[str, Any]) -> str:
 
 def summarize(records: Iterable[Record]) -> list[Row]:
     """Returns one row per configuration, hardware and software, in the order of their first records."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        if record.kind is Kind.RUN:
-            identity = record.identity
-            key = (identity.config_key, identity.hardware_key, identity.software_key)
-            groups.setdefault(key, []).append(record)
+    keys = operator.attrgetter("identity.config_key", "identity.hardware_key", "identity.software_key")
+    groups = grouped((record for record in records if record.kind is Kind.RUN), keys)
     rows = _among_processes([_row(group) for group in groups.values()])
     rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Returns items by their key, in order of appearance."""
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def _row(records: Sequence[Record]) -> Row:
@@ -229,11 +246,22 @@ def _among_processes(rows: Sequence[Row]) -> list[Row]:
     return [row if row.images_per_sec is None else among_processes(row.images_per_sec, row) for row in rows]
 
 
-def machine_of(record: Record) -> str:
-    """Returns the title of a machine, or its GPUs, or its CPU, in a few words; empty if nothing is known."""
-    environment = record.environment
-    gpus = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, environment.get("gpus") or ())).items())
-    return str(environment.get("machine") or gpus or environment.get("cpu_model") or "")
+def hardware_in_words(record: Record) -> str:
+    """Returns the machine of a record: its CPU, its memory and its GPUs."""
+    facts = record.environment
+    words = [str(facts["cpu_model"])] if facts.get("cpu_model") else []
+    words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
+    words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []
+    return ", ".join([*words, *_gpus(record)]) or f"hardware {record.identity.hardware_key}"
+
+
+def _machine(record: Record) -> str:
+    facts = record.environment
+    return str(facts.get("machine") or ", ".join(_gpus(record)) or facts.get("cpu_model") or "")
+
+
+def _gpus(record: Record) -> list[str]:
+    return [f"{count} x {gpu}" for gpu, count in Counter(map(str, record.environment.get("gpus") or ())).items()]
 
 
 def _names(records: Iterable[Record], key_name: str, name_of: Callable[[Record], str]) -> dict[str, str]:
@@ -246,12 +274,9 @@ def _names(records: Iterable[Record], key_name: str, name_of: Callable[[Record],
 def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Returns for each row its values of the fields that vary among the rows of its model and that no label names."""
     firsts = [row.records[0] for row in rows]
-    machines = _names(firsts, "hardware_key", machine_of)
+    machines = _names(firsts, "hardware_key", _machine)
     software = _names(firsts, "software_key", lambda record: str(record.environment.get("tensorflow_version") or ""))
-    by_model: dict[Any, list[Row]] = {}
-    for row in rows:
-        by_model.setdefault(row.config.get("model"), []).append(row)
-    varying = {model: _varying_fields(group) for model, group in by_model.items()}
+    varying = {m: _varying_fields(group) for m, group in grouped(rows, lambda row: row.config.get("model")).items()}
     distinctions = []
     for row in rows:
         first, names = row.records[0], varying[row.config.get("model")]
@@ -303,9 +328,7 @@ class Siblings:
 
     def _index(self, differing_in: tuple[str, ...]) -> dict[str, list[Row]]:
         if differing_in not in self._by_fields:
-            index = self._by_fields[differing_in] = {}
-            for row in self._rows:
-                index.setdefault(_key_without(row, differing_in), []).append(row)
+            self._by_fields[differing_in] = grouped(self._rows, lambda row: _key_without(row, differing_in))
         return self._by_fields[differing_in]
 
     def of(self, row: Row, differing_in: tuple[str, ...], wanted: Mapping[str, Any]) -> Row | None:

@@ -33,8 +33,10 @@ from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
 from docs import generate, hooks
+from results import loading
 from tests.support import docs, promises
 from tests.support.commands import ROOT, Finished
+from tests.support.records import fake_run
 from variable_mgr import catalog
 
 PAGES = docs.pages(ROOT)
@@ -126,15 +128,19 @@ def _check_run_bench(words: Sequence[str]) -> None:
     Raises:
         WrongPageError: there is no such verb or flag, or the flags cannot go together.
     """
-    words = [word for word in words if word != "--help"]
+    # `help VERB` is `VERB --help`, which prints, and may be without the words that the verb needs.
+    words = [PLACEHOLDERS.get(word, word) for word in words if word != "--help"]
     try:
+        if words[:1] == ["help"]:
+            main.dispatch(words)
+            return
         verb, rest = chosen(words)
         if verb.name.split()[0] in READING and verb.takes != "lists":
             flag.parse(rest, flags_of(verb))
         elif words[:1] == ["data"]:
             _check_data(words[1:])
         else:
-            main.dispatch([PLACEHOLDERS.get(word, word) for word in words])
+            main.dispatch(words)
     except BenchError as error:
         raise WrongPageError(str(error)) from error
 
@@ -359,6 +365,13 @@ def test_every_generated_table_is_on_a_page() -> None:
     assert sorted(marks) == sorted(generate.TABLES)
 
 
+def test_the_result_that_is_shown_was_repeated_without_warnings() -> None:
+    assert not generate.why_not_shown(loading.load(generate.RESULTS).records)
+    once = fake_run(warnings=["The machine was busy."])
+    why = generate.why_not_shown([once])
+    assert "The machine was busy." in why and "resnet50, replicated psgpu, 1 GPU, batch 32: fewer than 3 repeats" in why
+
+
 def test_every_promise_and_every_row_is_tested() -> None:
     rows = [row["id"] for subject in promises.subjects() for row in subject["row"]]
     assert len(set(rows)) == len(rows) == 66
@@ -403,6 +416,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`run_bench.py --model=resnet51 ...`", "no model 'resnet51'"),
         ("`track check out --output_format=jsom`", "there is no 'jsom'"),
         ("`replicated --all_reduce_spec=ring`", "ring"),
+        ("`run_bench.py help swep`", "Did you mean 'sweep'"),
         ("`track stor FILE`", "no subcommand 'stor'"),
         ("`data make_imagenet DIR --gzip`", "data make_imagenet has no flag --gzip"),
         ("```\nTry --num_batch, or wait.\n```", "There is no flag --num_batch"),

@@ -81,7 +81,7 @@ def fit(cases: Sequence[Case]) -> Reached:
 
 def cases() -> list[Case]:
     """Returns the rates of the guide's testbeds."""
-    return [Case(bed, rate.images_per_sec, subject) for rate, bed, subject in judge.subjects() if bed]
+    return [Case(bed, rate.figure.images_per_sec, subject) for rate, bed, subject in judge.subjects() if bed]
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def _words_of(verb: Verb) -> Iterator[_Word]:
     from benchmarks.cli.verbs import flags_of  # where this verb is listed, too
 
     if verb.parts or verb.takes == "words":
-        yield _Word("", " ".join(_named(part, "") for part in verb.parts) or " ".join(verb.known_words) or "<file>")
+        yield _Word("", " ".join(part.word for part in verb.parts) or " ".join(verb.known_words) or "<file>")
     yield from (_Word("--help", "", "the flags of this verb"), _Word("--helpfull", "", "all flags"))
     if verb.parts:
         return
@@ -54,29 +54,26 @@ def _words_of(verb: Verb) -> Iterator[_Word]:
             yield _Word(f"--no{one.name}", "", f"not: {meaning}")
 
 
-def _named(verb: Verb, separator: str = "/") -> str:
-    """Returns what the table calls a verb: `verb`, `verb/subcommand`; the subcommand alone without a separator."""
-    name, _, part = verb.name.partition(" ")
-    return f"{name}{separator}{part}" if separator and part else part or name
+def _key(verb: Verb) -> str:
+    return verb.name.replace(" ", "/")
 
 
 def script(shell: str) -> str:
     """Returns the script for a shell."""
     from benchmarks.cli.verbs import COMMANDS, VERBS
 
-    of_help = Verb(
-        "help", "what a verb does, and its flags", {}, lambda *_: ExitStatus.OK, takes="words", known_words=tuple(VERBS)
-    )
+    flags_of_help = {"Help": (Flag("all", bool, "list all verbs"),)}
+    of_help = Verb("help", "what a verb does, and its flags", flags_of_help, takes="words", known_words=tuple(VERBS))
     table: dict[_Word, list[str]] = {}
     for verb in {**VERBS, **COMMANDS, "help": of_help}.values():
         for word in _words_of(verb):
-            table.setdefault(word, []).append(_named(verb))
+            table.setdefault(word, []).append(_key(verb))
     meanings = {verb.name: verb.meaning for verb in (*VERBS.values(), of_help)}
     if shell == "fish":
         return _FISH.replace("@COMPLETE@", "\n".join(_fish_lines(meanings, table)))
     options = [f"{word.name}|{word.values}|{' '.join(verbs)}|{word.meaning}" for word, verbs in table.items()]
     text = SHELLS[shell].replace("@OPTIONS@", shlex.quote("\n".join(options)))
-    parts = " ".join(_named(part) for verb in VERBS.values() for part in verb.parts)
+    parts = " ".join(_key(part) for verb in VERBS.values() for part in verb.parts)
     text = text.replace("@PARTS@", shlex.quote(parts))
     return text.replace("@VERBS@", shlex.quote("\n".join(f"{name}|{meaning}" for name, meaning in meanings.items())))
 

@@ -110,7 +110,7 @@ def _print(checked: Checked) -> None:
         warn(sentence)
     for row in checked.rows if not checked.refusals else ():
         runs = counted(len(row.records), "run")
-        say(f"{title(row)}: {row.rate:.2f} images/s ({row.measured.range()}), {runs}: valid.")
+        say(f"{title(row)}: {row.measured.text()} images/s, {runs}: valid.")
 
 
 VERB = Verb(

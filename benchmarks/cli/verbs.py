@@ -22,7 +22,6 @@ from benchmarks.run import run_verb
 from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import recommend_verb
 from benchmarks.verify import verify_verb
-from models import specs
 
 FULL_HELP = "--helpfull"
 HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
@@ -67,16 +66,14 @@ def chosen(words: Sequence[str]) -> tuple[Verb, list[str]]:
     verb = VERBS.get(name.replace("-", "_"))
     if verb is None:
         raise UsageError(_no_verb(name))
-    parts = {part.name.partition(" ")[2]: part for part in verb.parts}
+    parts = {part.word: part for part in verb.parts}
     word = rest[0] if rest and not rest[0].startswith("-") else ""
     if not parts or not word and set(rest) & {*HELP_WORDS}:
         return verb, rest
     if part := parts.get(word.replace("-", "_")):
         return part, rest[1:]
-    problem = (
-        f"{name} has no subcommand '{word}'.{did_you_mean(word, parts)}" if word else f"{name} needs a subcommand."
-    )
-    raise UsageError(f"{problem} Subcommands: {', '.join(parts)}. See {name} --help.")
+    problem = f"has no subcommand '{word}'.{did_you_mean(word, parts)}" if word else "needs a subcommand."
+    raise UsageError(f"{name} {problem} Subcommands: {', '.join(parts)}. See {name} --help.")
 
 
 def _no_verb(name: str) -> str:
@@ -84,11 +81,12 @@ def _no_verb(name: str) -> str:
     word, *_ = name.split("=")
     if flag := run_flags.FLAGS.get(word):
         return f"'{word}' is not a verb, but a flag: {flag.spelling} ({flag.help.partition(';')[0]})."
-    if name.lower() in specs.names():
-        return f"'{name}' is not a verb, but a model: --model={name.lower()}."
+    for flag in (run_flags.FLAGS["model"], run_flags.FLAGS["variable_update"]):
+        if name.lower() in flag.words:
+            return f"'{name}' is not a verb, but a value of --{flag.name}: run_bench.py --{flag.name}={name.lower()}"
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
-    parts = [f"'{part.name}'" for verb in VERBS.values() for part in verb.parts if part.name.endswith(f" {name}")]
+    parts = [f"'{part.name}'" for verb in VERBS.values() for part in verb.parts if part.word == name]
     hint = f" Did you mean {' or '.join(parts)}?" if parts else did_you_mean(name, [*VERBS, "help"])
     known = ", ".join(verb.name for verbs in FIRST_VERBS.values() for verb in verbs)
     return f"There is no verb '{name}'.{hint} Verbs: {known}, and more in help --all. Flags are spelled --flag=value."

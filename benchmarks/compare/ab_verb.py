@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from benchmarks.compare import builds, compare_verb, interleaved_rounds
 from benchmarks.compare.builds import Build
 from benchmarks.compare.compare_verb import OUTPUT_FLAGS
-from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, PLAN_FLAGS, SIDES, Configuration, Pair, RoundsPlan
+from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
+from benchmarks.compare.repository import Repository, repository_of
+from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
@@ -18,11 +21,11 @@ from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
+from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import estimate_seconds, what_is_run
 from results.gate import noise
 from results.gate.comparison import (
     config_differences,
-    hardware_in_words,
     listed,
     software_differences,
     software_in_words,
@@ -31,7 +34,7 @@ from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial
-from results.record import Record
+from results.summary import hardware_in_words
 from results.text import counted
 
 _MAX_REPEATS = 15
@@ -39,7 +42,20 @@ _OUTPUT_DIR = "out/ab"
 _UNKNOWN = "unknown, no run was valid"
 
 
-def _plan_ab(values: Mapping[str, Any]) -> RoundsPlan:
+@dataclasses.dataclass(frozen=True)
+class _Comparison:
+    """What is compared: `commits` are by revision, `grids` of flags and their values.
+
+    `repository` is None if no side is a revision.
+    """
+
+    plan: RoundsPlan
+    repository: Repository | None
+    commits: Mapping[str, str]
+    grids: Sequence[Mapping[str, Sequence[str]]]
+
+
+def _plan_ab(values: Mapping[str, Any]) -> _Comparison:
     """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
     max_repeats = _MAX_REPEATS if values["max_repeats"] is None else values["max_repeats"]
     for side in (BASE, CANDIDATE):
@@ -47,12 +63,30 @@ def _plan_ab(values: Mapping[str, Any]) -> RoundsPlan:
             raise UsageError(f"--{side} and --{side}_command both define the {side}: set only one of them.")
     if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
         raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
-    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if not cell.same_as_before]
-    return interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR)
+    grids: list[Mapping[str, Sequence[str]]] = [*grid.grids_of(values)]
+    repository, commits = None, dict[str, str]()
+    if revisions := [values[side] for side in (BASE, CANDIDATE) if values[side] is not None]:
+        usual = (DEFAULTS["model"],)
+        repository = repository_of(dict.fromkeys(model for each in grids for model in each.get("model", usual)))
+        commits = {revision: repository.commit(revision) for revision in revisions}
+        grids = list(map(repository.with_common_paths, grids))
+    cells = [cell for cell in grid.runnable(grids, hardware.count_gpus) if not cell.same_as_before]
+    if repository and repository.models:
+        cells = list(map(_with_batch, cells))
+    plan = interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR)
+    return _Comparison(plan, repository, commits, grids)
+
+
+def _with_batch(cell: Cell) -> Cell:
+    """Returns a cell that names its batch size, whose default follows from the operations of a user's model."""
+    if cell.config is None or any(word.startswith("--batch_size=") for word in cell.arguments):
+        return cell
+    batch = f"--batch_size={cell.config.workload.batch_per_device}"
+    return dataclasses.replace(cell, arguments=(*cell.arguments, batch))
 
 
 @contextlib.contextmanager
-def _sides(values: Mapping[str, Any]) -> Iterator[dict[str, Build]]:
+def _sides(values: Mapping[str, Any], compared: _Comparison) -> Iterator[dict[str, Build]]:
     """Yields the builds of both sides, and removes what was checked out for them."""
     with contextlib.ExitStack() as stack:
         sides = {}
@@ -60,10 +94,15 @@ def _sides(values: Mapping[str, Any]) -> Iterator[dict[str, Build]]:
             command, revision = values[f"{side}_command"], values[side]
             if command is not None:
                 sides[side] = builds.of_command(f"{side}_command", command)
-            elif revision is not None:
-                sides[side] = stack.enter_context(builds.of_revision(revision))
+            elif revision is not None and compared.repository:
+                sides[side] = stack.enter_context(compared.repository.at(revision, compared.commits[revision]))
             else:
-                sides[side] = builds.this_suite()
+                sides[side] = compared.repository.now() if compared.repository else builds.this_suite()
+        of = f"{compared.repository.title}: " if compared.repository else ""
+        warn(f"{of}base: {sides[BASE].name}; candidate: {sides[CANDIDATE].name}")
+        for build in sides.values():
+            if compared.repository:
+                compared.repository.check_models(build, compared.grids)
         yield sides
 
 
@@ -75,33 +114,34 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
             sides ran on different hardware.
         DataError: the stored noise of this machine cannot be read.
     """
-    plan, threshold = _plan_ab(values), compare_verb.threshold_of(values["threshold"])
+    threshold, compared = compare_verb.threshold_of(values["threshold"]), _plan_ab(values)
 
     def compare() -> ExitStatus:
-        with _sides(values) as sides:
-            findings = _compare(plan, threshold, sides, command)
+        with _sides(values, compared) as sides:
+            findings = _compare(compared, threshold, sides, command)
         return compare_verb.report(findings, values)
 
-    return until_stopped(compare, interleaved_rounds.STOPPED.format(plan.output_dir))
+    return until_stopped(compare, interleaved_rounds.STOPPED.format(compared.plan.output_dir))
 
 
-def _compare(plan: RoundsPlan, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]) -> Findings:
-    cells, max_repeats = plan.cells, plan.max_repeats
+def _compare(
+    compared: _Comparison, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]
+) -> Findings:
+    plan, cells, max_repeats = compared.plan, compared.plan.cells, compared.plan.max_repeats
     once = 2 * sum(estimate_seconds(cell.config, []) for cell in cells if cell.config)
-    warn(f"base: {sides[BASE].name}; candidate: {sides[CANDIDATE].name}")
     warn(
         f"{counted(len(cells), 'configuration')}, at most {max_repeats} repeats each on both sides; about "
         f"{in_words(once)} for one repeat of each, by a rough guess."
     )
     notes: list[str] = []
 
-    def make_trial(record: Record) -> Trial:
-        share = _supported_threshold(plan.baselines_dir, record, notes) if threshold is None else threshold
+    def make_trial(pair: Pair) -> Trial:
+        share = _supported_threshold(plan.baselines_dir, pair, notes) if threshold is None else threshold
         return Trial(share, max_rounds=max_repeats)
 
     configurations = [Configuration(cell, make_trial) for cell in cells]
     run_notes = interleaved_rounds.run_rounds(plan, sides, configurations, command)
-    compared = [each for each in configurations if not each.refusal]
+    decided = [each for each in configurations if not each.refusal]
     refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in configurations if each.refusal]
     pairs = [pair for each in configurations for pair in each.pairs]
     base = [pair.base for pair in pairs if rate(pair.base) is not None]
@@ -110,20 +150,23 @@ def _compare(plan: RoundsPlan, threshold: float | None, sides: Mapping[str, Buil
         base=Side(name=sides[BASE].name, software=software_in_words(base) or _UNKNOWN),
         candidate=Side(name=sides[CANDIDATE].name, software=software_in_words(candidate) or _UNKNOWN),
         hardware=next(map(hardware_in_words, [*base, *candidate]), _UNKNOWN),
-        findings=[
-            each.finding(title) for each, title in zip(compared, interleaved_rounds.titles(compared), strict=True)
-        ],
+        findings=[each.finding(title) for each, title in zip(decided, interleaved_rounds.titles(decided), strict=True)],
         notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs), *refused])),
     )
 
 
-def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) -> float:
-    """Returns the threshold for a record's configuration on its machine; appends a note if noise raises it."""
+def _supported_threshold(baselines_dir: Path, pair: Pair, notes: list[str]) -> float:
+    """Returns the threshold for a configuration on its machine; appends a note if noise raises it.
+
+    The keys of the sides differ if the code of a model does: then the noise of either side counts.
+    """
+    record = pair.base
     path = noise.path_of(baselines_dir, record.identity.hardware_key)
     try:
-        stored = noise.load(path).get(record.identity.config_key)
+        known = noise.load(path)
     except noise.NoiseFileError as error:
         raise DataError(str(error)) from error
+    stored = known.get(record.identity.config_key) or known.get(pair.candidate.identity.config_key)
     if stored is None:
         return QUIET_THRESHOLD
     if stored.is_interleaved != record.is_interleaved:
@@ -142,15 +185,25 @@ def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
     for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
         if fields := software_differences(base, candidate, SIDES):
             yield f"The software differs: {listed(fields)}."
-        if base.identity.config_key != candidate.identity.config_key:
-            fields = config_differences(base, candidate, SIDES)
+        codes = [record.config.get("model_digest") for record in (base, candidate)]
+        fields = [text for text in config_differences(base, candidate, SIDES) if not text.startswith("model_digest ")]
+        if fields:
             yield f"The sides understand the same flags differently: {listed(fields)}."
+        if codes[0] != codes[1]:
+            names = [record.model.get("code") or record.config.get("model") for record in (base, candidate)]
+            yield f"The code of the model differs: {names[0]} in the base, {names[1]} in the candidate."
+        elif codes[0] is not None:
+            yield f"The code of {base.config.get('model')} is the same in {SIDES[0]} and {SIDES[1]}."
 
 
 AB_FLAGS: Groups = {
     "What is compared, and how": (
-        Flag("base", str, "a git revision of this suite, which is checked out temporarily"),
-        Flag("candidate", str, "a git revision of this suite", default="this suite as it is"),
+        Flag(
+            "base",
+            str,
+            "a git revision, checked out temporarily: of the repository of --model if that is a file, or of this suite",
+        ),
+        Flag("candidate", str, "a git revision of the same repository", default="the files as they are"),
         Flag("base_command", str, "words that start a run, such as '/venv/bin/python /src/run_bench.py'"),
         Flag("candidate_command", str, "words that start a run; a side without any flag is this suite as it is"),
         Flag(
@@ -167,14 +220,7 @@ AB_FLAGS: Groups = {
             at_least=SHORTEST_TRIAL,
         ),
         Flag("warmup", bool, "run everything once before the first repeat; needed to interleave steps", default=True),
-        *PLAN_FLAGS,
-        Flag(
-            "output_dir",
-            str,
-            "directory of base/, candidate/ and warmup/, with records and logs",
-            default=_OUTPUT_DIR,
-            path="directory",
-        ),
+        *interleaved_rounds.plan_flags(_OUTPUT_DIR),
     ),
     "Output of the findings": OUTPUT_FLAGS,
 }

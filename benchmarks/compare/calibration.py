@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmarks.compare import builds, interleaved_rounds
-from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, PLAN_FLAGS, Configuration, Pair, RoundsPlan
+from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, Configuration, Pair, RoundsPlan
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
@@ -130,14 +130,7 @@ CALIBRATE_FLAGS: Groups = {
             default=_REPEATS,
             at_least=FEWEST_ROUNDS,
         ),
-        *PLAN_FLAGS,
-        Flag(
-            "output_dir",
-            str,
-            "directory of base/ and candidate/, with records and logs",
-            default=_OUTPUT_DIR,
-            path="directory",
-        ),
+        *interleaved_rounds.plan_flags(_OUTPUT_DIR),
         *only(RUN_FLAGS["Output"], "output_format"),
     ),
 }

@@ -103,7 +103,7 @@ class Configuration:
 
     Args:
         cell: what is run.
-        make_trial: makes a trial for a record's configuration and machine; None if nothing is to be decided.
+        make_trial: makes a trial for the first pair of rounds; None if nothing is to be decided.
 
     Attributes:
         pairs: in the order in which they ran.
@@ -111,7 +111,7 @@ class Configuration:
         is_over: whether no further round is needed.
     """
 
-    def __init__(self, cell: Cell, make_trial: Callable[[Record], Trial] | None = None) -> None:
+    def __init__(self, cell: Cell, make_trial: Callable[[Pair], Trial] | None = None) -> None:
         self.cell = cell
         self.pairs: list[Pair] = []
         self.failure: tuple[Verdict, str] | None = None
@@ -146,7 +146,7 @@ class Configuration:
         words = f"base {pair.rates[0]:.1f}, candidate {pair.rates[1]:.1f} images/s"
         if self._make_trial is None:
             return words
-        self._trial = self._trial or self._make_trial(pair.base)
+        self._trial = self._trial or self._make_trial(pair)
         self._trial.add(*pair.rates)
         self.is_over = self._trial.is_over
         return f"{words}; {self._trial.progress}"
@@ -155,7 +155,7 @@ class Configuration:
         """Returns the result of the trial under that title, after at least one pair."""
         first = self.pairs[0].base
         assert self._make_trial is not None, "there is something to decide"
-        trial = self._trial or self._make_trial(first)
+        trial = self._trial or self._make_trial(self.pairs[0])
         decision = trial.decision
         if self.failure:
             decision = dataclasses.replace(decision, verdict=self.failure[0], reason=self.failure[1])
@@ -250,6 +250,8 @@ class _PairRunner:
         self._runners = {
             side: CellRunner(
                 program=build.program,
+                directory=build.directory,
+                variables=build.variables,
                 output_dir=str((directory / side).resolve()),  # the program may run in another directory
                 provenance=origin,
                 timeout_seconds=limit_seconds,
@@ -279,27 +281,36 @@ class _PairRunner:
         return dict(zip(sides, records, strict=True))
 
 
-PLAN_FLAGS: tuple[Flag, ...] = (
-    SUITE_FLAG,
-    Flag(
-        "interleave_steps",
-        bool,
-        "start both runs of a repeat at once and interleave their steps in time slices of 0.25 s, so that both run "
-        "under the same load; CPUs and synthetic images only; otherwise one run follows the other",
-        default=True,
-    ),
-    Flag(
-        "run_timeout_seconds",
-        float,
-        "kill a run that takes longer; interleaved runs may take twice as long",
-        default=DEFAULT_TIMEOUT_SECONDS,
-        above=0,
-    ),
-    Flag(
-        "baselines_dir",
-        str,
-        "directory of the noise that `track calibrate` measured",
-        default=BASELINES_DIR,
-        path="directory",
-    ),
-)
+def plan_flags(output_dir: str) -> tuple[Flag, ...]:
+    """Returns the flags of a `RoundsPlan`; `output_dir` is the default."""
+    return (
+        SUITE_FLAG,
+        Flag(
+            "interleave_steps",
+            bool,
+            "interleave the steps of both runs of a repeat in time slices of 0.25 s; on CPUs with synthetic images; "
+            "else one run follows the other",
+            default=True,
+        ),
+        Flag(
+            "run_timeout_seconds",
+            float,
+            "kill a run that takes longer; interleaved runs may take twice as long",
+            default=DEFAULT_TIMEOUT_SECONDS,
+            above=0,
+        ),
+        Flag(
+            "baselines_dir",
+            str,
+            "directory of the noise that `track calibrate` measured",
+            default=BASELINES_DIR,
+            path="directory",
+        ),
+        Flag(
+            "output_dir",
+            str,
+            "directory of base/, candidate/ and warmup/, with records and logs",
+            default=output_dir,
+            path="directory",
+        ),
+    )

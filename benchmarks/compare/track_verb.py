@@ -17,10 +17,11 @@ from benchmarks.option import Flag, only
 from results.gate import baseline_check, baselines, rounds, session_history
 from results.gate.baseline_check import MOST_SESSIONS
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparison import UnlikeError, hardware_in_words
+from results.gate.comparison import UnlikeError
 from results.gate.decision import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup, sessions
 from results.record import Record
+from results.summary import hardware_in_words
 from results.text import Table, counted
 
 _PICTURES = (".png", ".svg")

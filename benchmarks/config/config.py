@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from benchmarks.callbacks import options as callback_options
 from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
-from benchmarks.cluster import cluster_spec, discovery
+from benchmarks.cluster import cluster_spec, discovery, launch_plan
 from benchmarks.cluster import options as process_options
 from benchmarks.cluster.options import Processes
 from benchmarks.config import flag, output, outside_models, peer_flags, rules, usual_batch, variable_update
@@ -70,7 +71,7 @@ class Config:
     traces: Traces = decided(in_key=False)
     length: Length
     output: Output = decided(in_key=False)
-    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     notices: tuple[str, ...] = ()
     command: tuple[str, ...] | None = dataclasses.field(init=False, default=None, repr=False, compare=False)
 
@@ -179,24 +180,44 @@ _PARTS = {field.name: field for field in dataclasses.fields(Config) if field.nam
 
 
 def resolve(
-    given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str] | None = None
+    given: Mapping[str, Any],
+    count_gpus: Callable[[], int],
+    environ: Mapping[str, str] | None = None,
+    assumed: hardware.Inventory | None = None,
 ) -> Config:
     """Turns flag values (None: not given) into a configuration.
 
     Args:
         given: by flag name, as `flag.parse` returns them, which checks the range of each.
-        count_gpus: counts the GPUs of this machine; called only if that matters.
+        count_gpus: counts the GPUs of this machine; called only if that matters. A process that starts tasks on other
+            hosts, whose devices may differ, leaves it to them to refuse what they do not have.
         environ: may name a cluster, too; None for the environment variables.
+        assumed: equal GPUs for which defaults are decided, and what connects them, however many flags ask for; None:
+            the GPUs of this machine.
 
     Raises:
         UsageError: a value is not possible here, or values contradict each other.
     """
     environ = os.environ if environ is None else environ
+    try:
+        return _resolve_here(given, count_gpus, environ, assumed)
+    except UsageError:
+        if not launch_plan.starts_elsewhere(given):
+            raise
+    return _resolve_here(given, lambda: ANY_NUMBER_OF_GPUS, environ, assumed)
+
+
+def _resolve_here(
+    given: Mapping[str, Any],
+    count_gpus: Callable[[], int],
+    environ: Mapping[str, str],
+    assumed: hardware.Inventory | None,
+) -> Config:
     gone = peer_flags.resolve_peer_flags(given)
     # What flags alone decide comes first: to find the model may execute code of the user's.
     of_flags = [rule for rule in RULES if not rule.asks_for_facts]
     given, idle = rules.apply(of_flags, Situation(given), DEFAULTS)
-    given, known = _known(given, count_gpus, environ)
+    given, known = _known(given, count_gpus, environ, assumed)
     if given["batch_size"] == "auto":
         raise UsageError(
             "--batch_size=auto: the batch size is found by trying, which only the commands `run` and `recommend` do. "
@@ -218,7 +239,10 @@ def resolve(
 
 
 def _known(
-    given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]
+    given: Mapping[str, Any],
+    count_gpus: Callable[[], int],
+    environ: Mapping[str, str],
+    assumed: hardware.Inventory | None,
 ) -> tuple[Mapping[str, Any], Known]:
     """Returns the flag values of this process, and what rules may ask for."""
     spec = outside_models.find_any_model(given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"])
@@ -226,9 +250,11 @@ def _known(
     cluster, of_cluster = discovery.resolve_cluster(given, environ)
     given, of_rank = options.of_rank(given, cluster, count_gpus, environ)
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
-    must_exist = cluster is None or cluster.own.has_towers or not demanded  # those of workers need not
-    devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS)
-    gpus = options.chosen_gpus(devices)
+    # Those of workers need not, nor those that are assumed.
+    must_exist = assumed is None and (cluster is None or cluster.own.has_towers or not demanded)
+    machine = f"the host {socket.gethostname()} ({cluster.own})" if cluster and not cluster.local else "this machine"
+    devices = options.choose(given, count_gpus if must_exist else lambda: ANY_NUMBER_OF_GPUS, machine)
+    gpus = options.chosen_gpus(devices, assumed)
     capabilities = [gpu.compute_capability for gpu in gpus.gpus] or [None] * devices.on_gpu
     precision, why = given["precision"], ""
     if precision is None:
@@ -239,6 +265,7 @@ def _known(
         cluster=cluster,
         devices=devices,
         gpus=gpus,
+        assumed=assumed,
         must_exist=must_exist,
         data_name=data_name,
         precision=precision,
@@ -259,9 +286,9 @@ def _decide(
     devices, of_devices = options.decide(known.devices, given, workers_per_gpu=workers, from_host=from_host)
     given = {**given, "precision": known.precision}
     batch, why_batch = usual_batch.decide(given, spec, devices, known.gpus)
-    owns_gpus = workers == 1 and _are_whole(devices, known.gpus)
+    whole = workers == 1 and _are_whole(devices, known.gpus)
     of_variables, why_reduction, on_variables = variable_update.decide(
-        given, devices, in_cluster=cluster is not None, owns_gpus=owns_gpus, batch_per_device=batch
+        given, devices, in_cluster=cluster is not None, owns_gpus=whole, batch_per_device=batch, assumed=known.assumed
     )
     arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
     if devices.on_gpu and known.must_exist:
@@ -285,6 +312,7 @@ def _decide(
     rounds = _steps_in_round(forward_only, of_variables)
     how_long, why_length, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
     reasons = {
+        "num_devices": "neither --num_gpus nor --gpus" * (given["num_gpus"] is None and given["gpus"] is None),
         "precision": known.why_precision,
         "batch_per_device": why_batch,
         "all_reduce_spec": why_reduction,

@@ -57,10 +57,9 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     try:
         words = flag_values(["run_bench.py", *_join_booleans(read_files(arguments), table)])[1:]
     except absl_flags.UnrecognizedFlagError as error:
-        raise UsageError(
-            f"There is no flag --{error.flagname}.{did_you_mean(error.flagname, [f.name for f in table])} "
-            "See --helpfull for all flags."
-        ) from error
+        name = f"--{error.flagname}"
+        hint = did_you_mean(name, [f"--{flag.name}" for flag in table])
+        raise UsageError(f"There is no flag {name}.{hint} See --helpfull for all flags.") from error
     except (absl_flags.Error, OSError, ValueError) as error:
         raise UsageError(str(error)) from error
     except RecursionError as error:  # absl compares an unknown name with each flag

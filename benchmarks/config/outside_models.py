@@ -25,8 +25,8 @@ import msgspec
 from benchmarks.console import progress, warn
 from benchmarks.data.sources.data_sets import SYNTHETIC
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.machine import provenance
 from benchmarks.machine.cache import CacheFile
-from benchmarks.machine.provenance import describe_software
 from benchmarks.process import subprocesses
 from models import applications, specs
 from models.applications import APPLICATION
@@ -100,16 +100,46 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
         except specs.UnknownModelError as error:
             raise UsageError(f"{error} {_OTHERS}") from error
     name = _checked(name)
-    usual = _SMALL[data_name][-1] if data_name in _SMALL else IMAGENET_CLASSES
-    facts = _facts(name, usual if num_classes in (None, BACKGROUND_CLASSES) else num_classes)
+    facts = _facts(name, _classes(data_name, num_classes))
     spec = outside_spec(name, facts, *_data_set(facts, data_name))
+    if is_code(name) and (file := file_of(name)):
+        spec = dataclasses.replace(spec, code=provenance.file_at_commit(file.absolute(), tuple(facts.sources)))
     specs.register(spec)
     return spec
+
+
+def find_facts_in(
+    directory: Path, python_path: str, name: str, data_name: str | None = None, num_classes: int | None = None
+) -> Facts:
+    """Returns the facts of a user's model as a run in that directory, with that PYTHONPATH, would find them.
+
+    Raises:
+        UsageError: the model cannot be built there.
+    """
+    return _facts_in(directory, python_path, name, _classes(data_name, num_classes))
+
+
+def _classes(data_name: str | None, num_classes: int | None) -> int:
+    usual = _SMALL[data_name][-1] if data_name in _SMALL else IMAGENET_CLASSES
+    return usual if num_classes in (None, BACKGROUND_CLASSES) else num_classes
 
 
 def is_code(name: str) -> bool:
     """Returns whether a value of --model names a function, whose code is executed to find its facts."""
     return ":" in name and not name.lower().startswith(APPLICATION)
+
+
+def file_of(name: str) -> Path | None:
+    """Returns the file that defines the function of a value of --model; None: it is no file of a user's, or unknown."""
+    place, _, _ = name.rpartition(":")
+    if not (place and is_code(name)):
+        return None
+    if place.endswith(".py"):
+        return Path(os.path.expanduser(place))
+    stem = Path(*place.split("."))
+    folders = [Path(folder) for folder in (*os.environ.get("PYTHONPATH", "").split(os.pathsep), os.getcwd()) if folder]
+    files = [file for folder in folders for file in (folder / f"{stem}.py", folder / stem / "__init__.py")]
+    return next((file for file in files if file.is_file()), None)
 
 
 def applications_of_keras() -> list[str]:
@@ -152,7 +182,7 @@ def _checked(name: str) -> str:
 @functools.cache
 def code() -> dict[str, Any]:
     """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models."""
-    software, root = describe_software(), subprocesses.RUN_BENCH.parent
+    software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
     places = ("models/*.py", "benchmarks/training/*_[cf]*.py", "benchmarks/explain/model_probe.py")
     files = [path for place in places for path in root.glob(place)]
     digests = {path.name: _digest(str(path)) for path in files}
@@ -161,13 +191,17 @@ def code() -> dict[str, Any]:
 
 @functools.cache
 def _facts(name: str, num_classes: int) -> Facts:
+    return _facts_in(Path.cwd(), os.environ.get("PYTHONPATH", ""), name, num_classes)
+
+
+def _facts_in(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:
     """Returns the facts of a model, from the cache if the code is still the same."""
-    places = [] if name.startswith(APPLICATION) else [os.getcwd(), os.environ.get("PYTHONPATH", "")]
+    places = [] if name.startswith(APPLICATION) else [str(directory), python_path]
     key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
     saved = _FILE.saved(key, _Saved)
     if saved and all(_digest(path) == digest for path, digest in saved.facts.sources.items()):
         return saved.facts
-    facts = _probe(name, num_classes)
+    facts = _probe(name, num_classes, directory, python_path)
     _FILE.put(key, {"model": name, "facts": dataclasses.asdict(facts)})
     return facts
 
@@ -179,7 +213,7 @@ def _digest(path: str) -> str | None:
         return None
 
 
-def _probe(name: str, num_classes: int) -> Facts:
+def _probe(name: str, num_classes: int, directory: Path, python_path: str) -> Facts:
     """Builds a model in a process of its own, which sees no GPU, and returns its facts.
 
     Raises:
@@ -191,11 +225,11 @@ def _probe(name: str, num_classes: int) -> Facts:
     root = str(subprocesses.RUN_BENCH.parent)
     variables = {
         "CUDA_VISIBLE_DEVICES": "-1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, python_path])),
         "PYTHONSAFEPATH": "1",
     }
     with tempfile.TemporaryFile() as log:
-        command = subprocesses.Command(words=words, stdout=log, stderr=log, variables=variables)
+        command = subprocesses.Command(words=words, stdout=log, stderr=log, variables=variables, directory=directory)
         progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
         (ended,) = subprocesses.supervise(command, timeout_seconds=_LIMIT_SECONDS)
         progress.end()

@@ -38,6 +38,7 @@ class Known:
         cluster: the tasks; None for a single process.
         devices: their kind and number.
         gpus: those that are used.
+        assumed: the GPUs of a machine that need not exist, and what connects them; None: those of this machine.
         must_exist: whether these GPUs must exist on this machine.
         data_name: the data set, which may be synthetic.
         precision: of the arithmetic.
@@ -51,6 +52,7 @@ class Known:
     cluster: Cluster | None
     devices: Devices
     gpus: Inventory
+    assumed: Inventory | None
     must_exist: bool
     data_name: str
     precision: str

@@ -47,7 +47,7 @@ def _memory_bytes(devices: Devices, gpus: Inventory) -> float | None:
 
 
 def usual_batch(spec: ModelSpec, precision: str, memory: float | None, *, on_gpu: bool) -> tuple[int, str]:
-    """Returns images per device and step, and where the number is from.
+    """Returns images per device and step, and where the number is from; nothing on CPUs.
 
     Args:
         spec: the model.
@@ -56,7 +56,7 @@ def usual_batch(spec: ModelSpec, precision: str, memory: float | None, *, on_gpu
         on_gpu: whether GPUs compute.
     """
     if not on_gpu:
-        return spec.batch_on_cpu, "the model's default on CPUs"
+        return spec.batch_on_cpu, ""
     bits = "16" if precision in _16_BITS else "32"
     if memory is None:
         return spec.batch_on_gpu, "the model's default: the GPU's memory is not known here"

@@ -80,7 +80,7 @@ VARIABLE_FLAGS = (
     Flag(
         "variable_consistency",
         str,
-        "relaxed: apply the gradients of the previous step",
+        "strong: apply the gradients of this step; relaxed: those of the previous step",
         ("strong", "relaxed"),
         default="strong",
     ),
@@ -110,7 +110,13 @@ VARIABLE_FLAGS = (
 
 
 def decide(
-    given: Mapping[str, Any], devices: Devices, *, in_cluster: bool, owns_gpus: bool, batch_per_device: int
+    given: Mapping[str, Any],
+    devices: Devices,
+    *,
+    in_cluster: bool,
+    owns_gpus: bool,
+    batch_per_device: int,
+    assumed: Inventory | None = None,
 ) -> tuple[Variables, str, tuple[str, ...]]:
     """Returns the manager and its modifiers, why gradients are reduced so, and sentences on how flags were understood.
 
@@ -122,6 +128,7 @@ def decide(
         in_cluster: there are several processes.
         owns_gpus: every tower has a whole GPU of its own.
         batch_per_device: images.
+        assumed: the GPUs of a machine, and what connects them; None: those of this machine.
 
     Raises:
         UsageError: flags contradict each other, or the manager cannot run on these devices.
@@ -132,7 +139,7 @@ def decide(
     shared_on = given["local_parameter_device"] or devices.device
     suggested, why = None, ""
     if manager == "replicated" and owns_gpus and not in_cluster and _leaves_reduction_open(given):
-        suggested, why = _reduction_by_links(options.linked_gpus(devices))
+        suggested, why = _reduction_by_links(options.linked_gpus(devices, assumed))
     wanted = requested or suggested
     spec = _reduction(wanted, manager, given, shared_on, in_cluster=in_cluster, owns_gpus=owns_gpus)
     if "nccl" in (spec or "") and not owns_gpus and devices.on_gpu and devices.virtual_gpus == 1:
@@ -172,7 +179,7 @@ def _reduction_by_links(gpus: Inventory) -> tuple[str | None, str]:
 
     All that may be used count, not only those that are: the curve of a scaling has one reduction.
     """
-    if len(gpus.gpus) < 2:
+    if not gpus.connections:
         return None, "as tf_cnn_benchmarks: the links between the GPUs are not known here"
     if gpus.has_nvlink:
         return "nccl", "NVLink between all GPUs; --all_reduce_spec=psgpu as tf_cnn_benchmarks"

@@ -40,3 +40,8 @@ class Verb:
     details: str = ""
     examples: tuple[str, ...] = ()
     parts: tuple[Verb, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The last word of its name, which is that of a subcommand."""
+        return self.name.rpartition(" ")[2]

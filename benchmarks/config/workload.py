@@ -13,6 +13,8 @@ from models import specs
 USUAL_STEPS = 100
 # The clocks of a GPU settle within seconds.
 SETTLING_SECONDS = 20.0
+# So many steps of less than 10 ms take less time; a record has several numbers of each step.
+MOST_STEPS = 20_000
 # With any of these the time of a step does not decide how many are measured: the result of a training, and the bits of
 # its losses, depend on their number.
 _FIX_THE_LENGTH = ("num_batches", "num_epochs", "train_dir", *WHEN_TO_EVALUATE, "eval", "deterministic")
@@ -62,13 +64,13 @@ class Length:
     """The part of a configuration on how long a run takes; None: not by that.
 
     Attributes:
-        at_least_seconds: more than `num_batches` steps are measured if these take less time.
+        at_least_seconds: more than `num_batches` steps are measured if these take less time, up to `MOST_STEPS`.
     """
 
     num_batches: int | None = option(
         "measured steps",
         default=USUAL_STEPS,
-        default_text=f"{USUAL_STEPS}; GPUs: at least {SETTLING_SECONDS:g} s",
+        default_text=f"{USUAL_STEPS}; GPUs: {SETTLING_SECONDS:g} s, but {USUAL_STEPS} to {MOST_STEPS:,} steps",
         in_key=False,
         at_least=1,
     )
@@ -77,7 +79,9 @@ class Length:
         "instead of --num_batches: passes over the data set", default=None, in_key=False, above=0
     )
     num_warmup_batches: int = option(
-        "warm-up steps, which are not measured; the first step never is", default_text="10, or 3 on a CPU", at_least=0
+        "warm-up steps, which are not measured; the first step is never measured",
+        default_text="10, or 3 on a CPU",
+        at_least=0,
     )
     time_limit_seconds: float | None = option(
         "stop measuring when the process is this old; the result is valid", default=None, in_key=False, above=0
@@ -107,7 +111,11 @@ def decide_length(
         "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,
         "num_warmup_batches": max(warmup, steps_per_round) if steps_per_round > 1 else warmup,
     }
-    why = f"at least {batches} and {SETTLING_SECONDS:g} s on GPUs, so that clocks settle; --num_batches sets the number"
+    most = -(-MOST_STEPS // steps_per_round) * steps_per_round
+    why = (
+        f"{SETTLING_SECONDS:g} s, but {whole['num_batches']} to {most:,} steps, so that a GPU's clocks settle; "
+        "--num_batches fixes it"
+    )
     notices = tuple(
         f"--{name}={given[name]} becomes {steps}: whole rounds of {steps_per_round} steps (--local_sgd_steps) are "
         "measured, after the first averaging."

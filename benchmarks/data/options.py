@@ -119,7 +119,7 @@ class Data:
         "copy the next step's images to the device during this step", default_text="true unless images are synthetic"
     )
     input: InputOptions | None
-    pauses: Mapping[str, Any] | None = None
+    pauses: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
 
     @property
     def advised(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from benchmarks.cluster.cluster_spec import Task, task_table, tasks_of
 from benchmarks.config.run_flags import CLUSTER_FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import gpu_support, gpu_topology, hardware
 from benchmarks.machine.gpu_support import Judgement
 from benchmarks.machine.gpu_topology import ACROSS_HOSTS, NOT_MEASURED, PATHS, advice, suggestion_for
@@ -57,10 +57,16 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
     """Prints the inventory, and the tasks that flags or the environment name; starts none.
 
     Raises:
-        UsageError: the flags or the environment name an impossible cluster.
+        UsageError: flags name an impossible cluster; without them, an environment that names one is a warning.
         BenchError: NVIDIA's driver hangs.
     """
-    tasks = _tasks(values)
+    try:
+        tasks = _tasks(values)
+    except UsageError as error:
+        if any(values[flag.name] is not None for flag in CLUSTER_FLAGS):
+            raise
+        tasks = None
+        warn(f"No tasks of a cluster are shown. {error}")
     for notice in tasks.notices if tasks else ():
         warn(notice)
     topology, host, software = gpu_topology.read_gpu_links(), hardware.describe_host(), describe_software()

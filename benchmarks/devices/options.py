@@ -48,7 +48,7 @@ DEVICE_FLAGS = (
 )
 
 
-def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
+def choose(given: Mapping[str, Any], count_gpus: Callable[[], int], machine: str = "this machine") -> Devices:
     """Returns the kind and number of devices, and how GPUs are split; what else there is to decide has its default.
 
     `--num_gpus` without `--device` fails rather than fall back to a CPU.
@@ -56,6 +56,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     Args:
         given: flag values by name; None is not given.
         count_gpus: counts the GPUs of this machine; called only if that matters.
+        machine: this machine, in a sentence.
 
     Raises:
         UsageError: there are too few GPUs.
@@ -71,7 +72,7 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
     demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
     if not existing and not demanded:
         return on_cpu
-    there_are = f"this machine has {counted(existing, 'NVIDIA GPU')} that this process may see."
+    there_are = f"{machine} has {counted(existing, 'NVIDIA GPU')} that this process may see."
     if visible and max(visible) >= existing:
         raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
     usable = len(visible) if visible else existing
@@ -169,14 +170,14 @@ def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, .
     return tuple(limit.sentence for limit in limits)
 
 
-def chosen_gpus(devices: Devices) -> hardware.Inventory:
-    """Returns the GPUs of this machine that are used, as far as its driver shows them."""
-    return hardware.gpu_inventory().only(devices.gpu_numbers) if devices.on_gpu else hardware.Inventory()
+def chosen_gpus(devices: Devices, assumed: hardware.Inventory | None = None) -> hardware.Inventory:
+    """Returns the GPUs that are used, of this machine as far as its driver shows them, or of an assumed one."""
+    return (assumed or hardware.gpu_inventory()).only(devices.gpu_numbers) if devices.on_gpu else hardware.Inventory()
 
 
-def linked_gpus(devices: Devices) -> hardware.Inventory:
-    """Returns all GPUs of this machine that may be used, and what connects them, as far as its driver shows it."""
-    found = gpu_topology.read_gpu_links()
+def linked_gpus(devices: Devices, assumed: hardware.Inventory | None = None) -> hardware.Inventory:
+    """Returns all GPUs that may be used, and what connects them, as far as the driver shows it or it is assumed."""
+    found = assumed or gpu_topology.read_gpu_links()
     return found if devices.visible_gpus is None else found.only(devices.visible_gpus)
 
 

@@ -109,31 +109,37 @@ def _planned(plan: BreakdownPlan) -> Generator[tuple[Stage, Mapping[str, str]]]:
     alone = {**model, "num_gpus": "1", "variable_update": "independent" if count > 1 else manager}
     independent = {**model, "num_gpus": str(count), "variable_update": "independent"}
     exchanging = {**independent, "variable_update": manager}
-    one = "" if count > 1 else "there is one device"
-    nothing = one or ("independent exchanges nothing" if manager == "independent" else "")
-    images = f"{name}, {batch} images"
+    images, left_out = f"{name}, {batch} images", _left_out(of)
 
-    def stage(part: Part, what: str, why_not: str = "", *, failed: bool = False) -> Stage:
-        return Stage(part=part, what=what, images=of.images_of(part), failed=failed, reason=why_not)
+    def stage(part: Part, what: str, failure: str = "") -> Stage:
+        reason = left_out.get(part, failure)
+        return Stage(part=part, what=what, images=of.images_of(part), failed=bool(failure), reason=reason)
 
     yield stage(Part.FIXED, "mlp, 1 image on 1 device"), {**_SMALLEST_STEP, "num_batches": _FIXED_STEPS}
     yield stage(Part.COMPUTE, f"{images} on 1 device"), alone
-    yield stage(Part.DEVICES, f"{images} on each of {count} devices", one), independent
-    yield stage(Part.EXCHANGE, f"gradients are exchanged: {manager}", nothing), exchanging
+    yield stage(Part.DEVICES, f"{images} on each of {count} devices"), independent
+    yield stage(Part.EXCHANGE, f"gradients are exchanged: {manager}"), exchanging
     yield stage(Part.HOST_COPY, "images come from the host"), {**exchanging, "data_name": "synthetic_host"}
     if of.data_dir:
         yield stage(Part.INPUT, "images are read: yours"), {**exchanging, "data_dir": of.data_dir}
         return
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
-        spec = specs.find_model(name)
-        unlike = ""
-        if spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes:
-            unlike = (
-                f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
-            )
-        why_not = unlike or _generate_images(spec.data_name, directory)
-        last = stage(Part.INPUT, "images are read: generated", why_not, failed=bool(why_not and not unlike))
-        yield last, exchanging | {"data_dir": directory}
+        failure = "" if Part.INPUT in left_out else _generate_images(specs.find_model(name).data_name, directory)
+        yield stage(Part.INPUT, "images are read: generated", failure), exchanging | {"data_dir": directory}
+
+
+def _left_out(of: Setting) -> dict[Part, str]:
+    """Returns the stages that would show nothing or cannot be, with the reason."""
+    reasons = {}
+    if of.devices.num_devices == 1:
+        reasons = dict.fromkeys((Part.DEVICES, Part.EXCHANGE), "there is one device")
+    elif of.manager == "independent":
+        reasons = {Part.EXCHANGE: "independent exchanges nothing"}
+    spec = specs.find_model(of.workload.model)
+    if not of.data_dir and (spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes):
+        unlike = f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
+        reasons[Part.INPUT] = unlike
+    return reasons
 
 
 def _generate_images(data_name: str, directory: str) -> str:
@@ -209,7 +215,7 @@ def measure_breakdown(
 
 
 def _duration(plan: BreakdownPlan) -> str:
-    stages = len(Part) if plan.setting.devices.num_devices > 1 else len(Part) - 2
+    stages = len(Part) - len(_left_out(plan.setting))
     least = _LEAST_SECONDS * stages
     why = "" if plan.budget_seconds >= least else f", since each of {stages} stages needs {_LEAST_SECONDS:g} s"
     return f"about {in_words(max(least, plan.budget_seconds) + _ROOFLINE_SECONDS)}{why}"

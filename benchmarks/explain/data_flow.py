@@ -17,7 +17,7 @@ from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_meas
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
 from models.model_spec import ModelSpec
-from results.text import amount, counted, fact_lines
+from results.text import amount, counted, fact_lines, in_bytes, rounded
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
@@ -59,7 +59,7 @@ def show_data_flow(config: Config, rates: Rates = UNKNOWN) -> None:
     described = {
         "Configuration": f"{variables.variable_update}, {workload.model}, {whole}",
         **{name: of_rates.pop(name) for name in ("To expect",) if name in of_rates},
-        "Weights": f"{len(elements)}, {_megabytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
+        "Weights": f"{len(elements)}, {in_bytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
         "Gradients": explained.gradients,
         "Applied at step t": f"the gradient {explained.applied}",
         "Arithmetic": explained.deviation or as_one,
@@ -103,12 +103,14 @@ def _balance(balance: Balance, model: ModelFacts, *, towers: int, divides: bool)
         names = ("  lowest", "  highest") if len(rate.ends) > 1 else ("  from",)
         facts |= dict(zip(names, rate.ends, strict=False))
     if balance.exchange_seconds is not None and link:
-        facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
+        facts["Exchange"] = (
+            f"{rounded(1e3 * balance.exchange_seconds)} ms at {rounded(1e-9 * link.value)} GB/s ({link.source})"
+        )
     if balance.ratio is not None and balance.least_ratio is not None:
         times = span(balance.least_ratio, balance.ratio)
         facts["Bound by"] = f"{balance.bound_by}: exchanging takes {times} times as long as computing"
         if balance.ratio and not divides:  # else more images are more to exchange
-            facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
+            facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch} per device"
     if expected := balance.expected_images_per_sec:
         low, high = expected
         of_all = f", {span(towers * low, towers * high)} of {counted(towers, 'device')}" if towers > 1 else ""
@@ -144,7 +146,7 @@ def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int,
     from benchmarks.training import pipeline
 
     parts = pipeline.plan(model, **vars(pipelining))
-    sent = _megabytes(total_bytes(parts.transfers(images)) or 0)
+    sent = in_bytes(total_bytes(parts.transfers(images)) or 0)
     return _Flow(
         parts.manager(devices),
         {
@@ -210,7 +212,7 @@ def _division(without: int | None, divided: int | None, activations: float, batc
     largest_batch = int((without - divided) / (activations / batch_per_device) + batch_per_device)
     verdict = "sends less up to" if divided < without else "sends more, and would send less only up to"
     return {
-        "Divided": f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
+        "Divided": f"--fc_model_parallel sends {in_bytes(divided)} per step instead of {in_bytes(without)}; "
         f"it {verdict} a batch of {largest_batch} per device"
     }
 
@@ -224,8 +226,8 @@ def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
         "activations": total_bytes(sent, "activation"),
     }
     total = total_bytes(sent)
-    known = "unknown" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
-    named = ", ".join(f"{name} {_megabytes(size)}" for name, size in parts.items() if size)
+    known = "unknown" if total is None else f"{in_bytes(total)}, {in_bytes(total / towers)} per tower on average"
+    named = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items() if size)
     return {"Sent per step": known + (f" ({named})" if named else "")}
 
 
@@ -233,10 +235,6 @@ def _links(sent: Mapping[str, int]) -> dict[str, str]:
     if not sent:
         return {"Sent per step": "unknown by link: it depends on which tower adds which gradient"}
     busiest = busiest_server(sent)
-    at_server = f"; {_megabytes(busiest)} in and out of the busiest parameter server" if busiest else ""
-    links = {f"  {link}": _megabytes(size) for link, size in sent.items()}
-    return {"Sent per step": f"{_megabytes(sum(sent.values()))} between processes{at_server}", **links}
-
-
-def _megabytes(size_bytes: float) -> str:
-    return f"{size_bytes / 1e6:.1f} MB"
+    at_server = f"; {in_bytes(busiest)} in and out of the busiest parameter server" if busiest else ""
+    links = {f"  {link}": in_bytes(size) for link, size in sent.items()}
+    return {"Sent per step": f"{in_bytes(sum(sent.values()))} between processes{at_server}", **links}

@@ -18,8 +18,10 @@ from benchmarks.devices import options
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.explain import data_flow, model_table
+from benchmarks.explain.known_gpus import find_gpu
 from benchmarks.explain.step_balance import RATE_FLAGS, known_rates
 from benchmarks.machine import hardware
+from benchmarks.machine.hardware import Inventory
 from benchmarks.measure.display import Display
 from benchmarks.option import Flag
 from benchmarks.process.deadlines import Deadlines
@@ -45,7 +47,7 @@ _NOT_OF_PLACEMENT = (
     *("check_precision", "print_training_accuracy", "display_every", "session_id"),
     *(flag.name for flag in (*RUN_FLAGS["How long"], *RATE_FLAGS)),
 )
-# The GPUs of a usual machine, where a table of models assumes a GPU that is not here.
+# The GPUs of a machine that is not here.
 _USUAL_GPUS = 8
 
 
@@ -56,24 +58,35 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     values = _with_manager(given.words, given.values)
     if values["placement"]:
         return _placement(values, command)
-    if values["gpu"]:
-        if values["device"] == "cpu":
-            raise UsageError(f"--gpu={values['gpu']} and --device=cpu contradict each other: pass one of them.")
-        values["device"] = "gpu"
+    assumed = _assumed_machine(values)
     if values["model"] == "all" or "," in (values["model"] or ""):
-        return _several_models(values)
+        return _several_models(values, assumed)
     if values["forward_only"]:
         raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
     entry = MANAGERS.get(values["variable_update"])
     if entry and entry.smallest_cluster and not any(values[name] for name in _CLUSTERS):
         values["local_cluster"] = entry.smallest_cluster
     values["onednn"] = None  # about kernels of CPUs, and the devices need not exist here
-    config = resolve(values, _count_gpus(values))
+    config = resolve(values, _count_gpus(values), assumed=assumed)
     if values["print_config"]:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
     data_flow.show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
     return ExitStatus.OK
+
+
+def _assumed_machine(values: Mapping[str, Any]) -> Inventory | None:
+    """Returns the machine with the GPUs that --gpu and --link assume; None: GPUs are those of this machine.
+
+    Raises:
+        UsageError: there is no such GPU, or other flags are about the devices here.
+    """
+    if not values["gpu"]:
+        return None
+    if other := "device=cpu" if values["device"] == "cpu" else values["gpus"] and f"gpus={values['gpus']}":
+        raise UsageError(f"--gpu={values['gpu']} and --{other} contradict each other: pass one of them.")
+    gpu = find_gpu(values["gpu"])
+    return gpu.machine(_USUAL_GPUS, values["link"] or gpu.link)
 
 
 def _count_gpus(values: Mapping[str, Any]) -> Callable[[], int]:
@@ -119,7 +132,7 @@ def _with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, 
     return {**values, "variable_update": manager}
 
 
-def _several_models(values: Mapping[str, Any]) -> ExitStatus:
+def _several_models(values: Mapping[str, Any], gpus: Inventory | None) -> ExitStatus:
     """Shows a table of the models that --model names, or of all.
 
     Raises:
@@ -127,11 +140,13 @@ def _several_models(values: Mapping[str, Any]) -> ExitStatus:
     """
     if others := [name for name, value in values.items() if value is not None and name not in _OF_SEVERAL_MODELS]:
         raise UsageError(f"--{others[0]} is about one configuration: name one --model.")
-    assumed = {**values, "num_gpus": values["num_gpus"] or (_USUAL_GPUS if values["gpu"] else None)}
+    assumed = {**values, "num_gpus": values["num_gpus"] or (_USUAL_GPUS if gpus else None)}
     given = options.default_to_all(assumed, hardware.count_gpus())
     given["variable_update"] = given["variable_update"] or _DEFAULT_MANAGER
     names = specs.names() if given["model"] == "all" else given["model"].split(",")
-    configs = [resolve({**given, "model": name}, lambda: ANY_NUMBER_OF_GPUS, environ={}) for name in names]
+    configs = [
+        resolve({**given, "model": name}, lambda: ANY_NUMBER_OF_GPUS, environ={}, assumed=gpus) for name in names
+    ]
     configs = list({config.workload.model: config for config in configs}.values())
     rates = known_rates(values, configs[0].devices, configs[0].computing.precision)
     model_table.show_models(configs, rates)
@@ -220,10 +235,11 @@ VERB = Verb(
     words="[MANAGER]",
     known_words=(*MANAGERS, *SHORTHANDS),
     details="It needs no devices, except with --placement, and explains what `run` with the same flags would do. With "
-    "--model=all or several models: a table of what each computes and sends. With --gpu: the rate to expect of a GPU.",
+    "--model=all or several models: a table of what each computes and sends. With --gpu: the configuration and rate "
+    "of a run on a machine with such GPUs.",
     examples=(
         "explain replicated --num_gpus=8 --model=vgg16",
-        "explain nccl --gpu=H100 --num_gpus=8 --model=resnet50_v1.5 --precision=bf16 --batch_size=256",
+        "explain replicated --gpu=H100 --num_gpus=8 --model=resnet50_v1.5",
         "explain --model=alexnet,vgg16,resnet50 --num_gpus=8 --gpu=A100 --precision=fp16",
         "explain replicated --placement --model=vgg16 --device=cpu --num_gpus=2",
     ),

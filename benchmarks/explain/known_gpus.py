@@ -7,39 +7,51 @@ published is taken to use as large a share of its peak (MFU) as the nearest one.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.machine.hardware import Connection, Gpu, Inventory
 from models import specs
-from results.report.published import PUBLISHED_NAMES
+from results.exchange.public_table import Figure
+from results.report.published import PUBLISHED_NAMES, table
 from results.utilisation import data_sheet, published_table
 
-# From the oldest: GPUs of data centres with fast memory, and those for graphics and inference.
-_LINES = (("GK210", "GP100", "GV100", "GA100", "GH100", "GB10x"), ("TU10x", "GA10x", "AD10x", "GB20x"))
+# Compute capabilities by chip, from the oldest: of data centres with fast memory, and for graphics and inference.
+# Source: NVIDIA, "CUDA GPUs" (developer.nvidia.com/cuda-gpus).
+_LINES = (
+    {"GK210": "3.7", "GP100": "6.0", "GV100": "7.0", "GA100": "8.0", "GH100": "9.0", "GB10x": "10.0"},
+    {"TU10x": "7.5", "GA10x": "8.6", "AD10x": "8.9", "GB20x": "12.0"},
+)
+# Error correction takes a sixteenth of GDDR memory. It is on by default in GPUs for servers, but not in these.
+_WITHOUT_ECC = ("GeForce", "Quadro", "RTX", "TITAN")
 _USUAL_MODEL = "ResNet-50"
 _HALF = ("bf16", "fp16")
 _IMPLIED = frozenset({"nvidia", "tesla"})
-_COPIED = ("machine", "software", "model", "variable_update", "precision", "data", "source")
 _PASSES = 3  # forward, and twice as many operations backward
 LINKS: Mapping[str, Mapping[str, str]] = {row["link"]: row for row in published_table("links")}
 NAMES = tuple(row["gpu"] for row in published_table("peaks"))
-# What the table of the guide does not state of its rows.
-_OF_GUIDE = {
-    "software": "TensorFlow 1.1, tf_cnn_benchmarks",
-    "precision": "fp32",
-    "xla": "false",
-    "source": "TensorFlow performance guide, 2017",
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class KnownGpu:
-    """A GPU of the table of peaks: its name, chip, and link to others (empty: unknown)."""
+    """A GPU of the table of peaks: its name, chip, link to others (empty: unknown), and memory in 2**30 bytes."""
 
     name: str
     chip: str
     link: str
+    memory_gb: int
+
+    def machine(self, count: int, link: str) -> Inventory:
+        """Returns a machine with some of them, all linked to each other; `link` is of `LINKS`, or empty: unknown."""
+        capability = next(line[self.chip] for line in _LINES if self.chip in line)
+        each = Connection(nvlinks=int(link.startswith("nvlink")), path=None, has_peer_access=None)
+        pairs = itertools.combinations(range(count), 2) if link else ()
+        keeps_codes = self.chip in _LINES[1] and not self.name.startswith(_WITHOUT_ECC)
+        gpu = Gpu(self.name, self.memory_gb * 2**30 * (15 if keeps_codes else 16) // 16, capability)
+        return Inventory((gpu,) * count, connections=dict.fromkeys(pairs, each))
 
     def is_like(self, other: KnownGpu) -> bool:
         """Returns whether their data sheets have equal peaks and links; they may differ in memory."""
@@ -64,45 +76,48 @@ class KnownGpu:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedRate:
-    """A line of `modern.csv` or `guide2017.csv`, with its GPU's peak and operations per image, forward and backward."""
+    """A figure of `modern` or `guide2017`, its GPU, that one's peak, and operations per image, forward and backward."""
 
+    figure: Figure
     gpu: KnownGpu
-    machine: str
-    software: str
-    model: str
-    devices: int
-    batch_per_device: int | None
-    images_per_sec: float
-    variable_update: str
-    precision: str
-    data: str
-    xla: bool
-    source: str
     peak_flops_per_sec: float
     flops_per_image: float
 
     @property
     def mfu(self) -> float:
         """Returns the model FLOP utilisation: operations per second over the peak of all its GPUs."""
-        return self.images_per_sec * self.flops_per_image / (self.devices * self.peak_flops_per_sec)
+        figure = self.figure
+        return figure.images_per_sec * self.flops_per_image / (figure.devices * self.peak_flops_per_sec)
 
     @property
     def title(self) -> str:
         """Returns what was measured and who published it, in words."""
-        batch = f"batch {self.batch_per_device}" if self.batch_per_device else "batch not stated"
-        facts = [self.software, *(["XLA"] if self.xla else []), self.model, self.precision, batch]
-        facts.append("synthetic data" if self.data == "synthetic" else "real data")
-        return f"{self.devices} x {self.machine}: {', '.join(facts)} ({self.source})"
+        figure = self.figure
+        return f"{figure.devices} x {figure.machine}: {figure.model}, {figure.setting} ({figure.source})"
 
 
 @dataclasses.dataclass(frozen=True)
-class Expectation:
-    """The rates of one device that published ones suggest, in images/s; their source and their ends, in words."""
+class Rate:
+    """A rate and, in words, where it comes from.
 
-    low: float
-    high: float
+    Attributes:
+        most: the higher end, if only a range is known.
+        ends: of which the range consists, in words.
+    """
+
+    value: float
     source: str
-    ends: tuple[str, ...]
+    most: float | None = None
+    ends: tuple[str, ...] = ()
+
+    @property
+    def highest(self) -> float:
+        """Returns the higher end."""
+        return self.most or self.value
+
+    def scaled(self, factor: float) -> Rate:
+        """Returns the same rate of a part, or of several."""
+        return dataclasses.replace(self, value=factor * self.value, most=self.most and factor * self.most)
 
 
 def link_bytes_per_sec(link: str) -> float:
@@ -142,44 +157,52 @@ def find_gpu(text: str) -> KnownGpu:
 def gpu_of(name: str) -> KnownGpu:
     """Returns the GPU with this name, which is the driver's; it must be in the table."""
     row = data_sheet(name)
-    return KnownGpu(row["gpu"], row["chip"], row["link"])
+    return KnownGpu(row["gpu"], row["chip"], row["link"], int(row["memory_gb"]))
 
 
 def _facts(name: str) -> tuple[str, ...]:
-    return tuple(value for field, value in data_sheet(name).items() if field not in ("gpu", "source"))
+    return tuple(value for field, value in data_sheet(name).items() if field not in ("gpu", "memory_gb", "source"))
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
 
 
-def published_rates() -> Iterator[PublishedRate]:
-    """Yields the published rates of training on known GPUs, in the order of the tables, the guide's last."""
+@functools.cache
+def published_rates() -> tuple[PublishedRate, ...]:
+    """Returns the published rates of training on known GPUs, in the order of the tables, the guide's last."""
     models = {published: ours for ours, published in PUBLISHED_NAMES.items()}
-    for row in (*published_table("modern"), *map(_of_guide, published_table("guide2017"))):
-        gpu, spec = gpu_of(row["gpu"]), specs.find_model(models[row["model"]])
-        yield PublishedRate(
-            gpu=gpu,
-            **{name: row[name] for name in _COPIED},
-            devices=int(row["devices"]),
-            batch_per_device=int(row["batch_per_device"]) if row["batch_per_device"] else None,
-            images_per_sec=float(row["images_per_sec"]),
-            xla=row["xla"] == "true",
-            peak_flops_per_sec=gpu.peak_flops_per_sec(row["precision"]),
-            flops_per_image=_PASSES * 1e9 * spec.gflop_per_image,
+    rates = []
+    for figure in (*table("modern").figures, *map(_of_guide, table("guide2017").figures)):
+        gpu, spec = gpu_of(figure.gpu), specs.find_model(models[figure.model])
+        rates.append(
+            PublishedRate(
+                figure=figure,
+                gpu=gpu,
+                peak_flops_per_sec=gpu.peak_flops_per_sec(figure.precision),
+                flops_per_image=_PASSES * 1e9 * spec.gflop_per_image,
+            )
         )
+    return tuple(rates)
 
 
-def _of_guide(row: Mapping[str, str]) -> dict[str, str]:
-    """Returns a row of the guide with what its table leaves out, and the name of its GPU before that of the machine."""
-    gpu = "P100-SXM2-16GB" if "P100" in row["machine"] else "K80"
-    machine = f"{gpu.partition('-')[0]} ({re.sub(' 8x.*', '', row['machine'])})"
-    return {**row, **_OF_GUIDE, "gpu": gpu, "machine": machine}
+def _of_guide(figure: Figure) -> Figure:
+    """Returns a figure of the guide with what its table leaves out, and the name of its GPU before the machine's."""
+    gpu = "P100-SXM2-16GB" if "P100" in figure.machine else "K80"
+    return dataclasses.replace(
+        figure,
+        gpu=gpu,
+        machine=f"{gpu.partition('-')[0]} ({re.sub(' 8x.*', '', figure.machine)})",
+        software="TensorFlow 1.1, tf_cnn_benchmarks",
+        precision="fp32",
+        xla=False,
+        source="TensorFlow performance guide, 2017",
+    )
 
 
 def expected_rate(
     gpu: KnownGpu | None, model: str, precision: str, *, peak_flops_per_sec: float, flops_per_image: float
-) -> Expectation | None:
+) -> Rate | None:
     """Returns the images/s of one device to expect from what is published; None if nothing is for this precision.
 
     Args:
@@ -190,23 +213,23 @@ def expected_rate(
         flops_per_image: forward and backward.
     """
     alike = _HALF if precision in _HALF else (precision,)
-    published = [rate for rate in published_rates() if rate.precision in alike]
+    published = [rate for rate in published_rates() if rate.figure.precision in alike]
     chosen, why = _nearest(gpu, PUBLISHED_NAMES.get(model, model), published)
     if not chosen:
         return None
 
     def images_per_sec(rate: PublishedRate) -> float:
-        same = rate.model == PUBLISHED_NAMES.get(model)  # as many operations, however they are counted
+        same = rate.figure.model == PUBLISHED_NAMES.get(model)  # as many operations, however they are counted
         work = 1.0 if same else rate.flops_per_image / flops_per_image
-        return rate.images_per_sec / rate.devices * work * peak_flops_per_sec / rate.peak_flops_per_sec
+        return rate.figure.images_per_sec / rate.figure.devices * work * peak_flops_per_sec / rate.peak_flops_per_sec
 
     slowest, fastest = min(chosen, key=images_per_sec), max(chosen, key=images_per_sec)
-    ends = dict.fromkeys(f"{rate.images_per_sec:,.0f} images/s of {rate.title}" for rate in (slowest, fastest))
+    ends = dict.fromkeys(f"{rate.figure.images_per_sec:,.0f} images/s of {rate.title}" for rate in (slowest, fastest))
     shares = dict.fromkeys(f"{100 * rate.mfu:.{int(rate.mfu < 0.1)}f}" for rate in (slowest, fastest))
     source = f"{why}, MFU {' to '.join(shares)} %"
     if fastest.mfu > 1:
         source += ", since convolutions may need fewer multiplications than are counted (Winograd)"
-    return Expectation(images_per_sec(slowest), images_per_sec(fastest), source, tuple(ends))
+    return Rate(images_per_sec(slowest), source, images_per_sec(fastest), tuple(ends))
 
 
 def _nearest(
@@ -224,16 +247,17 @@ def _nearest(
                 groups = (own, of_chip) if chip == gpu.chip else (of_chip,)
                 tries += [("published" if group is own else "nearest published", group, wanted) for group in groups]
     for why, group, wanted in tries:
-        if found := [rate for rate in group if rate.model == wanted]:
+        if found := [rate for rate in group if rate.figure.model == wanted]:
             by_source = {}
-            for rate in sorted(found, key=lambda rate: (-rate.devices, rate.images_per_sec)):
-                by_source[rate.source, rate.software, rate.machine] = rate
+            for rate in sorted(found, key=lambda rate: (-rate.figure.devices, rate.figure.images_per_sec)):
+                figure = rate.figure
+                by_source[figure.source, figure.software, figure.machine] = rate
             return list(by_source.values()), why
     return [], ""
 
 
 def _nearest_chips(chip: str) -> list[str]:
     """Returns all chips: those of the same line first, by their distance in age."""
-    lines = sorted(_LINES, key=lambda line: chip not in line)
+    lines = [list(line) for line in sorted(_LINES, key=lambda line: chip not in line)]
     age = lines[0].index(chip)
     return [name for line in lines for name in sorted(line, key=lambda other: abs(line.index(other) - age))]

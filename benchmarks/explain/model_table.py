@@ -15,13 +15,14 @@ from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
 from benchmarks.console import progress, say, warn
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.explain.step_balance import Balance, Rate, Rates, how_to_measure, span
+from benchmarks.explain.known_gpus import Rate
+from benchmarks.explain.step_balance import Balance, Rates, how_to_measure, span
 from benchmarks.machine.cache import CacheFile
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training.model_facts import ModelFacts
 from models import specs
 from results.record import key_of
-from results.text import Table, counted
+from results.text import Table, counted, rounded
 
 _FILE = CacheFile("model_counts.json", "counts of models")
 _Row = Mapping[str, Any]
@@ -134,7 +135,7 @@ def _say_balances(rows: Sequence[_Row]) -> None:
         "exchange ms": lambda row: _number(row["exchange_seconds"], 1e3),
         "exchange/compute": lambda row: _span(row["least_exchange_to_compute"], row["exchange_to_compute"]),
         "bound by": lambda row: row["bound_by"],
-        "compute-bound from batch": lambda row: _number(row["compute_bound_from_batch"]),
+        "compute-bound from batch": lambda row: str(row["compute_bound_from_batch"] or "?"),
     }
     _say_table(rows, columns)
     say("")
@@ -153,12 +154,12 @@ def _say_table(rows: Sequence[_Row], columns: _Columns) -> None:
         say(line)
 
 
-def _number(value: float | None, factor: float = 1.0) -> str:
-    return _span(value, value, factor)
-
-
 def _span(low: float | None, high: float | None, factor: float = 1.0) -> str:
     return "?" if low is None or high is None else span(factor * low, factor * high)
+
+
+def _number(value: float | None, factor: float = 1.0) -> str:
+    return "?" if value is None else rounded(factor * value)
 
 
 class _Counts(msgspec.Struct):

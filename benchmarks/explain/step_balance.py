@@ -17,13 +17,13 @@ from benchmarks.devices import options
 from benchmarks.devices.roofline import devices_with_a_peak
 from benchmarks.errors import UsageError
 from benchmarks.explain import known_gpus
-from benchmarks.explain.known_gpus import LINKS, KnownGpu
+from benchmarks.explain.known_gpus import LINKS, KnownGpu, Rate
 from benchmarks.microbench import device_peak
 from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
-from results.text import amount
+from results.text import amount, rounded
 from results.utilisation import data_sheet_peak
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
@@ -62,30 +62,6 @@ RATE_FLAGS = (
         at_most=1,
     ),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Rate:
-    """A rate and, in words, where it comes from.
-
-    Attributes:
-        most: the higher end, if only a range is known.
-        ends: of which the range consists, in words.
-    """
-
-    value: float
-    source: str
-    most: float | None = None
-    ends: tuple[str, ...] = ()
-
-    @property
-    def highest(self) -> float:
-        """Returns the higher end."""
-        return self.most or self.value
-
-    def scaled(self, factor: float) -> Rate:
-        """Returns the same rate of a part, or of several."""
-        return dataclasses.replace(self, value=factor * self.value, most=self.most and factor * self.most)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,10 +200,9 @@ class Rates:
         if not peak:
             return None
         if config.devices.on_gpu and not self.assumed_mfu:
-            expected = known_gpus.expected_rate(
+            return known_gpus.expected_rate(
                 self.gpu, workload.model, precision, peak_flops_per_sec=peak, flops_per_image=flops_per_image
             )
-            return Rate(expected.low, expected.source, expected.high, expected.ends) if expected else None
         mfu, of = self.assumed_mfu or _MFU_OF_CPUS, f" of {self.gpu.name}" if self.gpu else ""
         return Rate(mfu * peak / flops_per_image, f"{mfu:.0%} of {amount(peak, 'FLOP/s')}{of}")
 
@@ -275,9 +250,8 @@ def _gpu_here(devices: Devices, precision: str) -> KnownGpu | None:
 
 
 def span(low: float, high: float) -> str:
-    """Returns a range with three digits each, or whole numbers; a single number if both ends look the same."""
-    ends = [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (low, high)]
-    return " to ".join(dict.fromkeys(ends))
+    """Returns a range with three digits each; a single number if both ends look the same."""
+    return " to ".join(dict.fromkeys(map(rounded, (low, high))))
 
 
 def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_cluster: bool) -> list[str]:

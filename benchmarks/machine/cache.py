@@ -65,10 +65,6 @@ class CacheFile:
         """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
         self.update(key, lambda saved: entry)
 
-    def remove(self, key: str) -> None:
-        """Removes an entry, if it exists."""
-        self.update(key, lambda saved: None)
-
     def update(self, key: str, change: Callable[[Entry | None], Entry | None]) -> None:
         """Replaces an entry, or warns that it cannot be saved; what other processes add at the same time is kept.
 

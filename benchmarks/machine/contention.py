@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.machine import linux
@@ -31,10 +32,14 @@ class CpuReading:
     busy_seconds: float
 
 
-def read(root: Path = Path("/")) -> CpuReading:
+def read(
+    root: Path = Path("/"),
+    clock: Callable[[], float] = time.monotonic,
+    own_seconds: Callable[[], float] = time.process_time,
+) -> CpuReading:
     """Reads the clocks now; `root` holds `proc`."""
     # These belong together: what this process does between them would count as work of others.
-    at, own, stat = time.monotonic(), time.process_time(), linux.text(root / "proc/stat")
+    at, own, stat = clock(), own_seconds(), linux.text(root / "proc/stat")
     busy, stolen, _ = linux.core_seconds(stat or "", frozenset(os.sched_getaffinity(0)))
     return CpuReading(at_seconds=at, own_seconds=own, busy_seconds=busy + stolen)
 
@@ -49,16 +54,16 @@ def cores_used_by_others(before: CpuReading, after: CpuReading) -> float | None:
 _at_start = read()  # a program imports this module first, and what it imports next takes the time of the look
 
 
-def used_before_run(root: Path = Path("/")) -> float | None:
+def used_before_run() -> float | None:
     """Returns how many cores others use now, on average since this program started; waits at most 0.3 s for that.
 
     Of a process that started earlier, such as a notebook's, the last 0.3 s count.
     """
     begun = _at_start
-    if time.monotonic() - begun.at_seconds > _MOST_SECONDS or root != Path("/"):
-        begun = read(root)
+    if time.monotonic() - begun.at_seconds > _MOST_SECONDS:
+        begun = read()
     time.sleep(max(0.0, begun.at_seconds + _LEAST_SECONDS - time.monotonic()))
-    return cores_used_by_others(begun, read(root))
+    return cores_used_by_others(begun, read())
 
 
 def handed_over(cores: float | None) -> dict[str, str]:

@@ -92,11 +92,26 @@ def _describe_surroundings(inventory: Inventory) -> dict[str, Any]:
 def suite_commit() -> str | None:
     """Returns the commit of this suite's checkout, with '+' if it has been changed; None if it is no checkout."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
+    return _commit(root, "--untracked-files=no") if (root / ".git").exists() else None
+
+
+@functools.cache  # of the first use in this process, as what was imported
+def file_at_commit(file: Path, sources: tuple[str, ...]) -> str:
+    """Returns a file of a user's model with the commit of its repository, with '+' if one of the sources is changed."""
+    folder = file.parent.resolve()
     try:
-        words = ("--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-        lines = git(root, *words).splitlines()
+        root = git(folder, "rev-parse", "--show-toplevel")
+    except (OSError, subprocess.SubprocessError):
+        return file.name
+    own = [source for source in sources if Path(source).is_relative_to(root)] or [str(folder / file.name)]
+    commit = _commit(folder, "--untracked-files=all", "--ignored", "--", *own)
+    return f"{(folder / file.name).relative_to(root)} at {commit or 'no commit'}"
+
+
+def _commit(folder: Path, *words: str) -> str | None:
+    """Returns the commit of a checkout, with '+' if `git status` with these words finds a change; None without one."""
+    try:
+        lines = git(folder, "--no-optional-locks", "status", "--porcelain=v2", "--branch", *words).splitlines()
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     facts = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# branch."))

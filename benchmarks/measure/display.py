@@ -15,8 +15,6 @@ from results.record import Record
 from results.text import fact_lines
 
 _RULE = "-" * 64
-# Of the lines of steps, whose form is tf_cnn_benchmarks' and has no units for the numbers after the rate.
-_MEANING = "images/sec so far +/- standard error in images/sec (jitter = 1.4826 x MAD of the steps' rates, images/sec)"
 FIRST_STEP = "first step"
 
 
@@ -148,7 +146,7 @@ class TextDisplay(Display):
         """Prints the facts, those of the devices with the hardware."""
         self._started = True
         named = {"Devices": f"{facts['Devices']}: {self._hardware}"} if self._hardware and "Devices" in facts else {}
-        for line in fact_lines({**facts, **named, "Step lines": _MEANING}):
+        for line in fact_lines({**facts, **named}):
             say(line, wait=False)
         say("=" * len(_RULE), wait=False)
 

@@ -10,18 +10,16 @@ from collections.abc import Iterator
 from results.input_bottleneck import LEAST_REPORTED_WAIT
 from results.record import Record, Status
 from results.text import counted
-from results.utilisation import data_sheet_peak, gpu_name
+from results.utilisation import data_sheet, data_sheet_peak
 
 # A batch that needs less than this share of a GPU's memory can be several times as large.
 _LITTLE_MEMORY = 0.25
-# Boards whose GPUs are connected by NVLink: all with SXM sockets, whose names have that or their memory's at the end.
-_WITH_NVLINK = re.compile(r"SXM|HBM3$|NVIDIA (H200|H800|B200|GB200)$")
 
 
 def to_try(record: Record) -> str | None:
     """Returns the flag that most probably makes such a run faster, and why; None if nothing is obvious.
 
-    What the user chose with a flag of its own is not questioned, and neither are the runs of a sweep.
+    Only defaults are questioned, which have a reason in the record; and no runs of a sweep.
     """
     if record.status is not Status.OK or record.identity.session_id or record.config.get("eval_only"):
         return None
@@ -33,7 +31,7 @@ def _better(record: Record) -> Iterator[str]:
     config, wait = record.config, record.derived.input_wait_share
     gpus = [str(gpu) for gpu in record.environment.get("gpus") or ()] if config.get("device") == "gpu" else []
     used = math.ceil(config["num_devices"] / (config.get("virtual_gpus") or 1))
-    chosen = {word.lstrip("-").partition("=")[0] for word in record.identity.command}
+    by_default = config.get("reasons") or {}
     if wait is not None and wait >= LEAST_REPORTED_WAIT:
         data = shlex.quote(str(config["data_dir"]))
         yield (
@@ -42,16 +40,17 @@ def _better(record: Record) -> Iterator[str]:
         )
     if not gpus:
         return
-    if used < len(gpus) and not config.get("cluster") and not chosen & {"num_gpus", "gpus"}:
+    if used < len(gpus) and not config.get("cluster") and "num_devices" in by_default:
         yield f"--num_gpus={len(gpus)} uses all GPUs (this run used {used} of {len(gpus)})"
     faster = next((name for name in ("bf16", "fp16") if data_sheet_peak(gpus[0], name)), None)
-    if config.get("precision") == "fp32" and faster and "precision" not in chosen:
+    if config.get("precision") == "fp32" and faster and "precision" in by_default:
         yield f"--precision={faster} uses the tensor cores (this run used fp32 without TF32)"
-    spec, has_nvlink = (config.get("modifiers") or {}).get("all_reduce_spec"), _WITH_NVLINK.search(gpu_name(gpus[0]))
-    if spec == "psgpu" and used > 1 and has_nvlink and "all_reduce_spec" not in chosen:
+    spec = (config.get("modifiers") or {}).get("all_reduce_spec")
+    has_nvlink = data_sheet(gpus[0]).get("link", "").startswith("nvlink")
+    if spec == "psgpu" and used > 1 and has_nvlink and "all_reduce_spec" in by_default:
         yield "--all_reduce_spec=nccl uses NVLink between all GPUs (this run averaged gradients on one GPU)"
     needed, memory = record.measurement.peak_gpu_memory_bytes, re.search(r" (\d+) GiB$", gpus[0])
-    if needed and memory and needed < _LITTLE_MEMORY * int(memory[1]) * 2**30 and "batch_size" not in chosen:
+    if needed and memory and needed < _LITTLE_MEMORY * int(memory[1]) * 2**30 and "batch_per_device" in by_default:
         images = counted(config["batch_per_device"], "image")
         yield (
             f"--batch_size=auto finds the largest that fits ({images} per device needed {needed / 2**30:.1f} of "

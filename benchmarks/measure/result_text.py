@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from results import step_statistics
+from results.intervals import Interval
 from results.measurement import Measurement, named_gpus
 from results.record import Record
 from results.summary import summarize
@@ -17,11 +18,11 @@ from variable_mgr.transfers import NETWORK
 def result_lines(record: Record) -> list[str]:
     """Returns the lines of a run that has a rate, each a name and its value."""
     derived = record.derived
-    low, high = derived.images_per_sec_low, derived.images_per_sec_high
-    interval = [] if low is None else [f"95 % interval:  {low:.2f} to {high:.2f} images/sec (of this process)"]
+    rate = Interval.of(derived.images_per_sec or 0.0, derived.images_per_sec_low, derived.images_per_sec_high)
+    per_device = rate.scaled((derived.images_per_sec_per_device or 0.0) / (derived.images_per_sec or 1.0))
     return [
-        *interval,
-        f"per device:     {derived.images_per_sec_per_device:.2f} images/sec",
+        *([f"95 % interval:  {rate.range()} images/sec (of this process)"] if rate.is_known else []),
+        f"per device:     {per_device.rounded()} images/sec",
         *step_lines(record),
         *_cluster_lines(record),
         *_asynchronous_lines(record.measurement),

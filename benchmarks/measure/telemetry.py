@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
-import os
 import resource
 import statistics
 import threading
@@ -19,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.devices.options import Devices
-from benchmarks.machine import linux, nvml
+from benchmarks.machine import contention, linux, nvml
+from benchmarks.machine.contention import CpuReading
 from benchmarks.machine.linux import PackageCounters
 from benchmarks.machine.nvml import DriverGpu
 from benchmarks.measure.timing import Clock
@@ -56,14 +55,9 @@ class GpuSample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One moment: the clock's time, this process' CPU time and memory, the CPU packages' energy counters, the GPUs.
+    """One moment: its time, CPU time, this process' memory, the CPU packages' energy counters, the GPUs."""
 
-    `busy_seconds` is the CPU time of all processes on the cores that this process may use; NaN if it is unknown.
-    """
-
-    at_seconds: float
-    cpu_seconds: float
-    busy_seconds: float
+    cpu: CpuReading
     resident_bytes: int | None
     package_microjoules: Sequence[int] | None
     gpus: Sequence[GpuSample]
@@ -80,7 +74,6 @@ class Sources:
         cpu_seconds: Callable[[], float] = time.process_time,
     ) -> None:
         self._root, self._clock, self._cpu_seconds = root, clock, cpu_seconds
-        self._cpus = frozenset(os.sched_getaffinity(0))
         self.gpus = list({gpu.index: gpu for gpu in gpus}.values())
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [gpu.is_divided for gpu in self.gpus]
@@ -93,9 +86,7 @@ class Sources:
         """Takes a sample now."""
         pages = (linux.text(self._root / "proc/self/statm") or "").split()
         return Sample(
-            at_seconds=self._clock(),
-            cpu_seconds=self._cpu_seconds(),
-            busy_seconds=linux.core_seconds(linux.text(self._root / "proc/stat") or "", self._cpus)[0],
+            cpu=contention.read(self._root, self._clock, self._cpu_seconds),
             resident_bytes=int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None,
             package_microjoules=self.packages.microjoules(),
             gpus=[_look(gpu, divided) for gpu, divided in zip(self.gpus, self._divided, strict=True)],
@@ -167,7 +158,10 @@ class Telemetry:
         samples = list(self._samples)
         if self._failure:
             return {"failure": self._failure}
-        seconds = samples[-1].at_seconds - samples[0].at_seconds if samples else 0.0
+        if not samples:
+            return {}
+        first, last = samples[0].cpu, samples[-1].cpu
+        seconds = last.at_seconds - first.at_seconds
         if seconds <= 0:
             return {}
         gpus = [
@@ -177,9 +171,7 @@ class Telemetry:
         package_joules = None
         if seconds >= _MIN_ENERGY_SECONDS:
             package_joules = self._sources.packages.joules([sample.package_microjoules for sample in samples])
-        cpu_seconds = samples[-1].cpu_seconds - samples[0].cpu_seconds
-        of_others = samples[-1].busy_seconds - samples[0].busy_seconds - cpu_seconds
-        knows_others = seconds >= _MIN_COUNTED_SECONDS and not math.isnan(of_others)
+        others = contention.cores_used_by_others(first, last) if seconds >= _MIN_COUNTED_SECONDS else None
         joules = {
             GPU_ONLY: {gpu["uuid"]: gpu["energy_joules"] for gpu in gpus},
             CPU_PACKAGE: {self._sources.host: package_joules},
@@ -188,8 +180,8 @@ class Telemetry:
             "window_seconds": seconds,
             "samples": len(samples),
             "sampling_cpu_share": self._own_seconds / seconds,
-            "cpu_cores_used": cpu_seconds / seconds,
-            "cpu_cores_used_by_others": max(0.0, of_others) / seconds if knows_others else None,
+            "cpu_cores_used": (last.own_seconds - first.own_seconds) / seconds,
+            "cpu_cores_used_by_others": others,
             "resident_bytes": _summary([sample.resident_bytes for sample in samples]),
             "cpu_package_joules": package_joules,
             "gpus": gpus,
@@ -223,7 +215,7 @@ def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:
             why: sum(why in each for each in reasons) / len(reasons) for why in sorted({w for r in reasons for w in r})
         },
         "power_watts": _summary([one.power_watts for one in seen]),
-        "energy_joules": _gpu_joules([sample.at_seconds for sample in samples], seen),
+        "energy_joules": _gpu_joules([sample.cpu.at_seconds for sample in samples], seen),
         "peak_memory_bytes": max(_known([one.used_bytes for one in seen]), default=None),
     }
 

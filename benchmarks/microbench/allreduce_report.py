@@ -80,19 +80,6 @@ def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
     return first, f"{first} by {means[second] / means[first] - 1:.0%}"
 
 
-def _certainty(is_clear: Sequence[bool]) -> str:
-    """Returns a phrase on the reduction with the lowest mean times; empty if it had no rival.
-
-    Args:
-        is_clear: of each size that compares several reductions, whether one is clearly the fastest.
-    """
-    if not is_clear:
-        return ""
-    if not any(is_clear):
-        return ", by mean times within the noise (no size has a clear winner)"
-    return f", by mean times (a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')})"
-
-
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
     """The reductions of a message: the mean seconds of the valid ones, the clearly fastest, and its lead in words."""
@@ -215,15 +202,25 @@ class ReductionReport:
         return ["", note, *Table(columns, rows).text(), ""]
 
     def _fastest_lines(self) -> Iterator[str]:
-        """Yields for each number of devices the reductions that are the fastest over messages of one tensor."""
+        """Yields for each number of devices the reductions that are the fastest over messages of one tensor.
+
+        None is named if several were compared and no size has a clear winner.
+        """
         # Packed gradients are reduced in other sizes than their own, so sizes in a spec would be wrong.
         packed = self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes
         for number in self._described:
             of_sizes = [c for c in self._comparisons if c.num_devices == number and len(c.message.shapes) == 1]
             seconds = {c.message.size_bytes // FLOAT32_BYTES: c.seconds for c in of_sizes if c.seconds}
-            if spec := fastest_spec(seconds, by_size=not packed):
-                certainty = _certainty([c.fastest is not None for c in of_sizes if len(c.seconds) > 1])
-                yield f"Fastest over these sizes on {number} devices{certainty}: --all_reduce_spec={spec}"
+            is_clear = [c.fastest is not None for c in of_sizes if len(c.seconds) > 1]
+            if is_clear and not any(is_clear):
+                yield (
+                    f"On {number} devices no size has a clear winner, so none of these is proposed: measure more "
+                    "rounds (--num_batches) on an idle machine."
+                )
+            elif spec := fastest_spec(seconds, by_size=not packed):
+                sizes = f"a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')}"
+                by = f", by mean times ({sizes})" if is_clear else ""
+                yield f"Fastest over these sizes on {number} devices{by}: --all_reduce_spec={spec}"
 
     def _quality_warnings(self, cpu_devices: int) -> list[str]:
         conditions = Conditions(

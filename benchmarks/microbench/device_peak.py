@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.errors import BenchError, UsageError
-from benchmarks.machine import contention, hardware, provenance
+from benchmarks.machine import contention, hardware, linux, provenance
 from benchmarks.machine.cache import CacheFile
 from benchmarks.measure.timing import Clock
 from benchmarks.process import apart, tensorflow_setup
@@ -62,11 +62,13 @@ Prepare = Callable[[int, int], AbstractContextManager[Callable[[], object]]]
 
 
 def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision: str) -> str:
-    """Returns the key of a peak in the cache.
+    """Returns the key of a peak in the cache: containers that share it may have other limits of CPU time.
 
     `facts` are at least those of `hardware.describe_hardware`. Of its GPUs only the first counts, whose peak it is.
     """
     one_device = {name: facts[name] for name in ("cpu_model", "cpu_cores_usable", "memory_gib")}
+    if limits := linux.cpu_limits():
+        one_device["cpu_limit_cores"] = min(cores for cores, _ in limits)
     return f"{key_of({**one_device, 'gpus': facts['gpus'][:1]})} {tensorflow_version} {precision}"
 
 
@@ -155,7 +157,7 @@ def beside_peak(
         return replace(derived, measured_peak_tflops=reachable / 1e12, mfu_of_measured_peak=reached / reachable), []
     removed = ""
     if reached > _BY_FAR * reachable:
-        FILE.remove(key)
+        FILE.update(key, lambda saved: None)
         removed = " It is removed."
     return derived, [
         f"The MFU is unknown: the run reached {amount(reached, 'FLOP/s')}, more than the peak that was measured here "

@@ -13,6 +13,7 @@ from benchmarks.explain.known_gpus import PublishedRate, published_rates
 from benchmarks.predict.hosts import Hardware, host_of, reached, shipped
 from benchmarks.predict.prediction import Prediction, Subject, predict
 from benchmarks.predict.step_graph import Exchange, Layout
+from results.exchange.public_table import Figure
 from results.report.published import PUBLISHED_NAMES
 from results.text import Table
 from variable_mgr.modifiers import Modifiers
@@ -24,7 +25,8 @@ _SERVERS = {
     ("ResNet-50", 32): 4,
     ("ResNet-152", 32): 4,
 }
-_GPUS_OF_A_HOST = 8
+_GPUS_OF_A_HOST, _MOST_HOSTS = 8, 8
+_BATCH = 256  # where none is stated: the usual one of the same source
 _MODERN_CHIPS = ("GA100", "GH100")
 _NCCL: tuple[str, Literal["cpu", "gpu"], str] = ("replicated", "gpu", "nccl")
 # What the tables call a manager: our name, where it keeps variables, the reduction. Empty: not stated, taken as NCCL.
@@ -59,42 +61,32 @@ class Judged:
     @property
     def is_within(self) -> bool:
         """Returns whether the published rate is in the interval that was made without its testbed."""
-        return self.left_out.low <= self.rate.images_per_sec <= self.left_out.high
+        return self.left_out.low <= self.rate.figure.images_per_sec <= self.left_out.high
 
 
 def error(images_per_sec: float, row: Judged) -> float:
     """Returns by how much a rate is above the published one, over the published one."""
-    return images_per_sec / row.rate.images_per_sec - 1
+    return images_per_sec / row.rate.figure.images_per_sec - 1
 
 
 def judged_rates() -> Iterator[tuple[PublishedRate, PublishedRate, str, Hardware]]:
     """Yields each rate to predict, the one of one device, the testbed of the guide or none, and the host."""
-    rates = list(published_rates())
-    alone = {_setting(rate): rate for rate in rates if rate.devices == 1}
+    alone = {_setting(rate): rate for rate in published_rates() if rate.figure.devices == 1}
     beds = {hardware.testbed: (name, hardware) for name, hardware in shipped().items() if hardware.testbed}
-    for rate in rates:
-        if rate.devices == 1 or _setting(rate) not in alone:
+    for rate in published_rates():
+        one = alone.get(_setting(rate))
+        if one is None or one is rate:
             continue
-        bed = next((found for words, found in beds.items() if words in rate.machine), None)
+        bed = next((found for words, found in beds.items() if words in rate.figure.machine), None)
         if bed:
-            yield rate, alone[_setting(rate)], *bed
+            yield rate, one, *bed
         elif rate.gpu.chip in _MODERN_CHIPS:
-            yield rate, alone[_setting(rate)], "", host_of(rate.gpu)
+            yield rate, one, "", host_of(rate.gpu)
 
 
-def _setting(rate: PublishedRate) -> tuple[object, ...]:
-    fields = (
-        "machine",
-        "software",
-        "model",
-        "batch_per_device",
-        "variable_update",
-        "precision",
-        "data",
-        "xla",
-        "source",
-    )
-    return tuple(getattr(rate, field) for field in fields)
+def _setting(rate: PublishedRate) -> Figure:
+    """Returns the figure without its devices and its rate."""
+    return dataclasses.replace(rate.figure, devices=0, images_per_sec=0.0)
 
 
 def subjects() -> Iterator[tuple[PublishedRate, str, Subject]]:
@@ -115,20 +107,20 @@ def subjects() -> Iterator[tuple[PublishedRate, str, Subject]]:
         return exchange_of(variables, layout, built(model).variables, nccl_1=nccl_1)
 
     for rate, one, testbed, hardware in judged_rates():
-        hosts = max(1, rate.devices // _GPUS_OF_A_HOST)
-        servers = _SERVERS.get((rate.model, rate.batch_per_device or 0), hosts) if hosts == 8 else hosts
-        layout = Layout(rate.devices // hosts, hosts, servers)
-        batch = rate.batch_per_device or 256
+        figure, batch = rate.figure, rate.figure.batch_per_device or _BATCH
+        hosts = max(1, figure.devices // _GPUS_OF_A_HOST)
+        servers = _SERVERS.get((figure.model, batch), hosts) if hosts == _MOST_HOSTS else hosts
+        layout = Layout(figure.devices // hosts, hosts, servers)
         yield (
             rate,
             testbed,
             Subject(
-                parts=built(rate.model).parts,
+                parts=built(figure.model).parts,
                 hardware=hardware,
                 batch_per_device=batch,
-                exchange=exchange(rate.variable_update, rate.model, layout, bool(testbed)),
-                exchange_of_one=exchange(rate.variable_update, rate.model, Layout(1, 1, 1), bool(testbed)),
-                step_seconds=batch / one.images_per_sec,
+                exchange=exchange(figure.variable_update, figure.model, layout, bool(testbed)),
+                exchange_of_one=exchange(figure.variable_update, figure.model, Layout(1, 1, 1), bool(testbed)),
+                step_seconds=batch / one.figure.images_per_sec,
                 layout=layout,
             ),
         )
@@ -140,7 +132,7 @@ def judge() -> list[Judged]:
     for rate, testbed, subject in subjects():
         prediction = predict(subject)
         without = predict(subject, reached(column=f"without_{testbed}")) if testbed else prediction
-        linear = rate.devices * subject.batch_per_device / subject.step_seconds
+        linear = rate.figure.devices * subject.batch_per_device / subject.step_seconds
         rows.append(Judged(rate=rate, testbed=testbed, linear=linear, prediction=prediction, left_out=without))
     return rows
 
@@ -193,10 +185,10 @@ def order_of_managers(rows: Sequence[Judged], of: Callable[[Judged], float]) -> 
     for number, one in enumerate(rows):
         for other in rows[:number]:
             fields = ("gpu", "model", "batch_per_device", "data", "devices")
-            alike = all(getattr(one.rate, field) == getattr(other.rate, field) for field in fields)
-            if not alike or one.rate.variable_update == other.rate.variable_update:
+            alike = all(getattr(one.rate.figure, field) == getattr(other.rate.figure, field) for field in fields)
+            if not alike or one.rate.figure.variable_update == other.rate.figure.variable_update:
                 continue
-            measured = one.rate.images_per_sec / other.rate.images_per_sec
+            measured = one.rate.figure.images_per_sec / other.rate.figure.images_per_sec
             if max(measured, 1 / measured) > _MUCH:
                 pairs += 1
                 right += (of(one) > of(other)) == (measured > 1)
@@ -207,7 +199,7 @@ def summary_table(rows: Sequence[Judged]) -> Table:
     """Returns the errors of each machine, of the prediction, with its testbed left out, and of no loss at all."""
     groups: dict[str, list[Judged]] = {}
     for row in rows:
-        groups.setdefault(row.rate.machine, []).append(row)
+        groups.setdefault(row.rate.figure.machine, []).append(row)
     groups["all"] = list(rows)
     cells = []
     for name, group in groups.items():
@@ -231,14 +223,14 @@ def misses_table(rows: Sequence[Judged]) -> Table:
     worst = sorted(rows, key=lambda row: -abs(error(row.prediction.images_per_sec, row)))
     cells = [
         [
-            row.rate.machine,
-            row.rate.model,
-            str(row.rate.devices),
-            str(row.rate.batch_per_device or ""),
-            row.rate.variable_update,
-            row.rate.precision,
-            row.rate.data,
-            f"{row.rate.images_per_sec:,.0f}",
+            row.rate.figure.machine,
+            row.rate.figure.model,
+            str(row.rate.figure.devices),
+            str(row.rate.figure.batch_per_device or ""),
+            row.rate.figure.variable_update,
+            row.rate.figure.precision,
+            row.rate.figure.data,
+            f"{row.rate.figure.images_per_sec:,.0f}",
             f"{row.prediction.images_per_sec:,.0f}",
             f"{row.left_out.low:,.0f} to {row.left_out.high:,.0f}",
             f"{100 * error(row.prediction.images_per_sec, row):+.0f}",

@@ -150,11 +150,8 @@ def _config(values: Mapping[str, Any], host: Hardware, manager: str, layout: Lay
             raise UsageError(f"--variable_update={manager} works on one host only: leave --hosts out, or name another.")
         servers = "ps:1," if WorksIn.SERVERS in entry.processes else ""
         settings["local_cluster"] = f"{servers}worker:2"
-    settings["precision"] = values["precision"] or ("tf32" if gpu_of(host.gpu).has_peak("tf32") else "fp32")
-    has_choice = manager == "replicated" and not (values["all_reduce_spec"] or values["local_parameter_device"])
-    if has_choice and host.gpu_link:
-        settings["all_reduce_spec"] = "nccl"  # as a run chooses on such a machine
-    return resolve(settings, lambda: ANY_NUMBER_OF_GPUS, {})
+    machine_there = gpu_of(host.gpu).machine(host.gpus, host.gpu_link.link if host.gpu_link else host.pcie.link)
+    return resolve(settings, lambda: ANY_NUMBER_OF_GPUS, {}, assumed=machine_there)
 
 
 def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layout], manager: str) -> Outlook:

@@ -98,6 +98,7 @@ class Command:
         first_to_be_killed: whether the kernel kills it before any other if the host's memory does not suffice; else it
             is as likely to be killed as this process.
         variables: of the environment, beside those of this process.
+        directory: in which it starts; None: that of this process.
         hands_over: sockets that it inherits under their numbers, and that are closed here.
         ends_in_order: whether a signal to this process is passed on to it, so that it ends in order; else it is killed
             once the others have ended.
@@ -115,6 +116,7 @@ class Command:
     stdin: int = subprocess.DEVNULL
     first_to_be_killed: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    directory: Path | None = None
     hands_over: Sequence[socket.socket] = ()
     ends_in_order: bool = True
     signals_by_stdin: bool = False
@@ -295,6 +297,7 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
             stdout=command.stdout,
             stderr=command.stderr,
             env={**os.environ, **command.variables},
+            cwd=command.directory,
             pass_fds=[end.fileno() for end in command.hands_over],
             start_new_session=True,
             preexec_fn=functools.partial(_die_with_parent, os.getpid(), first=command.first_to_be_killed),

@@ -122,7 +122,8 @@ def launch_cluster(
         reported_elsewhere = outcome.leader_reported and not cluster.local
         if saves_record and status != ExitStatus.USAGE and not reported_elsewhere:
             if not any(_is_of(record, started) for record in store.load(before).records):
-                provenance = of_this_run(command, on_gpus=config.devices.on_gpu, session_id=config.output.session_id)
+                session, on_gpus = config.output.session_id, config.devices.on_gpu
+                provenance = of_this_run(command, on_gpus=on_gpus, session_id=session, starts_alone=False)
                 provenance = dataclasses.replace(provenance, cores_used_by_others_before=used)
                 reason = f"The leader of the cluster, {started.leader}, left no record."
                 if outcome.failures:
@@ -297,6 +298,8 @@ def launch(
             how = f"could not be reached, or the connection to it broke ({last_line or 'ssh gave no reason'})"
         elif status == _NOT_RUN:
             how = "was not run, though ssh ended with status 0"
+        elif status == ExitStatus.USAGE and task in paths:  # its own check, of a host that may differ from the others
+            how += f": {_last_line(paths[task]).removeprefix('run_bench: ').rstrip('.')}"
         failures.append(f"{task} {how}")
         if task in paths or status not in _REPORTS:  # else the leader has printed its reason
             warn(failures[-1] + (f"; its output: {paths[task]}" if task in paths and not is_unreached else ""))

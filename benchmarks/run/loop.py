@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
+from benchmarks.config.workload import MOST_STEPS
 from benchmarks.graph.epochs import Plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure import interleaved_steps
@@ -99,11 +100,14 @@ def _interleaved(
 
 
 def _steps_to_measure(planned: int, at_least_seconds: float | None, log: RunLog, steps_per_round: int) -> int:
-    """Returns the planned steps, or as many whole rounds as take so long by the median step of the warm-up."""
+    """Returns the planned steps, or as many whole rounds as take so long by the median step of the warm-up.
+
+    They are not less than planned, and at most `MOST_STEPS` in whole rounds.
+    """
     if at_least_seconds is None:
         return planned
-    seconds = steps_per_round * _expected_seconds(log)
-    return max(planned, math.ceil(at_least_seconds / seconds) * steps_per_round)
+    steps = min(at_least_seconds / _expected_seconds(log), MOST_STEPS)
+    return max(planned, math.ceil(steps / steps_per_round) * steps_per_round)
 
 
 def _expected_seconds(log: RunLog) -> float:

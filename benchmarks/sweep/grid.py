@@ -174,11 +174,19 @@ def own_flags(cells: Sequence[Cell]) -> tuple[str, list[str]]:
     return " ".join(shared), [" ".join(word for word in cell.arguments if word not in common) for cell in cells]
 
 
+def grids_of(values: Mapping[str, Any]) -> list[dict[str, list[str]]]:
+    """Returns the grid of the flags, or each of the suite that they name with the flags added.
+
+    Raises:
+        UsageError: a value is empty, or the suite cannot be read.
+    """
+    common = of_flags(values)
+    return [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
+
+
 def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cell]:
     """Returns every combination of the flags, and of the suite that they name; raises as `runnable` does."""
-    common = of_flags(values)
-    grids = [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
-    return runnable(grids, count_gpus)
+    return runnable(grids_of(values), count_gpus)
 
 
 def runnable(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[], int]) -> list[Cell]:

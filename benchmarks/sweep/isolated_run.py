@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,6 +59,8 @@ class CellRunner:
         output_dir: directory of the records and logs, as the program receives it.
         provenance: of all runs; its session id marks their records.
         program: words that run a cell, given its flags.
+        directory: in which they run; None: that of this process.
+        variables: of their environment, beside those of this process.
         timeout_seconds: of one run.
         timeout_flag: the flag that changes it, if there is one.
         numbers: name the logs of a session; runners of one session may share them.
@@ -72,6 +74,8 @@ class CellRunner:
     output_dir: str
     provenance: Provenance
     program: Sequence[str] = dataclasses.field(default_factory=lambda: PROGRAM)
+    directory: Path | None = None
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     timeout_flag: str = ""
     numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
@@ -96,7 +100,8 @@ class CellRunner:
                 stdout=stdout,
                 stderr=log,
                 first_to_be_killed=True,
-                variables={**sentinel.RECORDED_BY_PARENT, **(end.variables() if end else {})},
+                directory=self.directory,
+                variables={**self.variables, **sentinel.RECORDED_BY_PARENT, **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
                 patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(_tail(log)) else math.inf,
                 waits=lambda: interleaved_steps.waits_for_other(_tail(log)),
@@ -176,7 +181,7 @@ class CellRunner:
         provenance = dataclasses.replace(self.provenance, command=list(cell.arguments))
         if cell.config is None or not cell.config.devices.on_gpu:  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
-        if cell.config:
+        if cell.config and self.directory is None:  # in another directory a model may be another one
             return replace(base_record(cell.config, provenance, status, reason), warnings=[])
         return Record(
             identity=provenance.identity(given(cell)),

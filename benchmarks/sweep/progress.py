@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
+from benchmarks.config.workload import MOST_STEPS
 from benchmarks.console import in_words, progress, warn
 from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell, own_flags
@@ -19,6 +20,7 @@ from results.summary import manager_of, processes_of
 from results.text import counted
 
 _START_SECONDS = 6.0
+_SAME = "same as an earlier one"
 # Rough rates of CNN training in fp32, in 1e9 operations per second.
 _GFLOPS_PER_CORE, _GFLOPS_PER_GPU = 100.0, 15_000.0
 
@@ -37,7 +39,8 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
             at_once = _GFLOPS_PER_GPU * config.devices.num_devices
         start, step = _START_SECONDS, gflop * config.batch_global / at_once
     length = config.length
-    measured = max((steps or length.num_batches or 100) * step, 0.0 if steps else length.at_least_seconds or 0.0)
+    at_least = 0.0 if steps else min(length.at_least_seconds or 0.0, MOST_STEPS * step)
+    measured = max((steps or length.num_batches or 100) * step, at_least)
     seconds = start + (length.num_warmup_batches + 2) * step + measured
     return min(seconds, config.length.time_limit_seconds) if config.length.time_limit_seconds else seconds
 
@@ -56,7 +59,7 @@ def grid_lines(
         if cell.config is None:
             what = f"cannot run: {cell.why_not}"
         elif cell.same_as_before:
-            what = "same as an earlier one"
+            what = _SAME
         elif not left[cell]:
             what = "done"
         else:
@@ -70,6 +73,22 @@ def grid_lines(
         what = f"{what}; {done} done earlier" if missing else f"nothing to run, {counted(done, 'run')} done earlier"
     lines.append(f"{runs} of {len(cells)} combinations{times}: {what}.\n")
     return lines
+
+
+def grid_as_json(
+    cells: Sequence[Cell], estimates: Sequence[float], missing: Sequence[tuple[Cell, float]]
+) -> list[dict[str, Any]]:
+    """Returns the grid of `grid_lines` as JSON can hold it: of each combination, how many runs are missing."""
+    left = Counter(cell for cell, _ in missing)
+    return [
+        {
+            "arguments": cell.arguments,
+            "reason": _SAME if cell.same_as_before else cell.why_not,
+            "runs": left[cell],
+            "estimated_seconds": left[cell] * seconds,
+        }
+        for cell, seconds in zip(cells, estimates, strict=True)
+    ]
 
 
 def what_is_run(cell: Cell) -> str:

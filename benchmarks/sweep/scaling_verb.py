@@ -24,28 +24,22 @@ from results.text import counted
 _REPEATS = 3
 _NOT_HERE = ("repeats", "suite", "output_format")
 _ONE_THREAD = {"num_intra_threads": ["1"], "num_inter_threads": ["1"]}
-_INSTEAD = (
-    "Use a machine with several GPUs; several hosts: --hosts=host_0,host_1 --ssh; or workers of one thread each: "
-    "--device=cpu --local_cluster=worker:N, with N up to the cores."
-)
-_SHARED = "Virtual GPUs and logical CPU devices share their hardware, so they do not show how it scales."
 
 
 def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs different numbers of devices or workers, fits a curve to each combination of the other flags, and draws it.
 
     Raises:
-        UsageError: a value is out of range, there is one number of devices only, or results cannot be stored.
+        UsageError: a value is out of range, fewer than two numbers of devices have hardware of their own, or results
+            cannot be stored.
     """
     noun = "worker" if values["local_cluster"] or values["hosts"] else "device"
     cells = grid.runnable([_grid(values)], hardware.count_gpus)
     _refuse_one_number(cells, noun)
-    if noun == "device" and any(cell.config and not cell.config.devices.on_gpu for cell in cells):
-        warn(f"Nothing will be predicted. {_SHARED} {_INSTEAD}")
 
     def show(finished: Sequence[Record]) -> None:
         rows = summarize(finished)
-        curves = scalability.curves(rows, [noun], least=1)
+        curves = list(scalability.curves(rows, [noun], least=1))
         for curve in curves:
             for line in [curve.title, *scalability.table(curve).text(), "", *scalability.verdict(curve), ""]:
                 say(line)
@@ -93,18 +87,31 @@ def _up_to(most: int) -> list[int]:
 
 
 def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
-    """Raises a `UsageError` unless cells of different numbers of devices can run."""
-    numbers = {
-        config.devices.num_devices if noun == "device" else config.processes.num_workers
-        for c in cells
-        if (config := c.config)
+    """Raises a `UsageError` unless cells of different numbers of devices can run that do not share hardware."""
+    configs = {
+        config.devices.num_devices if noun == "device" else config.processes.num_workers: config
+        for cell in cells
+        if (config := cell.config)
     }
-    if len(numbers) < 2:
-        why = next((cell.why_not for cell in cells if cell.config is None), "")
-        raise UsageError(
-            f"Only {counted(min(numbers), noun)} can be run here, and different numbers of {noun}s are compared. "
-            f"{why or f'{_SHARED} {_INSTEAD}'}"
-        )
+    cores = hardware.usable_cores()
+    on_hosts = any(config.processes.num_hosts > 1 for config in configs.values())  # whose devices may be others
+    shared = [n for n, config in configs.items() if not on_hosts and scalability.shares(config.to_dict(), noun, cores)]
+    if len(configs) - len(shared) >= 2:
+        return
+    most = configs[max(configs)]
+    line = f"run_bench.py scaling --model={most.workload.model} --device=cpu --local_cluster=worker:{max(2, cores)}"
+    line += " --variable_update=collective_all_reduce"
+    if shared:
+        what, instead = scalability.sharing(most.to_dict(), noun)
+        if noun == "device" and not most.devices.on_gpu:
+            what = what if hardware.count_gpus() else f"There is no GPU here. {what}"
+            instead = f"measure workers of one thread each: {line}"
+        raise UsageError(f"scaling: {what}, and nothing could be predicted from them. Instead, {instead}")
+    why = next((cell.why_not for cell in cells if cell.config is None), "")
+    raise UsageError(
+        f"scaling: only {counted(min(configs), noun)} can be run here, and different numbers of {noun}s are compared. "
+        + (why or f"Use a machine with several GPUs; several hosts: --hosts=host_0,host_1 --ssh; or {line}")
+    )
 
 
 def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:

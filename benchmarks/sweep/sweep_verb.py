@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given, new_session
-from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_lines, what_is_run
+from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_as_json, grid_lines, what_is_run
 from benchmarks.trackers import tracker_list
 from results.gate.comparison import differences, listed
 from results.record import Record, Status, key_of
@@ -89,6 +90,8 @@ def run_cells(
     for line in grid_lines(cells, estimates, repeats, missing):
         (warn if as_json else say)(line)
     if values["dry_run"]:
+        if as_json:
+            say(json.dumps({"combinations": grid_as_json(cells, estimates, missing)}))
         return ExitStatus.OK
 
     def sweep() -> ExitStatus:
@@ -101,7 +104,7 @@ def run_cells(
         for warning in warnings_of(finished):
             warn(warning)
         if not as_json:
-            say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
+            say(f"\n{counted(len(finished), 'record')}: {store.jsonl_path} and {store.csv_path}")
         failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
         return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
 
@@ -218,6 +221,6 @@ VERB = Verb(
     lambda given, command: run_sweep(given.values, command),
     takes="lists",
     details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all is every "
-    "model. --output_format=json prints a record per line.",
+    "model. --output_format=json prints a record per line; with --dry_run, the grid.",
     examples=("sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8", "sweep --preset=scaling --dry_run"),
 )

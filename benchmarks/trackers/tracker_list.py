@@ -45,20 +45,20 @@ TRACKERS = (
         "tensorboard_dir",
         "TensorBoard",
         "tensorboard",
-        "after the run, write its settings, rates and steps for TensorBoard into a subdirectory of this directory",
+        "write the settings, rates and steps of a finished run for TensorBoard into a subdirectory of this directory",
         path="directory",
     ),
     Tracker(
         "wandb_project",
         "Weights & Biases",
         "wandb",
-        "after the run, send its settings, rates and steps to this Weights & Biases project",
+        "send the settings, rates and steps of a finished run to this Weights & Biases project",
     ),
     Tracker(
         "mlflow_uri",
         "MLflow",
         "mlflow",
-        "after the run, send its settings, rates and steps to this MLflow server or database, such as "
+        "send the settings, rates and steps of a finished run to this MLflow server or database, such as "
         "sqlite:///mlflow.db",
         # With MLflow's own 7 retries, a server that is down takes longer than the deadline.
         variables=(("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"),),

@@ -71,9 +71,8 @@ class Computing:
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = option(
         "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; by default tf32 on "
-        "GPUs that have it (compute capability 8.0 or higher), as in TensorFlow, else fp32; tf32 rounds factors of "
-        "products: to 10 bits of mantissa on GPUs, to bfloat16 on CPUs with AMX-BF16 or Arm's BF16; float32, float16 "
-        "and bfloat16 are other words for them, and amp is fp16",
+        "GPUs of compute capability 8.0 or higher, as in TensorFlow, else fp32; float32, float16, bfloat16 and amp "
+        "(fp16) are accepted, too",
         default="fp32",
         default_text="tf32 or fp32",
         other_words=_OTHER_PRECISIONS,
@@ -116,7 +115,7 @@ COMPUTING_FLAGS = (
     Flag(
         "fp16_enable_auto_loss_scale",
         bool,
-        "dynamic loss scale; when a gradient overflows, halve the scale and skip the update",
+        "adjust the loss scale dynamically; when a gradient overflows, halve the scale and skip the update",
     ),
     Flag(
         "fp16_inc_loss_scale_every_n",
@@ -146,9 +145,10 @@ def usual_precision(capabilities: Sequence[str | None], environ: Mapping[str, st
         return "fp32", "the compute capability is not known here, so TF32 is off; --precision=tf32 uses it"
     if "tf32" in tensor_core_precisions(known):
         return "tf32", "TensorFlow's default on these GPUs; --precision=fp32 turns TF32 off, bf16 computes in 16 bits"
-    least = min(known, key=_major)
-    also = "; --precision=fp16 uses its tensor cores" if "fp16" in tensor_core_precisions(known) else ""
-    return "fp32", f"compute capability {least} has no TF32{also}"
+    has_none = f"compute capability {min(known, key=_major)} has no TF32"
+    if "fp16" in tensor_core_precisions(known):
+        return "fp32", f"{has_none}; --precision=fp16 uses tensor cores, which most of these GPUs have"
+    return "fp32", has_none
 
 
 def tensor_core_precisions(capabilities: Sequence[str]) -> tuple[str, ...]:

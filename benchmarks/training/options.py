@@ -116,10 +116,12 @@ class Training:
         schedule: of the learning rate; None: it is constant.
     """
 
-    optimizer: Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "lars"] = option("optimizer", default="sgd")
+    optimizer: Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "lars"] = option(
+        "update rule of the weights", default="sgd"
+    )
     learning_rate: float
     schedule: Schedule | None = None
-    momentum: float = option("momentum of momentum, nesterov and lars", default=0.9, at_least=0)
+    momentum: float = option("momentum of the optimizers momentum, nesterov and lars", default=0.9, at_least=0)
     hyperparameters: Hyperparameters = Hyperparameters()
     lars_trust_coefficient: float = option(
         "lars: trust coefficient c; the local learning rate is c * |w| / |g|",
@@ -133,7 +135,7 @@ class Training:
         default="kernels",
     )
     label_smoothing: float = option(
-        "label smoothing; it is part of the reported loss",
+        "label smoothing factor; the reported loss includes it",
         default=0.0,
         at_least=0,
         at_most=1,
@@ -183,7 +185,7 @@ def decide(given: Mapping[str, Any], spec: ModelSpec, *, batch_global: int) -> T
         UsageError: a schedule cannot be that of a learning rate.
     """
     optimizer = given["optimizer"] or "sgd"
-    usual = _LARS_RATE if optimizer == "lars" else spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]
+    usual = _LARS_RATE if optimizer == "lars" else float(f"{spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]:.6g}")
     schedule = _schedule(given, usual, batch_global=batch_global)
     is_constant = schedule == Schedule(initial=schedule.initial)
     return filled(Training, given, learning_rate=schedule.initial, schedule=None if is_constant else schedule)

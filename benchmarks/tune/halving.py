@@ -164,8 +164,19 @@ def _rates(runs: Sequence[Outcome]) -> list[float]:
     return [run.images_per_sec for run in runs]
 
 
+def runs_needed(candidates: int) -> int:
+    """Returns how many runs a search among so many needs at most until it is finished."""
+    runs, remaining = 0, candidates
+    while remaining > _FINALISTS:
+        runs, remaining = runs + remaining, max(_FINALISTS, math.ceil(remaining / 2))
+    return runs + ENOUGH_REPEATS * min(candidates, _FINALISTS + 1)
+
+
 class Halving:
     """Searches for the fastest candidate. After an interruption, `rows` returns the results so far.
+
+    After `search`, `is_finished` is whether it had the time for all rounds, and to repeat the last ones until one was
+    clearly slower or each had `ENOUGH_REPEATS`.
 
     Args:
         candidates: in the order in which the first round runs them; the first is the default.
@@ -190,21 +201,22 @@ class Halving:
         self._run, self._durations, self._seconds_left = run, durations, seconds_left
         self._first_steps, self._run_pair = first_steps, run_pair
         self._rounds = 0
+        self.is_finished = False
 
     def search(self) -> None:
         """Runs rounds and then repeats, until one candidate is left or the time is up."""
-        remaining, steps = self.candidates, self._first_steps
+        remaining, steps, had_time = self.candidates, self._first_steps, True
         while len(remaining) > _FINALISTS:
             self._rounds += 1
-            for candidate in remaining:
-                self._try(candidate, steps)
+            had_time = all([self._try(candidate, steps) for candidate in remaining]) and had_time
             valid = sorted((candidate for candidate in remaining if candidate.is_valid), key=self._rank)
             remaining = valid[: max(_FINALISTS, math.ceil(len(valid) / 2))]
             next_round = remaining if len(remaining) > _FINALISTS else []
             if not self._is_time_for([*next_round, *ENOUGH_REPEATS * self._finalists(remaining)], 2 * steps):
+                had_time = had_time and not next_round
                 break
             steps *= 2
-        self._repeat(self._finalists(remaining), steps)
+        self.is_finished = self._repeat(self._finalists(remaining), steps) and had_time
 
     def rows(self) -> list[tuple[Candidate, Row]]:
         """Returns the result of each candidate, best first; those that failed come last. One is the choice, if any ran.
@@ -238,14 +250,14 @@ class Halving:
         seconds = math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
         return seconds <= self._seconds_left(False)
 
-    def _try(self, candidate: Candidate, steps: int) -> None:
-        """Runs a candidate if there is time."""
+    def _try(self, candidate: Candidate, steps: int) -> bool:
+        """Runs a candidate if there is time; returns whether there was enough."""
         is_first = not candidate.runs
         expected, left = self._durations.expected(candidate, steps), self._seconds_left(is_first)
         if expected > left:
             if is_first and not candidate.reason:
                 candidate.reason = f"{NOT_RUN}: it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left"
-            return
+            return False
         limit = max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected) if expected else left  # no duration is known at first
         outcome = self._run(candidate, steps, min(left, limit))
         self._durations.observe(candidate, outcome)
@@ -253,6 +265,7 @@ class Halving:
             candidate.runs.append(outcome)
         elif is_first or not outcome.cut_off:
             candidate.reason = outcome.reason
+        return not (outcome.cut_off and left <= limit)
 
     def _try_both(self, first: Candidate, second: Candidate, steps: int) -> bool:
         """Runs two candidates with interleaved steps; returns whether both have a result."""
@@ -271,23 +284,27 @@ class Halving:
             candidate.runs.append(outcome)
         return True
 
-    def _repeat(self, finalists: Sequence[Candidate], steps: int) -> None:
-        """Repeats the finalists in alternating order, until one is clearly slower or the time is up."""
+    def _repeat(self, finalists: Sequence[Candidate], steps: int) -> bool:
+        """Repeats the finalists in alternating order, until one is clearly slower or the time is up.
+
+        Returns whether one is clearly slower, or each has `ENOUGH_REPEATS`.
+        """
         for number in range(_MOST_REPEATS):
             # A single finalist has won; only if it was the single candidate is it repeated, for its interval.
             if len(finalists) == 1 and (len(self.candidates) > 1 or number >= ENOUGH_REPEATS):
-                return
-            if all(candidate.runs for candidate in finalists) and not self._is_time_for(finalists, steps):
-                return
+                break
             order = finalists if number % 2 == 0 else finalists[::-1]
-            if len(order) != _FINALISTS or not self._try_both(order[0], order[1], steps):
-                for candidate in order:
-                    self._try(candidate, steps)
+            has_time = not all(candidate.runs for candidate in order) or self._is_time_for(order, steps)
+            if has_time and (len(order) != _FINALISTS or not self._try_both(order[0], order[1], steps)):
+                has_time = all([self._try(candidate, steps) for candidate in order])
+            if not has_time:
+                return number >= ENOUGH_REPEATS
             finalists = [candidate for candidate in finalists if candidate.is_valid]
             if not finalists or any(len(self._repeats(candidate)) <= number for candidate in finalists):
-                return
+                break
             slower = slower_than_best([_rates(self._repeats(candidate)) for candidate in finalists])
             finalists = [candidate for index, candidate in enumerate(finalists) if index not in slower]
+        return True
 
     def _repeats(self, candidate: Candidate) -> list[Outcome]:
         """Returns the runs after the selection, which only finalists have."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,13 +25,15 @@ from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.tune import remembered, search_stages
 from benchmarks.tune.halving import NOT_RUN
 from benchmarks.tune.search import (
-    DEFAULT_BUDGET_SECONDS,
     DEFAULT_OUTPUT_DIR,
     Answer,
     Finder,
     RecommendPlan,
     StageTable,
     command_line,
+    default_budget,
+    estimate_run_seconds,
+    runs_of,
 )
 from results import store, text
 from results.text import counted
@@ -54,7 +57,6 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
     Raises:
         UsageError: a value is invalid.
     """
-    limit = DEFAULT_BUDGET_SECONDS if values["budget_seconds"] is None else values["budget_seconds"]
     given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
     given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
     given = {"model": "resnet50", **given}
@@ -67,12 +69,14 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
             "use sweep --micro_batches=4,8,16."
         )
     fixed = dict(word.removeprefix("--").split("=", 1) for word in run_flags.words(given))
+    stages = search_stages.stages(fixed, usual)
     return RecommendPlan(
         fixed=fixed,
         usual=usual,
-        stages=search_stages.stages(fixed, usual),
-        budget_seconds=limit,
+        stages=stages,
+        budget_seconds=values["budget_seconds"] or default_budget(usual, stages),
         fresh=bool(values["fresh"]),
+        extends=values["budget_seconds"] is None,
         output_dir=values["output_dir"] or DEFAULT_OUTPUT_DIR,
         output_format=values["output_format"] or "text",
     )
@@ -88,7 +92,6 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     question = {
         "what": "recommend",
         "fixed": plan.fixed,
-        "limit": plan.budget_seconds,
         "usual": plan.usual.to_dict(),
         "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
@@ -96,20 +99,37 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     if not plan.fresh and (held := remembered.FILE.saved(key, remembered.Answered[Answer])):
         _print(plan, held.answer, held.time_utc)
         return ExitStatus.OK
+    _announce(plan)
     finder = Finder(plan, CellRunner(output_dir=plan.output_dir, provenance=provenance), count_gpus)
     status = until_stopped(finder.run_stages)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
-    if status is ExitStatus.OK and not answer.untested_on:
+    if status is ExitStatus.OK and answer.is_finished:
         remembered.put(key, answer.to_dict())  # before it is printed, which may fail
     _print(plan, answer)
     return status
 
 
+def _announce(plan: RecommendPlan) -> None:
+    """Reports how long the search takes by a rough estimate, and if the time limit is shorter."""
+    runs, each = runs_of(plan.stages), estimate_run_seconds(plan.usual)
+    if not runs:
+        return
+    what = f"up to {counted(runs, 'run')} of about {in_words(each)}: {in_words(runs * each)} by a rough estimate"
+    limit = "longer if runs are slower" if plan.extends else f"it ends after {in_words(plan.budget_seconds)}"
+    warn(f"The search needs {what}; {limit}.")
+    if plan.budget_seconds < runs * each:
+        warn(
+            f"--budget_seconds={plan.budget_seconds:g} may not suffice: an unfinished search prints the best "
+            "so far, and stores nothing. Pass more, or fix flags that need not be searched."
+        )
+
+
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
     """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
-    by_topology, flagfile = _by_topology(plan.usual.devices), _write_flagfile(plan.output_dir, answer)
+    by_topology = _by_topology(plan.usual.devices)
+    flagfile = _write_flagfile(plan.output_dir, answer) if answer.is_finished else None
     if plan.output_format == "json":
         about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
         say(json.dumps({**answer.to_dict(), **about}))
@@ -160,17 +180,17 @@ def _conclusion(answer: Answer) -> Iterator[str]:
         return
     interval = f" ({span})" if (span := best.measured.range()) else ""
     where = " on one device" if answer.untested_on else ""
-    yield f"Best: {best.measured.rounded()} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
+    first = "Best" if answer.is_finished else "Best so far"
+    yield f"{first}: {best.measured.rounded()} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
     yield from ("", command_line(answer.arguments), "")
+    if not answer.is_finished:
+        yield _unfinished(answer)
     if answer.untested_on:
         yield f"It was not tested on all {answer.untested_on} devices: there was no time."
     if not best.is_repeated:
         yield "It was not repeated after it was selected, so its rate and interval are biased upwards by the selection."
     if best.reason:
         yield f"A later run of it failed: {best.reason}"
-    late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
-    if late and answer.is_complete:
-        yield f"There was no time for {late} more candidates: a larger --budget_seconds tries them."
     for table in answer.tables:
         close = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_close]
         taken = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_taken]
@@ -178,6 +198,15 @@ def _conclusion(answer: Answer) -> Iterator[str]:
             yield f"In {table.title}, {taken[0]} cannot be told apart from: {text.first_few(close)}."
     if any(row.is_close for table in answer.tables for row in table.rows):
         yield _TIE_RULE
+
+
+def _unfinished(answer: Answer) -> str:
+    """Returns that the search is not finished, what is missing, and how long it takes."""
+    late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
+    missing = f"{counted(late, 'candidate')} did not run" if late else "the last candidates were not repeated enough"
+    seconds = 60 * math.ceil(answer.needed_seconds / 60)
+    needed = f"about {in_words(seconds)} (--budget_seconds={seconds})" if seconds else "more time"
+    return f"The search is not finished ({missing}), so nothing is stored: it needs {needed}."
 
 
 def _write_flagfile(directory: str, answer: Answer) -> str | None:
@@ -212,8 +241,11 @@ def _plan_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 def _stages_of(plan: RecommendPlan) -> Iterator[dict[str, Any]]:
     """Yields each stage with its candidates on top of the defaults, as JSON can hold it."""
+    chosen: search_stages.Texts = {}
     for stage in plan.stages:
-        cells = search_stages.cells(stage, plan.fixed, {}, count_gpus)
+        cells = search_stages.cells(stage, plan.fixed, chosen, count_gpus)
+        if stage.title == search_stages.MANAGERS:
+            chosen = stage.choices[-1]  # it reduces gradients, as the next stage needs it
         if len(cells) > 1:
             yield {
                 "title": stage.title,
@@ -233,7 +265,7 @@ def _candidate_lines(plan: RecommendPlan, stages: Sequence[Mapping[str, Any]]) -
     number = sum(not candidate["reason"] for stage in stages for candidate in stage["candidates"])
     yield (
         f"{counted(number, 'candidate')}, in at most {in_words(plan.budget_seconds)} (--budget_seconds). The "
-        "best of a stage is in all candidates of the next, so that others may be possible than are here."
+        "best of a stage is in all candidates of the next."
     )
 
 
@@ -243,7 +275,7 @@ RECOMMEND_FLAGS: Groups = {
             "budget_seconds",
             float,
             "time budget of all runs; none starts that would end later",
-            default=DEFAULT_BUDGET_SECONDS,
+            default="what the search needs, by an estimate",
             above=0,
         ),
         Flag("fresh", bool, "search again, even if the answer is in the cache"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,11 +18,11 @@ from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, run_together
 from benchmarks.sweep.progress import estimate_seconds
-from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row
-from benchmarks.tune.search_stages import SearchStage, Texts, cells
+from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row, runs_needed
+from benchmarks.tune.search_stages import SearchStage, Texts, cells, is_fixed
 from results.quality import OTHERS_SHARE
 from results.record import Record, Status
-from results.text import counted
+from results.text import counted, rounded
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
@@ -43,7 +44,9 @@ _WITH_PRECISION = {
     "weights stay in float32.",
 }
 
-DEFAULT_BUDGET_SECONDS = 600.0
+# The default budget is the estimate, which is rough, times this.
+_LEEWAY = 1.5
+_MARGIN = 1.2
 DEFAULT_OUTPUT_DIR = "out/recommend"
 
 
@@ -51,14 +54,15 @@ DEFAULT_OUTPUT_DIR = "out/recommend"
 class RecommendPlan:
     """What `recommend` searches: `fixed` are the user's flags, `usual` is the configuration that they give.
 
-    `fresh` ignores a cached answer.
+    `fresh` ignores a cached answer; `extends`: the budget is only an estimate, and grows if runs take longer.
     """
 
     fixed: Texts
     usual: Config
     stages: Sequence[SearchStage]
-    budget_seconds: float = DEFAULT_BUDGET_SECONDS
+    budget_seconds: float
     fresh: bool = False
+    extends: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
     output_format: str = "text"
 
@@ -83,6 +87,8 @@ class Answer:
         notes: sentences about the choice.
         seconds: duration of the search.
         is_complete: whether it was not interrupted.
+        is_finished: whether each stage had the time that it needs; only such an answer is stored.
+        needed_seconds: roughly, of a search that is finished, by the runs so far; 0 if that is not known.
         results: path of the records of all runs.
         untested_on: the number of devices if there was no time to run the best settings on all of them; else 0.
     """
@@ -95,6 +101,8 @@ class Answer:
     is_complete: bool
     results: str
     untested_on: int = 0
+    is_finished: bool = True
+    needed_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the answer as a JSON object, with the command of the best run."""
@@ -106,14 +114,40 @@ def command_line(arguments: Sequence[str]) -> str:
     return f"python run_bench.py {shlex.join(arguments)}" if arguments else ""
 
 
+def runs_of(stages: Sequence[SearchStage]) -> int:
+    """Returns how many runs the stages need at most."""
+    return sum(runs_needed(len(stage.choices)) for stage in stages if len(stage.choices) > 1)
+
+
+def estimate_run_seconds(usual: Config) -> float:
+    """Returns roughly how long a run of a search takes, its start included."""
+    return estimate_seconds(usual, [], _first_steps(usual))
+
+
+def default_budget(usual: Config, stages: Sequence[SearchStage]) -> float:
+    """Returns the seconds in which a search should finish, in whole minutes."""
+    return 60.0 * max(1, math.ceil(_LEEWAY * runs_of(stages) * estimate_run_seconds(usual) / 60))
+
+
+def _first_steps(config: Config, step_seconds: float | None = None) -> int:
+    """Returns the number of steps of a first run; `step_seconds`: what a step takes, None if that is not known."""
+    most = _MOST_STEPS
+    if step_seconds is None:
+        step_seconds = (estimate_seconds(config, [], 101) - estimate_seconds(config, [], 1)) / 100
+        most = _MOST_ESTIMATED_STEPS
+    return max(_FEWEST_STEPS, min(most, round(_FIRST_SECONDS / step_seconds))) if step_seconds else _FEWEST_STEPS
+
+
 class Finder:
     """Runs the stages of a plan and holds the results so far."""
 
     def __init__(self, plan: RecommendPlan, runner: CellRunner, count_gpus: Callable[[], int]) -> None:
         self._plan, self._runner, self._count_gpus = plan, runner, count_gpus
-        self._end = self._stage_end = time.monotonic() + plan.budget_seconds
+        self._begun = self._stage_begun = time.monotonic()
+        self._end = self._stage_end = self._begun + plan.budget_seconds
         self._durations = Durations(lambda candidate, steps: estimate_seconds(_config(candidate), [], steps))
-        self._longest_seconds = 0.0  # of a run that succeeded
+        self._seconds_of_runs: list[float] = []  # that succeeded
+        self._is_finished = True
         self._step_seconds: float | None = None  # of the best so far
         self._failed_on_all = False
         self._chosen: dict[str, str] = {}
@@ -131,12 +165,13 @@ class Finder:
             if len(possible) > 1 or possible and is_last_chance:
                 now = time.monotonic()
                 seconds = (self._end - now) * max(sizes[number], 1) / max(sum(sizes[number:]), 1)
-                self._stage_end = now + seconds
+                self._stage_begun, self._stage_end = now, now + seconds
                 warn(f"{stage.title}: {len(possible)} of {len(candidates)} can be run, in {in_words(max(seconds, 0))}")
-                steps = self._first_steps(possible)
+                steps = _first_steps(_config(possible[0]), self._step_seconds)
                 halving = Halving(possible, self._run, self._durations, self._seconds_left, steps, self._run_pair)
                 self._open = (stage, halving, [each for each in candidates if not each.cell.runs])
                 halving.search()
+                self._is_finished &= halving.is_finished
                 self._close_stage()
             elif possible:
                 self._chosen |= possible[0].choice
@@ -149,15 +184,19 @@ class Finder:
         is_untested = 0 < devices < self._plan.usual.devices.num_devices
         if is_untested and self._failed_on_all:
             best = None
+        seconds = time.monotonic() - self._begun
+        by_runs = runs_of(self._plan.stages) * statistics.fmean(self._seconds_of_runs or [0.0])
         return Answer(
             arguments=run_flags.words({**self._plan.fixed, **self._chosen}) if best else [],
             best=best,
             tables=self._tables,
             notes=list(self._warnings()),
-            seconds=self._plan.budget_seconds - (self._end - time.monotonic()),
+            seconds=seconds,
             is_complete=is_complete,
             results=str(self._runner.store.jsonl_path),
             untested_on=self._plan.usual.devices.num_devices if best and is_untested else 0,
+            is_finished=is_complete and self._is_finished,
+            needed_seconds=_MARGIN * max(by_runs, seconds) if by_runs else 0.0,
         )
 
     def _best(self) -> tuple[Row | None, int]:
@@ -171,7 +210,8 @@ class Finder:
         devices, reserved = self._plan.usual.devices, 0.0
         if self._open[0].on_one_device:
             # A run on all devices must still fit. Logical CPU devices share the cores.
-            reserved = _RESERVED_RUNS * self._longest_seconds * (1 if devices.on_gpu else devices.num_devices)
+            longest = max(self._seconds_of_runs, default=0.0)
+            reserved = _RESERVED_RUNS * longest * (1 if devices.on_gpu else devices.num_devices)
         return min(self._end if is_first_run else self._stage_end, self._end - reserved) - time.monotonic()
 
     def _close_stage(self) -> None:
@@ -203,14 +243,23 @@ class Finder:
         outcome = _outcome(self._runner.run_cell(limited), begun)
         progress.end()
         if outcome.step_seconds:
-            self._longest_seconds = max(self._longest_seconds, outcome.seconds)
-            result = f"{outcome.images_per_sec:.2f} images/s in {len(outcome.step_seconds)} steps"
+            self._seconds_of_runs.append(outcome.seconds)
+            self._extend()
+            result = f"{rounded(outcome.images_per_sec)} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
             on_all = _config(candidate).devices.num_devices == self._plan.usual.devices.num_devices
             self._failed_on_all |= on_all and not outcome.cut_off
         warn(f"  {_in_words(candidate)}: {result}   ({in_words(max(0.0, self._end - time.monotonic()))} left)")
         return outcome
+
+    def _extend(self) -> None:
+        """Moves the ends of the search and of the open stage if runs take longer than was estimated."""
+        if not self._plan.extends or self._open is None:
+            return
+        each = _LEEWAY * statistics.fmean(self._seconds_of_runs)
+        self._end = max(self._end, self._begun + each * runs_of(self._plan.stages))
+        self._stage_end = max(self._stage_end, self._stage_begun + each * runs_of([self._open[0]]))
 
     def _run_pair(
         self, first: Candidate, second: Candidate, steps: int, limit_seconds: float
@@ -230,19 +279,11 @@ class Finder:
         records = run_together([self._runner] * 2, [_shortened(candidate, num_batches=steps) for candidate in pair])
         outcomes = [_outcome(record, begun) for record in records]
         progress.end()
-        rates = [f"{each.images_per_sec:.2f}" if each.step_seconds else each.reason for each in outcomes]
+        rates = [rounded(each.images_per_sec) if each.step_seconds else each.reason for each in outcomes]
         left = in_words(max(0.0, self._end - time.monotonic()))
         warn(f"  {tried}, with interleaved steps: {' and '.join(rates)} images/s   ({left} left)")
         one, other = (dataclasses.replace(outcome, seconds=outcomes[0].seconds / 2) for outcome in outcomes)
         return one, other
-
-    def _first_steps(self, candidates: Sequence[Candidate]) -> int:
-        step_seconds, most = self._step_seconds, _MOST_STEPS
-        if step_seconds is None and candidates:
-            config = _config(candidates[0])
-            step_seconds = (estimate_seconds(config, [], 101) - estimate_seconds(config, [], 1)) / 100
-            most = _MOST_ESTIMATED_STEPS
-        return max(_FEWEST_STEPS, min(most, round(_FIRST_SECONDS / step_seconds))) if step_seconds else _FEWEST_STEPS
 
     def _warnings(self) -> Iterator[str]:
         """Yields what the user should know about the chosen settings."""
@@ -269,7 +310,7 @@ class Finder:
             )
         elif tried:
             yield f"Precision: {usual}, the default; also tried: {', '.join(sorted(tried))}."
-        elif not {"precision", "use_fp16"} & set(plan.fixed):
+        elif not is_fixed("precision", plan.fixed):
             yield f"Precision: {usual}; these devices have no faster arithmetic for another one."
 
 

@@ -24,6 +24,7 @@ from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 Texts = Mapping[str, str]
 
+MANAGERS = "variable manager"  # the title of their stage
 _BATCH_FACTORS = (1, 2, 4, 0.5)
 _REPACKINGS = ("0", "2", "8")  # NCCL's default is none of them
 # Other flags that set the same.
@@ -74,7 +75,7 @@ def stages(fixed: Texts, usual: Config) -> list[SearchStage]:
         "batch size": _axis("batch_size", batches, fixed),
     }
     on_all = {
-        "variable manager": _agreeing(managers, fixed),
+        MANAGERS: _agreeing(managers, fixed),
         "gradient repacking": [{}, *filter(None, repackings)],
         **({} if on_gpu else {"threads of the CPU": _agreeing(_threads(count), fixed)}),
     }
@@ -92,17 +93,18 @@ def cells(stage: SearchStage, fixed: Texts, chosen: Texts, count_gpus: Callable[
     return [(choice, cell) for choice, cell in zip(stage.choices, resolved, strict=True) if not cell.same_as_before]
 
 
-def _is_fixed(name: str, fixed: Texts) -> bool:
+def is_fixed(name: str, fixed: Texts) -> bool:
+    """Returns whether the user's flags set this one, by its name or as an alias does."""
     return any(flag in fixed for flag in (name, *_ALIASES.get(name, ())))
 
 
 def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
-    return [{name: value} for value in values if not _is_fixed(name, fixed)] or [{}]
+    return [{name: value} for value in values if not is_fixed(name, fixed)] or [{}]
 
 
 def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
     return [
-        {name: value for name, value in choice.items() if not _is_fixed(name, fixed)}
+        {name: value for name, value in choice.items() if not is_fixed(name, fixed)}
         for choice in choices
         if all(fixed.get(name, value) == value for name, value in choice.items())
     ] or [{}]
@@ -110,7 +112,7 @@ def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
 
 def _kernels(fixed: Texts) -> list[Texts]:
     other = computing.other_onednn_mode(os.environ)
-    modes = () if _is_fixed("onednn", fixed) else [other] if other else ["on", "off"]
+    modes = () if is_fixed("onednn", fixed) else [other] if other else ["on", "off"]
     return [{}, *({"onednn": mode} for mode in modes)]
 
 

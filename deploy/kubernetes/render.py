@@ -160,7 +160,8 @@ def _escape(letter: re.Match[str]) -> str:
 
 
 def _flag_name(flag: str) -> str:
-    return flag.lstrip("-").partition("=")[0].replace("-", "_")
+    """Returns the name of a flag as run_bench spells it, which takes dashes for underscores."""
+    return re.sub("^no-", "no", flag.lstrip("-").partition("=")[0]).replace("-", "_")
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

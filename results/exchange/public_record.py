@@ -15,13 +15,13 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from results.gate.comparison import HARDWARE, hardware_in_words
+from results.gate.comparison import HARDWARE
 from results.masking import MASK
 from results.measurement import derive
 from results.quality import conditions_of, quality_warnings, restart_warning
 from results.record import Kind, Record, Status, flat
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
-from results.summary import summarize
+from results.summary import hardware_in_words, summarize
 from results.text import ODD_VALUE, one_line
 from results.utilisation import Utilisation, is_in_data_sheets, of_measured_peak
 
@@ -86,7 +86,7 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
 def _too_fast(record: Record) -> Iterator[str]:
     """Yields a sentence for each peak that the record claims to have exceeded."""
     share = record.derived.mfu_of_measured_peak
-    if share is not None and of_measured_peak(record) is None:
+    if share != of_measured_peak(record):
         yield (
             f"derived.mfu_of_measured_peak is {share:.3g}, and no run exceeds the peak of its devices: measure the "
             "peak on a quiet machine (doctor), and then the run again"

@@ -20,13 +20,13 @@ from results import loading
 from results.exchange import public_table
 from results.exchange.public_record import differing, public, reasons_not_to_publish
 from results.gate import comparison
-from results.gate.comparison import HARDWARE, hardware_in_words
+from results.gate.comparison import HARDWARE
 from results.masking import MASK
 from results.record import Record, flat
 from results.report import headline
 from results.report.anomalies import title, warnings_of
 from results.store import JSONL_NAME, replace
-from results.summary import Row, summarize
+from results.summary import Row, hardware_in_words, summarize
 from results.text import counted, markdown, one_line
 
 TABLE_NAME, README_NAME = "table.csv", "README.md"
@@ -104,7 +104,7 @@ def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     for number, record in enumerate(machines.values(), start=1):
         lines += [f"## Machine {number}" if len(machines) > 1 else "## Machine", "", *_machine(record), ""]
     lines += ["## Results", "", "Images per second over all devices, with 95 % intervals.", ""]
-    lines += [*headline.table(rows).markdown(), ""]
+    lines += [markdown(headline.in_all(rows)), "", *headline.table(rows).markdown(), ""]
     if warnings := warnings_of(records):
         lines += [*(f"- {markdown(sentence)}" for sentence in warnings), ""]
     lines += ["## Repeat it", "", "Install this version of cnn-train-bench. `***` stands for what is not public."]

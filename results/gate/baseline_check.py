@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from results.gate import rounds
-from results.gate.comparison import UnlikeError, hardware_in_words, refuse_new_hardware, software_in_words
+from results.gate.comparison import UnlikeError, refuse_new_hardware, software_in_words
 from results.gate.decision import (
     NOISE_IN_THRESHOLD,
     QUIET_THRESHOLD,
@@ -32,6 +32,7 @@ from results.gate.session_history import change_points
 from results.intervals import Interval, t_quantile
 from results.record import Record
 from results.step_statistics import MAD_TO_SIGMA
+from results.summary import hardware_in_words
 from results.text import counted
 
 MOST_SESSIONS = 20

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
@@ -18,6 +17,7 @@ from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval
 from results.record import Record, flat
+from results.summary import hardware_in_words
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
 _MOST_FIELDS = 5
@@ -192,16 +192,6 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
         f"{hardware_in_words(other)}: {listed(differing)}. Only rates of equal machines compare: check on a machine "
         "that has baselines, or store runs of this one."
     )
-
-
-def hardware_in_words(record: Record) -> str:
-    """Returns the machine of a record."""
-    facts = hardware(record)
-    words = [str(facts["cpu_model"])] if facts.get("cpu_model") else []
-    words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
-    words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []
-    words += [f"{count} x {gpu}" for gpu, count in Counter(facts.get("gpus") or []).items()]
-    return ", ".join(words) or f"hardware {record.identity.hardware_key}"
 
 
 def hardware(record: Record) -> dict[str, Any]:

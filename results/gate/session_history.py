@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from results.gate import rounds
-from results.gate.comparison import hardware_in_words
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Record
+from results.summary import hardware_in_words
 from results.text import Table
 
 if TYPE_CHECKING:

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from results.intervals import is_faster
 from results.record import Record
-from results.summary import DATA, PRECISION, Row, Siblings, manager_of
+from results.summary import DATA, PRECISION, Row, Siblings, grouped, manager_of
 from results.text import counted, rounded
 from results.utilisation import Utilisation, of_measured_peak
 
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
 _FAR_OFF = 0.2
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+# Not a part of a name, a version or the value of a flag.
+_NUMBER = re.compile(r"(?<![\w=.:#/-])(\d+(?:\.\d+)?)(?!\w|\.\d)")
 # A label names only other values.
 _USUAL = {"data_name": "synthetic", "precision": "fp32"}
 
@@ -23,9 +24,8 @@ _USUAL = {"data_name": "synthetic", "precision": "fp32"}
 def title(row: Row) -> str:
     """Returns a short label of a row."""
     config = row.config
-    model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(config.get("device")), "device")
-    words = [model, manager_of(config), counted(row.devices, kind), f"batch {config.get('batch_per_device')}"]
+    words = [row.model, manager_of(config), counted(row.devices, kind), f"batch {config.get('batch_per_device')}"]
     return ", ".join([*words, *differences(row)])
 
 
@@ -40,13 +40,14 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
     siblings = Siblings(rows)
     found: list[tuple[str, str]] = []
     for row in rows:
-        failed = row.images_per_sec is None
-        sentences = [f"no valid result ({row.status}). {row.reason}".strip()] if failed else _anomalies(row, siblings)
+        if row.images_per_sec is None:
+            sentences = [f"no valid result ({row.status}). {row.reason}".strip()]
+        else:
+            sentences = [*([f"{row.status}. {row.reason}"] if row.reason else []), *_anomalies(row, siblings)]
         found += [(sentence, title(row)) for sentence in sentences]
     return [
-        f"{first}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
+        f"{kind[0][1]}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
         for kind in _kinds(found)
-        for _, first in kind[:1]
     ]
 
 
@@ -54,8 +55,11 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     config, data_sheet = row.config, row.data_sheet
     if isinstance(data_sheet, Utilisation) and data_sheet.share is None:
         yield f"MFU {data_sheet.text}."
-    if any(record.derived.mfu_of_measured_peak and of_measured_peak(record) is None for record in row.valid):
-        yield "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor')."
+    if any(record.derived.mfu_of_measured_peak != of_measured_peak(record) for record in row.valid):
+        yield (
+            "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor' "
+            "measures it on a quiet machine)."
+        )
     # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
     is_shared = config.get("device") == "cpu" or row.count("virtual_gpus") > 1
     if row.speed_up is not None and row.efficiency is not None and row.devices > 1 and not is_shared:
@@ -83,12 +87,12 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
         synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
         if synthetic and row.rate / synthetic.rate < _SLOW_INPUT:
             yield f"real data reach {row.rate / synthetic.rate:.0%} of synthetic: the input is the bottleneck."
-    if config.get("precision") in ("fp16", "bf16"):
-        single = siblings.of(row, PRECISION, {"precision": "fp32"})
-        if single and is_faster(single.among_processes, row.among_processes):
+    wider = ("fp32", "tf32") if config.get("precision") in ("fp16", "bf16") else ()
+    for usual in filter(None, (siblings.of(row, PRECISION, {"precision": name}) for name in wider)):
+        if is_faster(usual.among_processes, row.among_processes):
             yield (
-                f"{config['precision']} is slower than fp32 ({rounded(row.rate / single.rate)} x): this hardware has "
-                "no fast path for it, or something else limits the model."
+                f"{config['precision']} is slower than {usual.config['precision']} ({rounded(row.rate / usual.rate)} "
+                "x): this hardware has no fast path for it, or something else limits the model."
             )
 
 
@@ -100,10 +104,7 @@ def warnings_of(records: Sequence[Record]) -> list[str]:
 
 def _kinds(sentences: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     """Returns sentences, each with what it is about, by what they say besides numbers."""
-    kinds: dict[str, list[tuple[str, str]]] = {}
-    for sentence, subject in sentences:
-        kinds.setdefault(_NUMBER.sub("#", sentence), []).append((sentence, subject))
-    return list(kinds.values())
+    return list(grouped(sentences, lambda pair: _NUMBER.sub("#", pair[0])).values())
 
 
 def _merged(sentences: Sequence[str]) -> str:

@@ -27,15 +27,8 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
         for row in figures.valid_training(rows)
         if row.config.get("data_name") != "synthetic"
         and (synthetic := siblings.of(row, DATA, {"data_name": "synthetic"})) is not None
-    ][: figures.MOST_BARS]
-    if not shown:
-        return None
-    labels = figures.distinct_labels([row for row, _ in shown])
-    figure, axis = figures.panel_of_bars(labels)
-    figures.draw_bars(axis, labels, [ratio for _, ratio in shown], 1.0)
-    axis.axvline(1.0, color=figures.INK, linewidth=0.8)
-    axis.set(xlabel="real / synthetic")
-    return figure
+    ]
+    return figures.bars_beside(shown[: figures.MOST_BARS], 1.0, "real / synthetic", "-")
 
 
 def sent(rows: Sequence[Row]) -> Figure | None:
@@ -56,16 +49,20 @@ def sent(rows: Sequence[Row]) -> Figure | None:
 
 
 def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
-    """Returns the parts of a training step's time, in seconds, from the rows beside it.
+    """Returns the parts of a training step that is clearly longer than its computing, in seconds.
 
     Computing is the time of the same step under `independent`, which exchanges nothing. Exchange is the rest of the
-    step on synthetic data. Input is what real data add. None if the row is not of training, or a row to compare with
-    is missing: the one with synthetic data, or of several devices the one under `independent`.
+    step on synthetic data. Input is what real data add. None if a row to compare with is missing: the one with
+    synthetic data, or of several devices the one under `independent`.
     """
-    beside = _beside(row, siblings)
-    if beside is None:
+    is_synthetic = row.config.get("data_name") == "synthetic"
+    on_synthetic = row if is_synthetic else siblings.of(row, DATA, {"data_name": "synthetic"})
+    alone = on_synthetic
+    if on_synthetic and row.devices > 1:
+        alone = siblings.of(on_synthetic, MANAGER, {"variable_update": "independent"})
+    if on_synthetic is None or alone is None or not is_faster(alone.among_processes, row.among_processes):
         return None
-    whole, without_input, computing = (statistics.fmean(one.step_seconds) for one in (row, *beside))
+    whole, without_input, computing = (statistics.fmean(one.step_seconds) for one in (row, on_synthetic, alone))
     return {
         "computing": min(computing, without_input, whole),
         "exchange": max(0.0, min(without_input, whole) - computing),
@@ -73,41 +70,17 @@ def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
     }
 
 
-def _beside(row: Row, siblings: Siblings) -> tuple[Row, Row] | None:
-    """Returns the row on synthetic data, and the one of it that exchanges nothing; None if one is missing."""
-    if not row.valid or row.config.get("forward_only"):
-        return None
-    is_synthetic = row.config.get("data_name") == "synthetic"
-    on_synthetic = row if is_synthetic else siblings.of(row, DATA, {"data_name": "synthetic"})
-    if on_synthetic is None:
-        return None
-    independent = {"variable_update": "independent"}
-    alone = siblings.of(on_synthetic, MANAGER, independent) if row.devices > 1 else on_synthetic
-    if alone is None:
-        return None
-    return on_synthetic, alone
-
-
 def time_goes(rows: Sequence[Row]) -> Figure | None:
     """Stacked bars: the shares of computing, exchange and input in steps that are clearly longer than computing."""
     siblings = Siblings(rows)
-    bars: list[tuple[Row, dict[str, float]]] = []
-    for row in figures.valid_training(rows):
-        beside, parts = _beside(row, siblings), where_time_goes(row, siblings)
-        if beside and parts and is_faster(beside[1].among_processes, row.among_processes):
-            bars.append((row, parts))
-    bars = bars[: figures.MOST_BARS]
-    if not bars:
+    timed = [(row, parts) for row in figures.valid_training(rows) if (parts := where_time_goes(row, siblings))]
+    if not timed:
         return None
-    whole = [sum(parts.values()) for _, parts in bars]
-    figure, axis = _stacked_bars(
-        [
-            (row, {part: 100 * seconds / all_parts for part, seconds in parts.items()})
-            for (row, parts), all_parts in zip(bars, whole, strict=True)
-        ]
-    )
-    for height, seconds in enumerate(whole):
-        axis.text(101, height, f"{rounded(1000 * seconds)} ms", va="center")
+    bars = [(row, parts, sum(parts.values())) for row, parts in timed[: figures.MOST_BARS]]
+    shares = [(row, {part: 100 * seconds / whole for part, seconds in parts.items()}) for row, parts, whole in bars]
+    figure, axis = _stacked_bars(shares)
+    for height, (_, _, whole) in enumerate(bars):
+        axis.text(101, height, f"{rounded(1000 * whole)} ms", va="center")
     axis.set(xlabel="% of a step", xlim=(0, 116))
     return figure
 
@@ -135,7 +108,8 @@ def against(table: published.FigureTable) -> figures.Plot:
             lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
             for number, (line, theirs) in enumerate(lines, start=1):
                 points = [(figure.devices, figure.measured) for figure in theirs]
-                figures.draw_line(axis, number, points, label=_shortened(line), alpha=0.7, linestyle="--")
+                label = line if len(line) <= _LONGEST_LABEL else f"{line[:_LONGEST_LABEL]} ..."
+                figures.draw_line(axis, number, points, label=label, alpha=0.7, linestyle="--")
             best = {row.devices: row.measured for row in sorted(group, key=lambda row: row.rate)}
             figures.draw_line(axis, 0, best.items(), label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s")
@@ -147,10 +121,6 @@ def against(table: published.FigureTable) -> figures.Plot:
         f"Solid: your fastest run by devices. Dashed: {table.source}. Bars: 95 % intervals. The scale is logarithmic."
     )
     return figures.Plot(f"against_{table.file_name}", f"Yours beside {table.name}", reading, draw)
-
-
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else f"{label[:_LONGEST_LABEL]} ..."
 
 
 def reductions(records: Sequence[Record]) -> figures.Plot:
@@ -167,9 +137,9 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
             panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
         if not panels:
             return None
-        panels = dict(list(panels.items())[: figures.MOST_PANELS])
-        figure, axes = figures.panels_of(len(panels))
-        for axis, (panel, specs) in zip(axes, panels.items(), strict=True):
+        shown = list(panels.items())[: figures.MOST_PANELS]
+        figure, axes = figures.panels_of(len(shown))
+        for axis, (panel, specs) in zip(axes, shown, strict=True):
             for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
                 axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))

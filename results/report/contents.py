@@ -8,13 +8,12 @@ import functools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from results.gate.comparison import hardware_in_words
 from results.record import Kind, Record, Status, recorded_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
-from results.summary import Row, summarize
+from results.summary import Row, hardware_in_words, summarize
 from results.text import counted, first_few, markdown
 
 TITLE = "CNN training benchmark"
@@ -91,10 +90,11 @@ class Report:
         if 1 < len(self.rows) < kinds[Kind.RUN]:
             counts[list(kinds).index(Kind.RUN)] += f" of {len(self.rows)} settings"
         what = " and ".join([", ".join(counts[:-1]), counts[-1]] if len(counts) > 1 else counts)
+        several = len(self.records) > 1
         warned = sum(bool(record.warnings) for record in self.records)
-        said = f", {warned} with warnings" if warned else ""
+        said = f", {f'{warned} ' * several}with warnings" if warned else ""
         if len(ends) == 1:
-            return f"{what}, {'all ' if len(self.records) > 1 else ''}{next(iter(ends))}{said}."
+            return f"{what}, {'all ' * several}{next(iter(ends))}{said}."
         return f"{what}: {', '.join(f'{number} {end}' for end, number in ends.items())}{said}."
 
     @property

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter
 
+from results import summary
 from results.intervals import Interval
 from results.report import headline
 from results.report.anomalies import differences
@@ -101,9 +102,8 @@ def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
     """Returns a figure with `count` panels, two per line."""
     columns = min(2, count)
     lines = -(-count // columns)
-    figure = Figure(
-        figsize=(_PANEL_INCHES if count == 1 else _HALF_INCHES * columns, height * lines), layout="constrained"
-    )
+    width = _PANEL_INCHES if count == 1 else _HALF_INCHES * columns
+    figure = Figure(figsize=(width, height * lines), layout="constrained")
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
     for unused in axes[count:]:
         unused.set_visible(False)
@@ -119,15 +119,10 @@ def grouped(
     rows: Sequence[Row], key: Callable[[Row], Any], most: int = MOST_PANELS, varying: Callable[[Row], Any] | None = None
 ) -> dict[Any, list[Row]]:
     """Returns the largest groups of rows with equal `key` and different values of `varying`, in order of appearance."""
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
+    groups = summary.grouped(rows, key)
     largest = sorted(groups, key=lambda name: -len(groups[name]))[:most]
-    return {
-        name: group
-        for name, group in groups.items()
-        if name in largest and (varying is None or len(set(map(varying, group))) > 1)
-    }
+    shown = {name: group for name, group in groups.items() if name in largest}
+    return {name: group for name, group in shown.items() if varying is None or len(set(map(varying, group))) > 1}
 
 
 def panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
@@ -150,6 +145,18 @@ def draw_bars(
         axis.errorbar(value.value, place, xerr=[[below], [above]], color=INK, capsize=2, linewidth=1.2)
     axis.set_yticks(range(len(values)), labels)
     end_axis(axis, "x", list(enumerate(values)), least)
+
+
+def bars_beside(shown: Sequence[tuple[Row, Interval]], ideal: float, xlabel: str, linestyle: str) -> Figure | None:
+    """Returns a figure with a bar for the number of each row, and a line at the ideal one; None without rows."""
+    if not shown:
+        return None
+    labels = distinct_labels([row for row, _ in shown])
+    figure, axis = panel_of_bars(labels)
+    draw_bars(axis, labels, [value for _, value in shown], ideal)
+    axis.axvline(ideal, color=INK, linewidth=0.8, linestyle=linestyle)
+    axis.set(xlabel=xlabel)
+    return figure
 
 
 def distinct_labels(rows: Sequence[Row]) -> list[str]:

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 
+from results.record import Record
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
 from results.text import Table, counted, rounded
@@ -38,31 +39,18 @@ def _config(name: str) -> Callable[[Row], str]:
     return lambda row: str(row.config.get(name) or "")
 
 
-def _model(row: Row) -> str:
-    return _config("model")(row) + (" inference" if row.config.get("forward_only") else "")
-
-
 def _like_rate(row: Row, number: float | None) -> str:
     """Returns a number that is proportional to the rate, rounded to its noise."""
     return "" if number is None else row.measured.scaled(number / row.rate).rounded()
 
 
-def _rounded(number: float | None) -> str:
-    return "" if number is None else rounded(number)
+def _rounded(number: float | None, factor: float = 1) -> str:
+    return "" if number is None else rounded(factor * number)
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else rounded(100 * share)
-
-
-def _median(row: Row, name: str) -> float | None:
-    values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
+def _median(row: Row, of: Callable[[Record], float | None]) -> float | None:
+    values = [value for record in row.valid if (value := of(record)) is not None]
     return statistics.median(values) if values else None
-
-
-def _mfu_of_measured_peak(row: Row) -> float | None:
-    shares = [share for record in row.valid if (share := of_measured_peak(record)) is not None]
-    return statistics.median(shares) if shares else None
 
 
 def _sent_megabytes(row: Row, name: str) -> float | None:
@@ -89,12 +77,8 @@ def _status(row: Row) -> str:
     return row.status + (f" ({len(row.valid)} of {len(row.records)})" if len(row.records) > 1 else "")
 
 
-def _has_several(row: Row) -> bool:
-    return row.devices > 1
-
-
 SETTINGS = (
-    Column("model", False, _model),
+    Column("model", False, lambda row: _config("model")(row) and row.model),
     Column("variable manager", False, lambda row: manager_of(row.config)),
     Column("processes", False, lambda row: processes_of(row.config)),
     Column("devices", True, lambda row: str(row.devices)),
@@ -106,18 +90,17 @@ SETTINGS = (
 MEASURED = (
     Column("images/s", True, lambda row: row.measured.rounded() if row.images_per_sec else "", brief=True),
     Column("95 % interval", True, lambda row: row.measured.range() if row.images_per_sec else "", brief=True),
-    Column("speed-up", True, speed_up, _has_several, brief=True),
+    Column("speed-up", True, speed_up, lambda row: row.devices > 1, brief=True),
     Column("status", False, _status, brief=True),
-    Column("per device", True, lambda row: _like_rate(row, row.per_device), _has_several, brief=True),
-    Column("efficiency %", True, _efficiency, _has_several),
+    Column("per device", True, lambda row: _like_rate(row, row.per_device), lambda row: row.devices > 1, brief=True),
+    Column("efficiency %", True, _efficiency, lambda row: row.devices > 1),
     Column("TFLOP/s", True, lambda row: _like_rate(row, row.tflops)),
-    Column("MFU %", True, lambda row: _percent(row.mfu)),
-    Column("MFU of measured peak %", True, lambda row: _percent(_mfu_of_measured_peak(row))),
-    Column("step p50 ms", True, lambda row: _rounded(_median(row, "step_ms_p50"))),
-    Column("step p99 ms", True, lambda row: _rounded(_median(row, "step_ms_p99"))),
+    Column("MFU %", True, lambda row: _rounded(row.mfu, 100)),
+    Column("MFU of measured peak %", True, lambda row: _rounded(_median(row, of_measured_peak), 100)),
+    Column("step p50 ms", True, lambda row: _rounded(_median(row, lambda run: run.derived.step_ms_p50))),
+    Column("step p99 ms", True, lambda row: _rounded(_median(row, lambda run: run.derived.step_ms_p99))),
     Column("sent MB", True, lambda row: _rounded(_sent_megabytes(row, "total_bytes"))),
     Column("MB/s per ps", True, ps_megabytes_per_sec, brief=True),
-    Column("reason", False, lambda row: row.reason),
 )
 
 
@@ -164,7 +147,7 @@ def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
 def _as_label(column: Column, cell: str) -> str:
     if column.name == "devices":
         return counted(int(cell), "device")
-    return f"{column.name} {cell}" if column.is_number and cell else cell
+    return f"{column.name.removesuffix(' per device')} {cell}" if column.is_number and cell else cell
 
 
 def table(rows: Sequence[Row], *, brief: bool = False) -> Table:

@@ -19,8 +19,8 @@ from results.exchange.public_table import Figure, TableError
 from results.intervals import ASSUMED_SPREAD, Interval
 from results.record import Record
 from results.report.anomalies import title
-from results.summary import Row, summarize
-from results.text import counted, first_few, one_line
+from results.summary import Row, grouped, summarize
+from results.text import counted, first_few, one_line, rounded
 
 # The tables of the suite, in `results/data`.
 SOURCES = {
@@ -40,6 +40,7 @@ PUBLISHED_NAMES = {
     "vgg16": "VGG16",
 }
 _MOST_MODELS, _MOST_NEAREST = 12, 3
+_16_BITS = {"fp16", "bf16"}
 _MUST_AGREE = ("model", "devices", "inference")
 
 
@@ -78,9 +79,8 @@ def table(name: str) -> FigureTable:
         raise TableError(f"{name}: it is not UTF-8: {error}. Save it as CSV in UTF-8.") from error
     if not figures:
         raise TableError(f"{name}: there is no figure below its first line. Add lines, or name another table.")
-    return FigureTable(
-        name=one_line(name), source=f"{counted(len(figures), 'figure')} in {one_line(name)}", figures=figures
-    )
+    name = one_line(name)
+    return FigureTable(name=name, source=f"{counted(len(figures), 'figure')} in {name}", figures=figures)
 
 
 def _of_records(name: str, path: Path) -> FigureTable:
@@ -130,7 +130,8 @@ def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
             unknown.append(name)
         elif not (mine == theirs or _is_alike(name, str(mine), str(theirs))):
             words = f"{name} (yours {mine}, theirs {theirs})".replace("True", "on").replace("False", "off")
-            (unlike if name == "XLA" else different).append(words)
+            is_remark = name == "XLA" or (name == "precision" and {mine, theirs} == _16_BITS)
+            (unlike if is_remark else different).append(words)
     return different, [*([f"{', '.join(unknown)} (not stated)"] if unknown else []), *unlike]
 
 
@@ -141,14 +142,13 @@ def _is_alike(name: str, mine: str, theirs: str) -> bool:
 
 
 def beside(row: Row, table: FigureTable) -> list[Figure]:
-    """Returns the figures that are comparable with a row.
+    """Returns the figures that are comparable with a row: both state the same, or one of the two does not state it.
 
     Model, batch per device, number of devices, training or inference, precision and data are the same, unless one of
-    the two does not state them.
+    the two does not state them. Tensor cores compute fp16 and bf16 at one rate, so these count as the same.
     """
-    if row.images_per_sec is None:
-        return []
-    return [figure for figure in table.figures if not _differences(row, figure)[0]]
+    figures = table.figures if row.images_per_sec is not None else ()
+    return [figure for figure in figures if not _differences(row, figure)[0]]
 
 
 def not_compared(row: Row, figure: Figure) -> list[str]:
@@ -196,8 +196,7 @@ def ratio(row: Row, figure: Figure) -> Interval:
 
 def in_words(row: Row, figure: Figure) -> str:
     """Returns whether a row is faster than a figure by more than processes differ by."""
-    whose = {(True, True): "", (True, False): "theirs is", (False, True): "yours is", (False, False): "both are"}
-    once = whose[len(row.valid) > 1, figure.is_repeated]
+    once = ("", "theirs is", "yours is", "both are")[2 * (len(row.valid) == 1) + (not figure.is_repeated)]
     why = f" (assumed to be {ASSUMED_SPREAD:.0%}: {once} not repeated)" if once else ""
     beyond = {1: "faster, beyond", 0: "within", -1: "slower, beyond"}[ratio(row, figure).side_of(1)]
     return f"{beyond} what processes differ by{why}"
@@ -225,16 +224,18 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
         around = [*slower[-1:], *theirs[len(slower) :][:1]]
         words = "; ".join(_compared(row, figure) for figure in around)
         signs = [ratio(row, figure).side_of(1) for figure in theirs]
-        ranks = sorted({signs.count(-1) + 1, len(theirs) + 1 - signs.count(1)})
-        rank = f"rank {' to '.join(map(str, ranks))} of {len(theirs) + 1}"
-        standing = f"{rank} ({counted(len(theirs), 'comparable machine')} and yours): {words}."
+        ranks = " to ".join(map(str, sorted({signs.count(-1) + 1, len(theirs) + 1 - signs.count(1)})))
+        standing = (
+            f"rank {ranks} of {len(theirs) + 1} ({counted(len(theirs), 'comparable machine')} and yours): {words}."
+        )
         sentences.append((title(row), f"{standing} {nearest[:1].upper()}{nearest[1:]}".rstrip()))
     return sentences
 
 
 def _near(row: Row, figure: Figure, different: Sequence[str]) -> str:
-    of = f"{figure.images_per_sec:,.0f} images/s of {figure.devices} x {figure.where}, {figure.software}"
-    return f"{row.rate / figure.images_per_sec:.2f} x {of}, which differs in {', '.join(different)}"
+    of = ", ".join(filter(None, (f"{figure.devices} x {figure.where}", figure.software)))
+    times = f"{rounded(row.rate / figure.images_per_sec)} x {figure.images_per_sec:,.0f} images/s"
+    return f"{times} of {of}, which differs in {', '.join(different)}"
 
 
 def _compared(row: Row, figure: Figure) -> str:
@@ -245,8 +246,7 @@ def _compared(row: Row, figure: Figure) -> str:
 
 def lines_of(table: FigureTable, model: str) -> dict[str, list[Figure]]:
     """Returns, for each machine and setting, the figures of one of our models in training by number of devices."""
-    lines: dict[str, list[Figure]] = {}
-    for figure in table.figures:
-        if figure.model in (model, PUBLISHED_NAMES.get(model)) and not figure.forward_only:
-            lines.setdefault(f"{figure.where}, {figure.setting}", []).append(figure)
+    names = (model, PUBLISHED_NAMES.get(model))
+    training = [figure for figure in table.figures if figure.model in names and not figure.forward_only]
+    lines = grouped(training, lambda figure: f"{figure.where}, {figure.setting}")
     return {name: sorted(line, key=lambda figure: figure.devices) for name, line in lines.items()}

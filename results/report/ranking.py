@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 
 from results.intervals import is_faster
 from results.record import recorded_command
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
-from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
-from results.text import counted, first_few
+from results.summary import MANAGER, SCALED, Row, Siblings, grouped, manager_of
+from results.text import counted, first_few, rounded
 
 # Of more managers, only pairs of which one overtakes the other are listed.
 _FEW_MANAGERS = 3
@@ -66,16 +66,16 @@ def ranking_groups(rows: Sequence[Row]) -> list[RankingGroup]:
     """
     groups = []
     for of_model in _valid_by_work(rows):
-        by_arithmetic = list(_grouped(of_model, lambda row: tuple(_arithmetic(row).items())).values())
-        by_arithmetic.sort(key=_how_unusual)
+        alike = grouped(of_model, lambda row: tuple(_arithmetic(row).items()))
+        by_arithmetic = sorted(alike.values(), key=_how_unusual)
         usual = _arithmetic(by_arithmetic[0][0])
-        model = _work(of_model[0])[0]
+        model = _model(of_model[0])
         groups += [RankingGroup(model, group, _difference(_arithmetic(group[0]), usual)) for group in by_arithmetic]
     return groups
 
 
 def _valid_by_work(rows: Sequence[Row]) -> list[list[Row]]:
-    return [*_grouped([row for row in rows if row.images_per_sec is not None], _work).values()]
+    return [*grouped([row for row in rows if row.images_per_sec is not None], _work).values()]
 
 
 def _how_unusual(group: Sequence[Row]) -> tuple[int, bool, int]:
@@ -117,15 +117,6 @@ def _difference(arithmetic: Mapping[str, str], usual: Mapping[str, str]) -> str:
     return first_few([*([mine or f"without {theirs}"] if mine or theirs else []), *words])
 
 
-def standings(rows: Sequence[Row]) -> list[Row]:
-    """Returns the valid rows whose devices train one model; independent towers are only an upper bound."""
-    return [
-        row
-        for row in rows
-        if row.images_per_sec is not None and (row.devices == 1 or row.config.get("variable_update") != "independent")
-    ]
-
-
 def beats(one: Row, other: Row) -> bool:
     """Returns whether one is clearly faster, by its interval or by pairs of repeats."""
     return is_faster(one.among_processes, other.among_processes, paired_rates(one, other))
@@ -145,9 +136,8 @@ def winners(rows: Sequence[Row]) -> list[Winner]:
     winning = []
     flags = {id(row): words for of_model in _valid_by_work(rows) for row, words in _differing_flags(of_model)}
     for group in ranking_groups(rows):
-        by_devices = _grouped(group.rows, lambda row: row.devices)
-        parts = [*by_devices.items(), *([(None, group.rows)] if len(by_devices) > 1 else [])]
-        for devices, rivals in parts:
+        by_devices: dict[int | None, list[Row]] = {**grouped(group.rows, lambda row: row.devices)}
+        for devices, rivals in (by_devices | ({None: [*group.rows]} if len(by_devices) > 1 else {})).items():
             if len(rivals) > 1 or group.differs:
                 best = max(rivals, key=lambda row: row.rate)
                 ties = [flags[id(row)] for row in rivals if row is not best and not beats(best, row)]
@@ -156,26 +146,21 @@ def winners(rows: Sequence[Row]) -> list[Winner]:
 
 
 def _work(row: Row) -> tuple[str, ...]:
-    """Returns what is computed on which images, and where; the first entry is the model in words."""
-    config, identity = row.config, row.records[0].identity
-    model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
-    if config.get("data_name") not in (None, "synthetic"):
-        model += f", {config['data_name']}"
-    fields = [str(config.get(name)) for name in ("num_classes", "model_digest", "eval_only", "data_set")]
-    return model, *fields, identity.hardware_key, identity.software_key
+    """Returns what is computed on which images, and where."""
+    identity = row.records[0].identity
+    fields = [str(row.config.get(name)) for name in ("num_classes", "model_digest", "eval_only", "data_set")]
+    return _model(row), *fields, identity.hardware_key, identity.software_key
 
 
-def _grouped(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
+def _model(row: Row) -> str:
+    data = row.config.get("data_name")
+    return row.model if data in (None, "synthetic") else f"{row.model}, {data}"
 
 
 def _differing_flags(rows: Sequence[Row]) -> list[tuple[Row, str]]:
     """Returns each row with the flags of its command that not all have, or with its title if there are none."""
     words = list(map(_flags, rows))
-    common = set.intersection(*map(set, words)) if words else set()
+    common = set.intersection(*map(set, words))
     return [
         (row, " ".join(word for word in flags if word not in common) or title(row))
         for row, flags in zip(rows, words, strict=True)
@@ -202,15 +187,15 @@ def crossings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """
     training = [row for row in rows if not row.config.get("forward_only")]
     groups = Siblings(training).groups(SCALED + MANAGER)
-    return [(_work(group[0])[0], sentence) for group in groups for sentence in _crossings_of(group)]
+    return [(_model(group[0]), sentence) for group in groups for sentence in _crossings_of(group)]
 
 
 def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
     """Yields sentences on rows that differ only in the manager and in the numbers of workers, servers and devices."""
-    of_workers, of_devices = ("num_devices", "num_workers", "worker"), ("num_workers", "num_devices", "device")
-    for fixed, varying, noun in (of_workers, of_devices):
-        for number, group in _grouped(alike, _count(fixed)).items():
-            lines = {name: _grouped(line, _count(varying)) for name, line in _grouped(group, _manager).items()}
+    devices, workers = (operator.methodcaller("count", name) for name in ("num_devices", "num_workers"))
+    for fixed, varying, noun in ((devices, workers, "worker"), (workers, devices, "device")):
+        for number, group in grouped(alike, fixed).items():
+            lines = {name: grouped(line, varying) for name, line in grouped(group, _manager).items()}
             where = f", in each of {number} workers" if noun == "device" else f", each with {number} devices"
             for names in itertools.combinations(lines, 2):
                 first, second = (lines[name] for name in names)
@@ -223,40 +208,31 @@ def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
                     yield _crossing(names, signs, ratios, noun) + (where if number > 1 else "") + "."
 
 
-def _count(name: str) -> Callable[[Row], int]:
-    return lambda row: row.count(name)
-
-
 def _manager(row: Row) -> str:
     servers = row.config.get("num_ps") or 0
     return manager_of(row.config) + (f" with {servers} ps" if servers else "")
 
 
 def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[int, float], noun: str) -> str:
-    """Returns which of two managers is faster with how many workers or devices.
+    """Returns which of two managers is faster with how many workers or devices, by ascending numbers of them.
 
-    Args:
-        names: of the two.
-        signs: for each number, 1 if the first is clearly faster, -1 if the second is, else 0; in ascending order.
-        ratios: the rate of the second over that of the first.
-        noun: what is counted.
+    A sign is 1 if the first is clearly faster, -1 if the second is, else 0; a ratio is the rate of the second over
+    that of the first.
     """
-    measured = ", ".join(f"{ratio:.2f} with {n}" for n, ratio in ratios.items())
+    measured = ", ".join(f"{rounded(ratio)} with {n}" for n, ratio in ratios.items())
     measured = f" (rate over that of {names[0]}: {measured} {noun}s)"
     decided = [(n, names[sign < 0]) for n, sign in signs.items() if sign]
     ties = [str(n) for n, sign in signs.items() if not sign]
     if not decided:
         return f"{names[1]} and {names[0]} cannot be told apart{measured}"
     turns = [(after, name) for (_, before), (after, name) in itertools.pairwise(decided) if before != name]
-    faster = decided[0][1]
-    slower = names[names[0] == faster]
+    first, faster = decided[0]
+    sentence = f"{faster} is faster than {names[names[0] == faster]} with "
     if turns:
-        sentence = f"{faster} is faster than {slower} with {decided[0][0]}"
-        sentence += "".join(f"; {name} overtakes from {after} {noun}s on" for after, name in turns)
+        sentence += f"{first}" + "".join(f"; {name} overtakes from {after} {noun}s on" for after, name in turns)
     else:
         numbers = ", ".join(str(n) for n, _ in decided)
-        sentence = f"{faster} is faster than {slower} with {numbers} {noun}{'s' * (numbers != '1')}"
-        sentence += ": they do not cross within what was measured"
+        sentence += f"{numbers} {noun}{'s' * (numbers != '1')}: they do not cross within what was measured"
     return sentence + (f"; with {', '.join(ties)} they cannot be told apart" if ties else "") + measured
 
 
@@ -264,26 +240,22 @@ def saturation(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns from which number of parameter servers on more of them gain nothing: a model and a sentence each."""
     groups = Siblings([row for row in rows if row.config.get("num_ps")]).groups(_PROCESSES)
     by_counts = [{row.count("num_ps"): row for row in group} for group in groups]
-    return [
-        (_work(group[0])[0], _saturation(dict(sorted(by_count.items()))))
-        for group, by_count in zip(groups, by_counts, strict=True)
-        if len(by_count) > 1
-    ]
+    return [(_model(next(iter(found.values()))), _saturation(found)) for found in by_counts if len(found) > 1]
 
 
 def _saturation(by_count: Mapping[int, Row]) -> str:
-    """Returns the sentence on rows that differ only in the number of parameter servers, in ascending order."""
-    counts = list(by_count)
+    """Returns the sentence on rows that differ only in the number of parameter servers."""
+    counts = sorted(by_count)
     enough = next(n for n in counts if not any(beats(by_count[more], by_count[n]) for more in counts if more > n))
     first = by_count[counts[0]]
     what = f"{manager_of(first.config)}, {counted(first.count('num_workers'), 'worker')}"
     if enough == counts[-1]:
-        sentence = f"{what}: {enough} ps are still faster than {counts[-2]}, so they do not saturate within what was"
-        sentence += " measured"
+        sentence = f"{what}: {enough} ps are still faster than {counts[-2]}, so they do not saturate within what was "
+        sentence += "measured"
     else:
         sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
         slower = [str(n) for n in counts if n > enough and beats(by_count[enough], by_count[n])]
         sentence += f"; with {', '.join(slower)} it is slower" if slower else ""
-    rates = ", ".join(row.measured.rounded() for row in by_count.values())
-    megabytes = ", ".join(ps_megabytes_per_sec(row) or "unknown" for row in by_count.values())
+    rates = ", ".join(by_count[n].measured.rounded() for n in counts)
+    megabytes = ", ".join(ps_megabytes_per_sec(by_count[n]) or "unknown" for n in counts)
     return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

@@ -7,14 +7,15 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from results import intervals
 from results.intervals import Interval
 from results.report import scaling_law
 from results.report.anomalies import differences
 from results.report.scaling_law import FARTHEST, Fit, Point
-from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
-from results.text import Table, counted
+from results.summary import SCALED, Row, Siblings, between_runs, count, manager_of, processes_of
+from results.text import Table, counted, rounded
 
 # What varies along a curve, and the fields in which its rows may differ.
 _VARYING: Mapping[str, tuple[str, ...]] = {
@@ -27,8 +28,10 @@ _NORMAL_95 = 1.96
 # An efficiency that is known to less than this share says little.
 _WIDE = 0.3
 _MISFIT = 2.0
-# A larger share is as good as any.
-_MUCH = 10.0
+# A rise of the rate per device that no noise explains, in standard deviations; and one that is too much in any case.
+_CLEAR, _MUCH_RISE = 3.0, 0.1
+# A larger percentage is as good as any.
+_MUCH = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class Curve:
         shared: the numbers whose devices share hardware, which are not fitted.
         spreads: of each number, the standard deviation of the rate's logarithm.
         degrees: of freedom of the spreads; None if nothing was repeated and they are assumed.
-        fit: None with fewer than two numbers to fit.
+        fit: None with fewer than two numbers to fit, or if they do not fit the law.
     """
 
     panel: str
@@ -82,12 +85,8 @@ class Curve:
         return scaling_law.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
 
 
-def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> list[Curve]:
-    """Returns the curves of rows with a rate that have at least `least` numbers; in order of appearance."""
-    return list(_curves(rows, nouns, least))
-
-
-def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[Curve]:
+def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> Iterator[Curve]:
+    """Yields the curves of rows with a rate that have at least `least` numbers; in order of appearance."""
     siblings = Siblings(rows)
     for noun in nouns:
         for alike in siblings.groups(_VARYING[noun]):
@@ -95,15 +94,15 @@ def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[C
             on_one_host = noun == "worker" and all(row.count("num_hosts") == 1 for row in alike)
             lines: dict[str, dict[int, Row]] = {}
             for row in alike:
-                number = row.count("num_devices" if noun == "device" else "num_workers")
+                number = row.count(f"num_{noun}s")
                 lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})[number] = row
             yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
     """Returns the first curves of at least three numbers that could be fitted; each takes some milliseconds."""
-    every = (curve for curve in _curves(rows, NOUNS, _FEWEST_FOR_REPORT) if curve.fit is not None)
-    return list(itertools.islice((curve for curve in every if len(curve.fitted) >= _FEWEST_FOR_REPORT), _MOST_CURVES))
+    fitted = (curve for curve in curves(rows) if curve.fit and len(curve.fitted) >= _FEWEST_FOR_REPORT)
+    return list(itertools.islice(fitted, _MOST_CURVES))
 
 
 def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
@@ -112,15 +111,15 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     degrees = sum(len(row.valid) - 1 for row in rows.values()) or None
     between = between_runs(rows.values())
     spreads = {number: _spread(row, between) for number, row in rows.items()}
-    shared = frozenset(number for number, row in rows.items() if shares(row, noun))
+    cores = {number: row.records[0].environment.get("cpu_cores_usable") for number, row in rows.items()}
+    shared = frozenset(number for number, row in rows.items() if shares(row.config, noun, cores[number]))
     points = [Point(number, row.rate, spreads[number]) for number, row in rows.items() if number not in shared]
     also = [word for text in differences(first) for word in text.split(", ") if word.split()[0] not in SCALED]
-    inference = " inference" if first.config.get("forward_only") else ""
     batch = first.config.get("batch_per_device")
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
     return Curve(
-        panel=", ".join([f"{first.config.get('model')}{inference}", f"batch {batch} per device", *also]),
+        panel=", ".join([first.model, f"batch {batch} per device", *also]),
         label=", ".join(filter(None, (manager_of(first.config), others))),
         noun=noun,
         rows=rows,
@@ -132,8 +131,22 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
 
 
 def _fit(points: Sequence[Point], degrees: int | None) -> Fit | None:
+    if len(points) < 2 or _rising(points):
+        return None
     with contextlib.suppress(scaling_law.NoLawError):
-        return scaling_law.fit(points, degrees) if len(points) > 1 else None
+        return scaling_law.fit(points, degrees)
+    return None
+
+
+def _rising(points: Sequence[Point]) -> tuple[int, int] | None:
+    """Returns two numbers of which the larger one has clearly the higher rate per device; None if there are none.
+
+    By the law this cannot be, and it would predict less than was measured.
+    """
+    for few, many in itertools.combinations(points, 2):
+        gain = math.log(many.rate / many.number) - math.log(few.rate / few.number)
+        if gain > min(_MUCH_RISE, _CLEAR * math.hypot(few.spread, many.spread)):
+            return few.number, many.number
     return None
 
 
@@ -143,18 +156,17 @@ def _spread(row: Row, between: float) -> float:
     return math.hypot(between / math.sqrt(len(row.valid)), steps)
 
 
-def shares(row: Row, noun: str) -> bool:
-    """Returns whether its devices or workers share hardware that fewer of them would have for themselves.
+def shares(config: Mapping[str, Any], noun: str, cores: float | None) -> bool:
+    """Returns whether the devices or workers of a run share hardware that fewer of them would have for themselves.
 
-    These are logical CPU devices of one process, virtual GPUs, and processes of a host with more threads than cores.
+    These are logical CPU devices of one process, virtual GPUs, and processes of a host with more threads than `cores`.
     """
-    if row.config.get("device") != "cpu":
-        return row.count("virtual_gpus") > 1
+    if config.get("device") != "cpu":
+        return count(config, "virtual_gpus") > 1
     if noun == "device":
-        return row.count("num_devices") > 1
-    processes = (row.count("num_workers") + row.count("num_ps", 0)) / row.count("num_hosts")
-    threads = [row.count(name, 0) for name in ("num_intra_threads", "num_inter_threads")]
-    cores = row.records[0].environment.get("cpu_cores_usable")
+        return count(config, "num_devices") > 1
+    processes = (count(config, "num_workers") + count(config, "num_ps", 0)) / count(config, "num_hosts")
+    threads = [count(config, name, 0) for name in ("num_intra_threads", "num_inter_threads")]
     return processes > 1 and (0 in threads or cores is not None and processes * max(threads) > cores)
 
 
@@ -180,17 +192,15 @@ def table(curve: Curve) -> Table:
         ]
 
     for number in curve.rows:
-        gained, rate = curve.speed_up(number), curve.rate(number)
-        mark = " (shared)" if number in curve.shared else ""
-        rows.append(line(number, mark, rate, gained))
+        rate, mark = curve.rate(number), " (shared)" if number in curve.shared else ""
+        rows.append(line(number, mark, rate, curve.speed_up(number)))
         before = number, rate.value
-    if curve.fit is None:
-        return Table(columns, rows, numbers)
-    before = curve.fit.most, curve.fit.rate(curve.fit.most).value
-    for number in curve.predicted:
-        rate, share = curve.fit.rate(number), curve.fit.efficiency(number)
-        rows.append(line(number, " (predicted)", rate, share.scaled(number)))
-        before = number, rate.value
+    if curve.fit:
+        before = curve.fit.most, curve.fit.rate(curve.fit.most).value
+        for number in curve.predicted:
+            rate = curve.fit.rate(number)
+            rows.append(line(number, " (predicted)", rate, curve.fit.efficiency(number).scaled(number)))
+            before = number, rate.value
     return Table(columns, rows, numbers)
 
 
@@ -199,22 +209,21 @@ def summary(curve: Curve) -> list[str]:
     fit = curve.fit
     if fit is None:
         raise ValueError(f"{curve.title} has too few points.")
-    number = curve.predicted[0]
-    measured = f"{', '.join(map(str, curve.fitted))} {curve.noun}s"
+    measured, number = ", ".join(map(str, curve.fitted)), curve.predicted[0]
     shares = [percent(share) for share in (fit.sigma, fit.kappa)]
     predicted = [f"{number} {curve.noun}s", percent(fit.efficiency(number))]
-    return [curve.title, measured, *shares, *predicted, how_many(fit.half_efficient, fit), how_many(fit.fastest, fit)]
+    limits = [how_many(limit, fit) for limit in (fit.half_efficient, fit.fastest)]
+    return [curve.title, f"{measured} {curve.noun}s", *shares, *predicted, *limits]
 
 
 def percent(share: Interval) -> str:
     """Returns a share in percent, with its interval."""
-    return f"{_percent(share.value)} % ({share.range(_percent)} %)"
+    shown = share.scaled(100)
 
+    def in_words(number: float) -> str:
+        return f"over {_MUCH}" if number > _MUCH else shown.rounded(round(number, 3))
 
-def _percent(share: float) -> str:
-    if share > _MUCH:
-        return f"over {100 * _MUCH:.0f}"
-    return f"{100 * share:.0f}" if share >= 0.1 else f"{round(100 * share, 3):.2g}"
+    return f"{in_words(shown.value)} % ({shown.range(in_words)} %)"
 
 
 def how_many(number: Interval, fit: Fit) -> str:
@@ -227,43 +236,69 @@ def how_many(number: Interval, fit: Fit) -> str:
 
 
 def verdict(curve: Curve) -> list[str]:
-    """Returns what a curve shows, in sentences: how far it goes, what limits it, and how sure that is."""
-    sentences = [_shared(curve)] if curve.shared else []
+    """Returns what a curve shows, in lines: what was measured, the law, what more bring, and what that assumes.
+
+    Without a law there are two: what was measured, and why nothing is predicted.
+    """
     if curve.fit is None:
-        why = "" if curve.shared else f" Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
-        if len(curve.fitted) > 1:
-            why = (
-                f" The rate falls faster from one number of {curve.noun}s to the next than contention and coherence "
-                f"explain. Look for a slow {curve.noun} or link: `doctor` with the largest number shows it."
-            )
-        return [*sentences, f"Nothing is fitted and nothing is predicted.{why}"]
-    parts = (_expected(curve, curve.fit), _limit(curve, curve.fit), _doubts(curve))
-    return [*sentences, *map(" ".join, parts)]
+        return [_measured(curve), f"Nothing is predicted. {_why_not_fitted(curve)}"]
+    parts = (_law(curve, curve.fit), _expected(curve, curve.fit), _assumed(curve, curve.fit))
+    return [_measured(curve), *map(" ".join, parts)]
 
 
-def _shared(curve: Curve) -> str:
-    config = curve.rows[max(curve.shared)].config
+def _measured(curve: Curve) -> str:
+    numbers, most = ", ".join(map(str, curve.rows)), max(curve.rows)
+    gained = curve.speed_up(most) if most > 1 else None
+    fast = f"{most} are {gained.text()} times as fast as 1" if gained else f"{rounded(curve.rows[most].rate)} images/s"
+    return f"Measured: {numbers} {curve.noun}{'s' * (numbers != '1')}; {fast}."
+
+
+def _why_not_fitted(curve: Curve) -> str:
+    if curve.shared:
+        what, instead = sharing(curve.rows[max(curve.shared)].config, curve.noun)
+        numbers = ", ".join(map(str, sorted(curve.shared)))
+        return f"{what}: {numbers} show what the software costs, not how it scales. Instead, {instead}."
+    if len(curve.fitted) < 2:
+        return f"Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
+    if rising := _rising([Point(number, row.rate, curve.spreads[number]) for number, row in curve.rows.items()]):
+        fewer, more = rising
+        each = [f"{rounded(curve.rows[number].rate / number)} with {number}" for number in rising]
+        return (
+            f"The points do not fit the law: the rate per {curve.noun} rises (images/s: {', '.join(each)}), and by the "
+            f"law it never does. Something slowed the runs of {fewer}, or {more} have more memory or cache each: "
+            "measure again on an idle machine, with more --repeats."
+        )
+    return (
+        f"The points do not fit the law: the rate falls faster from one number of {curve.noun}s to the next than "
+        f"contention and coherence explain. Look for a slow {curve.noun} or link: `doctor` with the largest number "
+        "shows it."
+    )
+
+
+def sharing(config: Mapping[str, Any], noun: str) -> tuple[str, str]:
+    """Returns why devices or workers that share hardware show no scaling, and what to measure instead."""
     if config.get("device") != "cpu":
-        what = "Virtual GPUs share one GPU, so more of them are not more hardware"
-        instead = "measure on a machine with several GPUs, or several hosts with --hosts"
-    elif curve.noun == "device":
-        what = "Logical CPU devices of one process share its cores, so more of them are not more hardware"
-        instead = "measure workers of one thread each: --device=cpu --local_cluster=worker:N with N up to the cores"
-    else:
-        what = "These processes have more threads than the host has cores, so more workers are not more hardware"
-        instead = "start fewer workers, or give each fewer threads with --num_intra_threads and --num_inter_threads"
-    numbers = ", ".join(map(str, sorted(curve.shared)))
-    return f"{what}: {numbers} {curve.noun}s show what the software costs, not how it scales. Instead, {instead}."
+        return (
+            "Virtual GPUs share one GPU, so more of them are not more hardware",
+            "measure on a machine with several GPUs, or several hosts with --hosts",
+        )
+    if noun == "device":
+        return (
+            "Logical CPU devices of one process share its cores, so more of them are not more hardware",
+            "measure workers of one thread each: --device=cpu --local_cluster=worker:N with N up to the cores",
+        )
+    return (
+        "These processes have more threads than the host has cores, so more workers are not more hardware",
+        "start fewer workers, or give each fewer threads with --num_intra_threads and --num_inter_threads",
+    )
 
 
 def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
     number = curve.predicted[0]
     rate, gain = fit.rate(number), fit.rate(number).value / fit.rate(fit.most).value - 1
-    shares = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
     yield (
-        f"{' and '.join(shares)}: with {number} {curve.noun}s, {rate.rounded()} images/s "
-        f"({rate.range()}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} "
-        f"over {fit.most}."
+        f"Predicted: with {number} {curve.noun}s, {rate.rounded()} images/s ({rate.range()}) and an "
+        f"efficiency of {percent(fit.efficiency(number))}, {gain:+.0%} over {fit.most}."
     )
     yield f"The efficiency falls below 50 % {_where(fit.half_efficient, curve, fit)}."
     if fit.has_kappa:
@@ -275,14 +310,16 @@ def _where(number: Interval, curve: Curve, fit: Fit) -> str:
     words = limit.split()
     noun = f"{curve.noun}{'s' * (limit != '1')}"
     at = f"{'at ' if len(words) == 1 else ''}{limit} {noun}{f' ({interval}' if interval else ''}"
-    return at if len(words) == 1 else f"{at}, farther than these points can tell"
+    return at if len(words) == 1 else f"{at}, outside the measured range"
 
 
-def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
-    """Yields which term of the law costs most at the largest predicted number, and what to run next."""
+def _law(curve: Curve, fit: Fit) -> Iterator[str]:
+    """Yields the law, and which term of it costs most at the largest predicted number."""
     number, sigma, kappa = curve.predicted[-1], fit.sigma, fit.kappa
+    shares = [f"sigma = {percent(sigma)}", *([f"kappa = {percent(kappa)}"] if fit.has_kappa else [])]
+    yield f"Law: {' and '.join(shares)}."
     if fit.misfit > _MISFIT and fit.efficiency(number).high >= 1:
-        yield f"The points do not follow the law, so it shows no limit; `doctor` may find a slow {curve.noun}."
+        yield f"The points do not follow it, so it shows no limit; `doctor` may find a slow {curve.noun}."
         return
     if fit.efficiency(number).high >= 1:
         cost = 1 - fit.efficiency(number).low
@@ -295,40 +332,28 @@ def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
     else:
         yield f"The first limit is coherence: what each {curve.noun} exchanges with every other."
     manager = str(next(iter(curve.rows.values())).config.get("variable_update"))
-    ask = "Next, `doctor` shows which part of a step grows"
     alone = curve.noun == "device" and manager != "independent"
-    yield ask + (f", and --variable_update={manager},independent what remains without exchange." if alone else ".")
+    ask = "`doctor` shows which part of a step grows"
+    yield ask + (f", --variable_update={manager},independent what remains without exchange." if alone else ".")
 
 
-def _doubts(curve: Curve) -> Iterator[str]:
-    """Yields what the numbers assume."""
-    fit = curve.fit
-    assert fit is not None, "there is something to doubt"
-    yield "The intervals are those of the law: where costs follow another one, predictions may lie outside."
+def _assumed(curve: Curve, fit: Fit) -> Iterator[str]:
+    yield (
+        f"Assumed: the batch per device stays (weak scaling), further {curve.noun}s are connected as these are, and "
+        "their costs follow the law."
+    )
     if not fit.has_kappa:
-        yield (
-            "Two points determine only sigma, so kappa is taken as 0: more devices may be slower than predicted where "
-            "coherence costs, and faster where costs level off, as those of a ring do."
-        )
+        yield "Two numbers show only sigma: measure a third."
     if curve.degrees is None:
-        yield f"Nothing was repeated, so equal runs are assumed to differ by {intervals.ASSUMED_SPREAD:.0%}."
+        yield f"Nothing was repeated: equal runs are assumed to differ by {intervals.ASSUMED_SPREAD:.0%}."
     if 1 not in curve.rows:
-        yield f"One {curve.noun} was not measured: efficiencies are over the rate that the curve has there."
+        yield f"One {curve.noun} was not measured: efficiencies are over its rate by the law."
     if next(iter(curve.rows.values())).config.get("variable_update") == "independent":
-        yield f"Independent {curve.noun}s exchange nothing and train a model each: this is an upper bound."
+        yield f"Independent {curve.noun}s exchange nothing: this is an upper bound."
     if any(record.warnings for row in curve.rows.values() for record in row.valid):
         yield "Some runs have warnings: what slows a busy machine looks like contention."
-    expected = fit.efficiency(curve.predicted[0])
     if fit.misfit > _MISFIT:
-        rates = [curve.rows[number].rate / number for number in curve.fitted]
-        yield (
-            f"The rate per {curve.noun} rises with their number, which the law does not have."
-            if rates[-1] > rates[0]
-            else f"The points lie {fit.misfit:.1f} times as far from the curve as repeats do from each other."
-        )
+        yield f"The points lie {fit.misfit:.1f} times as far from the curve as repeats do from each other."
+    expected = fit.efficiency(curve.predicted[0])
     if expected.high - expected.low > _WIDE:
-        yield "This is too uncertain to decide on: measure more numbers, or raise --repeats or --num_batches."
-    yield (
-        "The batch per device is constant (weak scaling), and a prediction assumes that further "
-        f"{curve.noun}s are connected as these are."
-    )
+        yield "Too uncertain to decide on: measure more numbers, or raise --repeats or --num_batches."

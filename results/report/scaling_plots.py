@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from results.report import figures, headline, scalability
 from results.report.ranking import ranking_groups
 from results.report.scalability import Curve
-from results.summary import Row, manager_of
+from results.summary import Row, grouped, manager_of
 
 # Step times of runs that differ by less are drawn to one scale.
 _SAME_SCALE = 5
@@ -32,9 +32,8 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         most = max(row.devices for row in group)
         if single:
             axis.plot([1, most], [single, single * most], linestyle=":", color="#7F7F7F", label="ideal")
-        axis.set(
-            title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=sorted({r.devices for r in group})
-        )
+        devices = sorted({row.devices for row in group})
+        axis.set(title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=devices)
         figures.end_axis(axis, "y", [(row.devices, row.measured) for row in group], single * most)
         axis.legend()
     return figure
@@ -47,10 +46,7 @@ def predicted(rows: Sequence[Row]) -> Figure | None:
 
 def of_curves(curves: Sequence[Curve]) -> Figure | None:
     """Rate and efficiency against devices or workers: a pair of panels for what has the same title and noun."""
-    groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault((curve.panel, curve.noun), []).append(curve)
-    shown = list(groups.items())[: figures.MOST_PANELS]
+    shown = list(grouped(curves, lambda curve: (curve.panel, curve.noun)).items())[: figures.MOST_PANELS]
     if not shown:
         return None
     figure, axes = figures.panels_of(2 * len(shown))
@@ -97,24 +93,18 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
 
 def efficiency(rows: Sequence[Row]) -> Figure | None:
     """Bars: the efficiency of each setting on several devices, of those with the most devices."""
-    many = [row for row in figures.valid_training(rows) if row.speed_up is not None and row.devices > 1]
-    shown = sorted(many, key=lambda row: row.devices)[-figures.MOST_BARS :]
-    if not shown:
-        return None
-    labels = figures.distinct_labels(shown)
-    figure, axis = figures.panel_of_bars(labels)
-    figures.draw_bars(axis, labels, [row.speed_up.scaled(100 / row.devices) for row in shown if row.speed_up], 100)
-    axis.axvline(100, color=figures.INK, linewidth=0.8, linestyle=":")
-    axis.set(xlabel="efficiency, %")
-    return figure
+    many = sorted(figures.valid_training(rows), key=lambda row: row.devices)
+    shown = [(row, row.speed_up.scaled(100 / row.devices)) for row in many if row.speed_up and row.devices > 1]
+    return figures.bars_beside(shown[-figures.MOST_BARS :], 100, "efficiency, %", ":")
 
 
 def managers(rows: Sequence[Row]) -> Figure | None:
     """Bars: images per second of each variable manager, a panel per model, at the largest number of devices."""
     panels = {}
     for name, group in figures.grouped(figures.valid_training(rows), figures.model_and_batch).items():
-        most = max(row.devices for row in group)
-        largest = sorted((row for row in group if row.devices == most), key=lambda row: row.rate)
+        by_devices = grouped(group, lambda row: row.devices)
+        most = max(by_devices)
+        largest = sorted(by_devices[most], key=lambda row: row.rate)
         if len(largest) > 1:
             panels[f"{name}, {most} devices"] = largest[-figures.MOST_BARS :]
     if not panels:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from results import placement_tables
-from results.exchange.public_table import Figure
 from results.input_bottleneck import costs
 from results.intervals import ASSUMED_SPREAD
 from results.record import Kind, Record
@@ -15,7 +15,7 @@ from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
-from results.text import Table, first_few, in_bytes, rounded
+from results.text import Table, counted, first_few, in_bytes, rounded
 
 _MOST_ROWS = 500
 _SENTENCE = "what was measured"
@@ -45,7 +45,8 @@ class SideTable:
         """Returns the table with its heading."""
         note, lines = [self.note, ""] if self.note else [], self.table.markdown()
         if self.is_folded:
-            lines = ["<details>", f"<summary>{len(self.table.rows)} lines</summary>", "", *lines, "", "</details>"]
+            summary = f"<summary>{counted(len(self.table.rows), 'line')}</summary>"
+            lines = ["<details>", summary, "", *lines, "", "</details>"]
         return [f"## {self.title}", "", *note, *lines, ""]
 
     def text(self) -> list[str]:
@@ -70,12 +71,13 @@ def side_tables(
 
 def comparisons(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the tables of what rows show together, if they show something."""
-    standings = ranking.standings(rows)
+    # Of independent towers, no two train one model.
+    together = [row for row in rows if row.devices == 1 or row.config.get("variable_update") != "independent"]
     crossings = [found for group in ranking.ranking_groups(rows) for found in ranking.crossings(group.rows)]
-    saturation = ranking.saturation(standings)
+    saturation = ranking.saturation(together)
     tables = [
         *_winners(rows),
-        SideTable("crossings", "Where one variable manager overtakes another", Table(_SENTENCES, crossings)),
+        SideTable("crossings", "Variable managers against each other", Table(_SENTENCES, crossings)),
         SideTable("saturation", "Where more parameter servers gain nothing", Table(_SENTENCES, saturation)),
     ]
     return [side for side in tables if side.table.rows]
@@ -85,24 +87,21 @@ def _winners(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the fastest of the settings that train the same, and apart from them those that train differently."""
     is_repeated = any(len(row.valid) > 1 for row in rows)
     once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
-    fastest: list[list[str]] = []
-    others: list[list[str]] = []
-    for winner in ranking.winners(rows):
-        cells = [
+    fastest = [
+        [
             winner.model,
             "any" if winner.devices is None else str(winner.devices),
             winner.flags,
             winner.best.among_processes.rounded(),
             winner.best.among_processes.range() or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
             first_few(winner.within_noise),
+            winner.differs,
         ]
-        if winner.differs:
-            others.append([*cells, winner.differs])
-        else:
-            fastest.append(cells)
-    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "not clearly slower")
-    first = Table(columns, fastest, ("images/s",))
-    second = Table((*columns, "trains differently"), others, ("images/s",))
+        for winner in ranking.winners(rows)
+    ]
+    columns = ("model", "devices", "fastest", "images/s", "95 % interval", "not clearly slower", "trains differently")
+    first = Table(columns[:-1], [cells[:-1] for cells in fastest if not cells[-1]], ("images/s",))
+    second = Table(columns, [cells for cells in fastest if cells[-1]], ("images/s",))
     note = f"Only settings that train the same are ranked. Those not clearly slower may be as fast.{once}"
     apart = "Not ranked with the others: each is the fastest of those that train like it."
     return [
@@ -121,12 +120,29 @@ def _scaling(rows: Sequence[Row]) -> SideTable:
 def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> list[SideTable]:
     """Returns where rows stand among comparable figures, in words and as a table of all of them."""
     standings = Table(("yours", _SENTENCE), published.standings(rows, tables))
+    pairs = ((row, figure) for row in rows for table in tables for figure in published.beside(row, table))
+    cells = [
+        [
+            title(row),
+            row.measured.rounded(),
+            row.measured.range(),
+            figure.where,
+            f"{figure.setting}, {figure.devices} devices",
+            f"{figure.images_per_sec:g}",
+            figure.measured.range(),
+            published.ratio(row, figure).rounded(),
+            published.ratio(row, figure).range(),
+            published.in_words(row, figure),
+            ", ".join(published.not_compared(row, figure)),
+        ]
+        for row, figure in pairs
+    ]
     figures = Table(
         (
             *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
             *("yours / published", "95 % interval", "difference", "not compared"),
         ),
-        [_published_row(row, figure) for row in rows for table in tables for figure in published.beside(row, table)],
+        cells,
         ("your images/s", "images/s", "yours / published"),
     )
     beside = "Each row of yours beside the next slower and the next faster machine, or beside the nearest figures."
@@ -137,33 +153,12 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     ]
 
 
-def _published_row(row: Row, figure: Figure) -> list[str]:
-    ratio = published.ratio(row, figure)
-    return [
-        title(row),
-        row.measured.rounded(),
-        row.measured.range(),
-        figure.where,
-        f"{figure.setting}, {figure.devices} devices",
-        f"{figure.images_per_sec:g}",
-        figure.measured.range(),
-        ratio.rounded(),
-        ratio.range(),
-        published.in_words(row, figure),
-        ", ".join(published.not_compared(row, figure)),
-    ]
-
-
 def _placements(rows: Sequence[Row]) -> list[SideTable]:
     """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
 
     def of_all(table_of: Callable[[Mapping[str, Any]], Table]) -> Table:
-        table, cells = table_of({}), list[list[str]]()
-        for row in rows:
-            if len(cells) >= _MOST_ROWS:
-                break
-            cells += [[title(row), *map(str, line)] for line in table_of(row.records[0].placement).rows]
-        return Table(("run", *table.columns), cells, table.numbers)
+        lines = ([title(row), *line] for row in rows for line in table_of(row.records[0].placement).rows)
+        return Table(("run", *table_of({}).columns), list(itertools.islice(lines, _MOST_ROWS)), table_of({}).numbers)
 
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
     note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
@@ -211,6 +206,5 @@ def _input_stages(records: Sequence[Record]) -> SideTable:
     ]
     numbers = ("images/s", "adds us", "share %", "of bare decode")
     note = "Images per second of the input alone, up to each stage, and the time that the stage adds per image."
-    return SideTable(
-        "input", "Stages of the input", Table(("data", "measured by", "up to", *numbers), rows, numbers), note
-    )
+    table = Table(("data", "measured by", "up to", *numbers), rows, numbers)
+    return SideTable("input", "Stages of the input", table, note)

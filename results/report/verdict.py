@@ -8,8 +8,8 @@ from results.intervals import ASSUMED_SPREAD, Interval, of_repeats
 from results.report import headline, ranking
 from results.report.anomalies import title
 from results.report.ranking import RankingGroup, beats, paired_rates
-from results.summary import Row
-from results.text import counted, first_few
+from results.summary import Row, grouped
+from results.text import counted
 
 _MOST_SENTENCES = 3
 _PLURALS = {"variable manager": "managers", "batch per device": "batch sizes"}
@@ -30,25 +30,20 @@ def verdict(rows: Sequence[Row]) -> str:
     if not said:
         return _apart(groups) or "Nothing to rank: no two settings do the same work."
     more = f" {len(said) - _MOST_SENTENCES} more models are below." if len(said) > _MOST_SENTENCES else ""
-    once = "" if any(len(row.valid) > 1 for row in rated) else _ONCE
-    return " ".join(said[:_MOST_SENTENCES]) + once + more
-
-
-_ONCE = f" (Nothing was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}.)"
+    once = f" (Nothing was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}.)"
+    return " ".join(said[:_MOST_SENTENCES]) + once * all(len(row.valid) < 2 for row in rated) + more
 
 
 def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:
     """Returns the sentence on the rivals with the most devices; without rivals, on what more devices gain."""
-    by_devices: dict[int, list[Row]] = {}
-    for row in group.rows:
-        by_devices.setdefault(row.devices, []).append(row)
+    by_devices = grouped(group.rows, lambda row: row.devices)
     where = [group.model] if is_one_model_of_several else []
     most = max((devices for devices, rivals in by_devices.items() if len(rivals) > 1), default=None)
     if most is not None:
         where += [counted(most, "device")] if len(by_devices) > 1 else []
         found = _compared(sorted(by_devices[most], key=lambda row: -row.rate))
     else:
-        row = group.rows[0] if len(by_devices) == 1 else by_devices[max(by_devices)][0]
+        row = by_devices[max(by_devices)][0]
         if row.devices == 1 or row.speed_up is None:
             return ""
         found = f"{row.devices} devices are {row.speed_up.text()} x as fast as one"
@@ -81,7 +76,8 @@ def _apart(groups: Sequence[RankingGroup]) -> str:
         rival = max((row for row in usual.rows if row.devices == best.devices), key=lambda row: row.rate, default=None)
         if group.model == usual.model and group.differs and rival is not None:
             said.append(f"{best.among_processes.over(rival.among_processes).text()} x with {group.differs}")
-    return f"Nothing to rank, as no two settings train the same. The rate is {first_few(said)}." if said else ""
+    said.sort(key=lambda words: words.count(" instead of "))  # what differs in one respect comes first
+    return f"Nothing to rank: no two settings train the same. The rate is {'; '.join(said[:2])}." if said else ""
 
 
 def _advantage(one: Row, other: Row) -> Interval:

@@ -14,7 +14,6 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from results.gate.comparison import hardware_in_words
 from results.intervals import Interval
 from results.masking import without_secrets
 from results.record import Record, Status, recorded_command
@@ -25,7 +24,7 @@ from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.store import as_csv, replace
-from results.summary import Row
+from results.summary import Row, grouped, hardware_in_words
 from results.text import Table
 from results.version import SUITE_VERSION
 
@@ -64,6 +63,8 @@ PLOTS = (
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
 _STATIC_ROWS = 150
 _CODE = re.compile(r"`([^`]+)`")
+# A browser would break it after its dashes.
+_FLAG = re.compile(r"(?<![\w-])--\w[\w=.:,/-]{1,40}(?![\w=.:,/-])")
 _MOST_NOTES = 30
 _MOST_ENVIRONMENTS = 6
 
@@ -107,12 +108,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         report=report,
         results=table,
         rows=[
-            {
-                "cells": cells,
-                "failed": _failed(row),
-                "command": " ".join(command(row)),
-                "label": label(row),
-            }
+            {"cells": cells, "failed": _failed(row), "command": " ".join(command(row)), "label": label(row)}
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),
@@ -132,8 +128,9 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
 
 
 def _with_code(text: str) -> markupsafe.Markup:
-    """Returns text as HTML, in which what is between backticks is code."""
-    return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))
+    """Returns text as HTML, in which what is between backticks is code, and flags stay on one line."""
+    html = _CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text)))
+    return markupsafe.Markup(_FLAG.sub(r'<span class="flag">\g<0></span>', html))
 
 
 @functools.cache
@@ -159,16 +156,11 @@ def _failed(row: Row) -> bool:
 def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     """Returns all rows as JSON for a script element; commands are lists of word numbers, since they are similar."""
     words: dict[str, int] = {}
-    packed = [
-        [
-            cells,
-            int(_failed(row)),
-            [words.setdefault(word, len(words)) for word in command(row)],
-            sorted({str(record.status) for record in row.records}),
-            _of_chart(row.images_per_sec),
-        ]
-        for row, cells in zip(rows, table.rows, strict=True)
-    ]
+    packed = []
+    for row, cells in zip(rows, table.rows, strict=True):
+        numbers = [words.setdefault(word, len(words)) for word in command(row)]
+        statuses = sorted({str(record.status) for record in row.records})
+        packed.append([cells, int(_failed(row)), numbers, statuses, _of_chart(row.images_per_sec)])
     data = {
         "names": table.columns,
         "settings": len(headline.settings(rows)[0]),
@@ -187,10 +179,8 @@ def _of_chart(rate: Interval | None) -> list[float | None]:
 
 def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
     """Yields the facts of each machine with its software, once."""
-    machines: dict[tuple[str, str], Record] = {}
-    for record in records:
-        machines.setdefault((record.identity.hardware_key, record.identity.software_key), record)
-    for (hardware, software), record in list(machines.items())[:_MOST_ENVIRONMENTS]:
+    machines = grouped(records, lambda record: (record.identity.hardware_key, record.identity.software_key))
+    for (hardware, software), (record, *_) in list(machines.items())[:_MOST_ENVIRONMENTS]:
         suite = f"{record.identity.suite_version}, commit {record.identity.suite_commit}"
         facts = {name: _fact(value) for name, value in record.environment.items() if value not in (None, {}, [])}
         yield {

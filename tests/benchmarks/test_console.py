@@ -170,6 +170,10 @@ def test_the_time_left_follows_from_the_parts_that_are_done(terminal: Terminal, 
         clock.now += 60
         shown.look()
         assert terminal.shown() == "Converting: 10,000 of 40,000, a note, 4 min left", "it counts down between parts"
+        clock.now += 300
+        shown.look()
+        late = "Converting: 10,000 of 40,000, a note, 8 min so far"
+        assert terminal.shown() == late, "the last parts take longer than the first"
         shown.end()
         clock.now += 140
         shown.advance(30_000)

@@ -475,6 +475,8 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
         (("tfjob", *BASE, "--", "--nossh"), "leave it out"),
         (("tfjob", *BASE, "--", "--flagfile=a.flags"), "leave it out"),
+        (("tfjob", *BASE, "--", "--task-index=1"), "leave it out"),
+        (("tfjob", *BASE, "--", "--no-ssh"), "leave it out"),
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
         (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
         (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/nccl"), "add --nccl"),

@@ -78,6 +78,16 @@ def test_losses_are_those_of_a_cpu(
     assert on_gpu == pytest.approx(on_cpu, rel=0.02)
 
 
+def test_without_flags_clocks_have_time_to_settle(run_process: Callable[..., Finished], records: Records) -> None:
+    done = run_process("--num_gpus=1", "--model=resnet20")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    steps = record["measurement"]["step_seconds"]
+    assert f"\nMeasuring {len(steps)} steps: at least 100, and 20 s" in done.stdout
+    assert len(steps) >= 100 and sum(steps) > 15, "the steps of the warm-up may have been slower"
+    assert record["config"]["precision"] in ("fp32", "tf32")
+
+
 def test_workers_that_share_a_gpu_have_room(run_process: Callable[..., Finished], records: Records) -> None:
     split = ("--num_gpus=2", "--virtual_gpus=2", "--model=resnet20", "--num_batches=5")
     done = run_process("--local_cluster=worker:2", "--variable_update=collective_all_reduce", *split)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.run import cluster_launch
-from tests.support.commands import ROOT, USER_ENVIRONMENT
+from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, finished
 
 SECONDS = 120.0
 
@@ -334,6 +335,16 @@ def test_a_host_that_cannot_be_reached_is_named(tasks: Tasks, ssh: Path, monkeyp
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
     assert outcome.failures[0] == "worker 0 did not end, and was killed"
     assert outcome.failures[1] == f"worker 1 {UNREACHED} (ssh gave no reason)"
+
+
+def test_each_host_answers_for_its_own_gpus(ssh: Path, tmp_path: Path) -> None:
+    words = ["--hosts=host_0,host_1", "--ssh", "--num_gpus=8", "--variable_update=collective_all_reduce"]
+    done = finished([*RUN_BENCH, *words], tmp_path, {**USER_ENVIRONMENT, "PATH": os.environ["PATH"]})
+    assert done.status == ExitStatus.USAGE
+    lacks = "--num_gpus=8 asks for 8 GPUs; the host {host} (worker {number}) has 0 NVIDIA GPUs"
+    host = socket.gethostname()
+    assert f"run_bench: {lacks.format(host=host, number=0)}" in done.stderr
+    assert f"run_bench: worker 1 ended with status 2: {lacks.format(host=host, number=1)}" in done.stderr
 
 
 def test_the_last_words_of_each_ssh_are_quoted(tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -75,12 +75,14 @@ def test_an_import_that_fails_shows_what_was_written(run_process: RunBench, unus
 @pytest.mark.fault(
     "R9", "a --data_dir that does not exist", survives="status 5 naming it, before TensorFlow is imported"
 )
-@pytest.mark.parametrize("command", [[], ["input"]])
-def test_a_missing_data_directory_is_reported_before_tensorflow_is_imported(
-    run_process: RunBench, unusable: dict[str, str], command: list[str]
+@pytest.mark.parametrize(("command", "is_empty"), [([], False), ([], True), (["input"], True)])
+def test_a_missing_or_empty_data_directory_is_reported_before_tensorflow_is_imported(
+    run_process: RunBench, unusable: dict[str, str], command: list[str], is_empty: bool, tmp_path: Path
 ) -> None:
-    done = run_process(*command, "--device=cpu", "--data_dir=nowhere", **unusable)
-    assert done.status == 5 and "--data_dir=nowhere does not exist" in done.stderr
+    if is_empty:
+        (tmp_path / "data").mkdir()
+    done = run_process(*command, "--device=cpu", f"--data_dir={tmp_path / 'data'}", **unusable)
+    assert done.status == 5 and f"/data {'is empty' if is_empty else 'does not exist'}: name the" in done.stderr
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
     ("seconds", "words"),
     [
         ([0.1] * 3, "Only 3 steps were measured"),
-        ([0.1], "Only 1 step was measured"),
+        ([0.1], "Only 1 step was measured, too few for an interval: increase --num_batches or"),
         ([0.1, 0.2] * 6, "unsteady"),
         ([0.1] * 6 + [0.12] * 6, "20% slower"),
         ([0.12] * 6 + [0.1] * 6, "17% faster"),
@@ -36,13 +36,13 @@ def test_odd_steps_are_named(seconds: list[float], words: str) -> None:
 
 def test_steps_that_are_no_whole_rounds_are_named() -> None:
     conditions = dataclasses.replace(QUIET, steps_per_round=4)
-    assert "10 steps are no whole rounds of 4" in _warnings([0.1] * 10, conditions)
+    assert _warnings([0.1] * 10, conditions).endswith("set --num_batches to a multiple of 4.")
     assert _warnings([0.1] * 12, conditions) == ""
 
 
 def test_an_evaluation_of_one_step_is_named() -> None:
     evaluates = dataclasses.replace(QUIET, evaluates_only=True)
-    assert _warnings([0.1], evaluates).startswith("All images fit in one step")
+    assert _warnings([0.1], evaluates).endswith("that of one step: reduce --eval_batch_size.")
     assert _warnings([0.1, 0.1], evaluates) == ""
 
 

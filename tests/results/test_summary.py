@@ -236,10 +236,12 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
     assert "real data reach 82% of synthetic" in found
     assert "fp16 is slower than fp32 (0.850 x)" in found
     assert "no valid result (oom). Out of memory" in found
+    assert "trivial, replicated psgpu, 1 GPU, batch 32: 1 ok, 1 crash. Ended by a | b." in found
     assert "independent" not in found.replace("--variable_update=independent", "")
     scaled = fake_run(precision="fp16", loss_scaling={"initial": 128.0}, data_format="NHWC", step_seconds=0.12)
     assert "fp16 is slower than fp32" in anomalies(summarize([fake_run(data_format="NCHW"), scaled] * 2))[0]
     assert not anomalies(summarize([fake_run(data_format="NCHW"), scaled])), "processes may differ by that much"
+    assert "fp16 is slower than tf32" in anomalies(summarize([fake_run(precision="tf32"), scaled] * 2))[0]
     many = [fake_run(step_seconds=seconds) for seconds in (0.1, 0.1, 0.1, 0.15)]
     assert "one of 4 repeats is 33% below their median" in anomalies(summarize(many))[0]
     slower = [fake_run(), fake_run(num_devices=2, step_seconds=0.25)]
@@ -254,6 +256,12 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
 def test_warnings_of_one_kind_are_reported_once() -> None:
     busy = [fake_run(warnings=(f"The machine was busy (load {load} per core).",)) for load in ("0.4", "1.2")]
     assert warnings_of([*busy, fake_run()]) == ["2 of 3 runs warned: The machine was busy (load 0.4 to 1.2 per core)."]
+
+
+def test_names_and_values_of_flags_are_no_numbers_of_one_kind() -> None:
+    texts = ("resnet50 is slow", "resnet152 is slow", "--batch_size=16", "--batch_size=32", "xring#1", "xring#2")
+    texts += ("version 2.20.0", "version 2.21.0", "vgg-16", "vgg-19", "/gpu:0", "/gpu:1", "1.5x", "2.5x")
+    assert len(warnings_of([fake_run(warnings=(text,)) for text in texts])) == len(texts)
 
 
 def test_the_terminal_table(everything: list[Record]) -> None:

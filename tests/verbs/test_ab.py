@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,12 +22,17 @@ from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.compare import builds as ab_builds
+from benchmarks.compare.builds import Build
+from benchmarks.compare.repository import repository_of
+from benchmarks.config import outside_models
+from benchmarks.config.outside_models import Facts
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.measure import interleaved_steps
 from benchmarks.process import subprocesses
 from results.gate import noise
 from results.gate.noise import Noise
 from results.loading import load
+from results.record import Status
 from tests.support.builds import Builds
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 from tests.support.fake_runs import FakeRuns
@@ -310,6 +318,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return made
 
 
+def checked_out(revision: str) -> contextlib.AbstractContextManager[Build]:
+    suite = repository_of([])
+    return suite.at(revision, suite.commit(revision))
+
+
 def test_a_revision_is_checked_out_and_removed(ab: Ab, builds: Builds, repository: Repository, tmp_path: Path) -> None:
     found = ab("--base=HEAD~1", "--candidate=main")
     assert (found.verdicts, found.status) == (["regressed"], ExitStatus.REGRESSED)
@@ -327,7 +340,7 @@ def test_without_a_candidate_it_is_the_working_tree_as_it_is(ab: Ab, builds: Bui
 
 
 def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), ab_builds.of_revision("HEAD") as side:
+    with pytest.raises(RuntimeError), checked_out("HEAD") as side:
         assert Path(side.program[1]).exists() and repository.worktrees == 2
         raise RuntimeError
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
@@ -335,13 +348,13 @@ def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_
 
 def test_git_hooks_do_not_lead_astray(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    with ab_builds.of_revision("HEAD") as side:
+    with checked_out("HEAD") as side:
         assert Path(side.program[1]).exists()
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help", "HEAD~9"])
 def test_an_unknown_revision_is_named(repository: Repository, revision: str) -> None:
-    with pytest.raises(UsageError, match=f"no revision '{revision}'"), ab_builds.of_revision(revision):
+    with pytest.raises(UsageError, match=f"no revision '{revision}'"), checked_out(revision):
         pass
     assert repository.worktrees == 1
 
@@ -349,15 +362,207 @@ def test_an_unknown_revision_is_named(repository: Repository, revision: str) -> 
 def test_a_revision_without_the_suite_is_named(repository: Repository, tmp_path: Path) -> None:
     repository.git("mv", "run_bench.py", "other.py")
     repository.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "moved")
-    with pytest.raises(UsageError, match="there is no bench/run_bench.py"), ab_builds.of_revision("HEAD"):
+    with pytest.raises(UsageError, match="there is no bench/run_bench.py"), checked_out("HEAD"):
         pass
     assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_an_installed_suite_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ab_builds, "RUN_BENCH", tmp_path / "run_bench.py")
-    with pytest.raises(UsageError, match="is no git repository"), ab_builds.of_revision("HEAD"):
+    with pytest.raises(UsageError, match="is no git repository"), checked_out("HEAD"):
         pass
+
+
+@pytest.fixture
+def own(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A user's repository with two commits of a model, beside that of the suite, as the working directory.
+
+    The facts of a model are found without building it.
+    """
+    made = Repository(tmp_path / "user" / "net.py")
+    made.suite.parent.mkdir()
+    made.git("init", "-b", "main")
+    (made.suite.parent / "width.py").write_text("WIDTH = 1")
+    made.commit("def build(): ...")
+    made.commit("def build(): ...  # slower")
+    monkeypatch.chdir(made.suite.parent)
+
+    def facts(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:
+        file = directory / name.rpartition(":")[0]
+        sources = {str(file.resolve()): outside_models._digest(str(file)) or ""}
+        return Facts(image_size=32, channels=3, outputs=10, takes_classes=True, sources=sources, gflop_per_image=1.0)
+
+    monkeypatch.setattr(outside_models, "_facts_in", facts)
+    outside_models._facts.cache_clear()
+    return made
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_revisions_of_a_users_model_are_of_its_repository(
+    own: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absolute: bool
+) -> None:
+    """The suite is the same; runs of the base start in the checkout, with the same words."""
+    commands: list[subprocesses.Command] = []
+
+    def supervise(*given: subprocesses.Command, timeout_seconds: float | None) -> list[subprocesses.ExitInfo]:
+        commands.extend(given)
+        assert given[0].directory is None or (given[0].directory / "net.py").read_text() == "def build(): ..."
+        return FakeRuns(lambda run: fake_run(step_seconds=0.1))(*given, timeout_seconds=timeout_seconds)
+
+    monkeypatch.setattr(subprocesses, "supervise", supervise)
+    monkeypatch.setenv("PYTHONPATH", f"{own.suite.parent}{os.pathsep}/elsewhere")
+    words = ["--device=cpu", "--nointerleave_steps", f"--output_dir={tmp_path / 'out'}", "--trace_file=some"]
+    main.dispatch(["ab", *words, f"--model={own.suite if absolute else 'net.py'}:build", "--base=HEAD~1"])
+    base, candidate = commands[:2]
+    assert base.words[:2] == candidate.words[:2] == [sys.executable, str(ab_builds.RUN_BENCH)]
+    for command in (base, candidate):
+        assert {"--model=net.py:build", f"--trace_file={own.suite.parent / 'some'}"} < {*command.words}
+        assert sum(word.startswith("--batch_size=") for word in command.words) == 1, "a default follows from the model"
+    checkout = base.directory
+    assert checkout and checkout.is_relative_to(tmp_path / "temporary") and candidate.directory is None
+    assert base.variables["PYTHONPATH"].split(os.pathsep) == [str(checkout), str(own.suite.parent), "/elsewhere"]
+    assert own.worktrees == 1 and not checkout.exists()
+
+
+def test_the_first_line_says_which_repository_and_what_is_not_committed(ab: Ab, own: Repository) -> None:
+    (own.suite.parent / "width.py").write_text("WIDTH = 2")
+    (own.suite.parent / "new.py").touch()
+    (own.suite.parent / "out.txt").touch()
+    found = ab("--base=HEAD~1", models="net.py:build")
+    first, second = (own.git("rev-parse", name)[:12] for name in ("HEAD~1", "HEAD"))
+    now = f"as it is now ({second} with uncommitted changes in width.py, new.py)"
+    line = f"net.py:build, repository {own.suite.parent}: base: HEAD~1 ({first}); candidate: {now}"
+    assert line in found.stderr.splitlines()[0]
+    assert [side["name"] for side in found.sides] == [f"HEAD~1 ({first})", now]
+
+
+def test_a_checkout_builds_only_the_users_models_of_it(
+    own: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, now = own.suite.parent, outside_models._facts_in
+    monkeypatch.setattr(ab_builds, "RUN_BENCH", folder / "run_bench.py")
+    (folder / "run_bench.py").touch()
+    own.commit("def build(): ...  # beside the suite")
+    (folder / "suite.toml").write_text('[[grid]]\nmodel = ["net.py:build", "mlp"]\n[[grid]]\nbatch_size = 2')
+    built: list[str] = []
+
+    def facts(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:
+        built.extend([] if directory == folder else [name])
+        return now(directory, python_path, name, num_classes)
+
+    monkeypatch.setattr(outside_models, "_facts_in", facts)
+    words = ["--device=cpu", "--nointerleave_steps", "--nowarmup", f"--output_dir={tmp_path / 'out'}"]
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(lambda run: fake_run(step_seconds=0.1)))
+    assert main.dispatch(["ab", *words, "--suite=suite.toml", "--base=HEAD"]) == ExitStatus.OK
+    assert built == ["net.py:build"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--base=nowhere", "--model=net.py:build"], "There is no revision 'nowhere' in the repository"),
+        (["--base=HEAD", "--model=untracked.py:build"], "At 'HEAD' there is no untracked.py"),
+        (["--base=HEAD", "--model=missing.py:build"], "the file missing.py does not exist"),
+        (["--base=HEAD", "--model=../alone/net.py:build"], "is in no git repository, so it has no revisions"),
+        (["--base=HEAD", "--model=net.py:build,mlp"], "and mlp to"),
+        (["--base=HEAD", "--suite=suite.toml"], "and resnet50 to"),
+        (["--base=main~1", "--model=../shallow/net.py:build"], "a shallow clone: complete it with"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, list) else "",
+)
+def test_a_users_model_without_revisions_is_a_sentence(own: Repository, words: list[str], sentence: str) -> None:
+    folder = own.suite.parent
+    (folder / "untracked.py").touch()
+    (folder / "suite.toml").write_text('[[grid]]\nmodel = "net.py:build"\n[[grid]]\nbatch_size = 2')
+    (folder.parent / "alone").mkdir()
+    (folder.parent / "alone" / "net.py").touch()
+    own.git("clone", "--depth=1", f"file://{folder}", "../shallow")
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        main.dispatch(["ab", "--device=cpu", *words])
+
+
+def test_what_the_checkout_cannot_build_or_takes_from_elsewhere_is_a_sentence(
+    own: Repository, ab: Ab, builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = outside_models._facts_in
+
+    def facts(directory: Path, *rest: Any) -> Facts:
+        found = now(directory, *rest)
+        is_now = directory == own.suite.parent
+        return found if is_now else dataclasses.replace(found, sources={str(own.suite): "0"})
+
+    monkeypatch.setattr(outside_models, "_facts_in", facts)
+    with pytest.raises(UsageError, match=r"At HEAD \(.*imports .*net.py as it is now"):
+        ab("--base=HEAD", models="net.py:build")
+
+    def refuse(directory: Path, *rest: Any) -> Facts:
+        if directory == own.suite.parent:
+            return now(directory, *rest)
+        raise UsageError("net.py has no function 'build'.")
+
+    monkeypatch.setattr(outside_models, "_facts_in", refuse)
+    with pytest.raises(UsageError, match=r"At HEAD \(.*net.py has no function"):
+        ab("--base=HEAD", models="net.py:build")
+    assert not builds.order
+
+
+NET = """
+import keras
+
+from parts.width import WIDTH
+
+
+def build(num_classes):
+    images = keras.Input((16, 16, 3))
+    x = keras.layers.Conv2D(WIDTH, 3, activation="relu")(images)
+    x = keras.layers.Conv2D(WIDTH, 3, activation="relu")(x)
+    return keras.Model(images, keras.layers.Dense(num_classes)(keras.layers.GlobalAveragePooling2D()(x)))
+"""
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Repository:
+    """A user's repository with a model that can be trained, which is also where commands start."""
+    net = Repository(tmp_path / "net.py")
+    net.git("init", "-b", "main")
+    (tmp_path / ".gitignore").write_text("out\n__pycache__\n")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "width.py").write_text("WIDTH = 8")
+    net.commit(NET)
+    return net
+
+
+REAL = ("ab", "--base=HEAD", "--model=net.py:build", "--device=cpu", "--batch_size=32", "--num_batches=20")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_slower_model_of_a_users_repository_regresses(
+    run_bench: Callable[..., Finished], real: Repository, tmp_path: Path
+) -> None:
+    """Only a file that it imports differs, and is not committed."""
+    (tmp_path / "parts" / "width.py").write_text("WIDTH = 64")
+    done = run_bench(*REAL, "--threshold=20")
+    assert done.status == ExitStatus.REGRESSED, done.stdout + done.stderr
+    commit = real.git("rev-parse", "HEAD")[:12]
+    sides = [load(tmp_path / "out" / "ab" / side / "results.jsonl").records for side in ("base", "candidate")]
+    sides = [[record for record in records if record.status is Status.OK] for records in sides]
+    assert [{record.model["code"] for record in records} for records in sides] == [
+        {f"net.py at {commit}"},
+        {f"net.py at {commit}+"},
+    ]
+    assert len({record.identity.config_key for records in sides for record in records}) == 2
+    assert {record.config["model"] for records in sides for record in records} == {"net.py:build"}
+    assert all(record.is_interleaved for records in sides for record in records)
+    assert real.worktrees == 1
+
+
+@pytest.mark.seldom
+@pytest.mark.process
+def test_an_equal_model_of_a_users_repository_does_not(run_bench: Callable[..., Finished], real: Repository) -> None:
+    done = run_bench(*REAL, "--max_rounds=6", "--threshold=20")
+    assert done.status in (ExitStatus.OK, ExitStatus.UNDECIDED), done.stdout + done.stderr
+    assert "The code of net.py:build is the same in the base and the candidate." in done.stdout
 
 
 # The base's run leaves a record; the candidate's never ends.

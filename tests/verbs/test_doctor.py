@@ -297,9 +297,11 @@ def test_an_empty_directory_is_reported_before_the_first_stage(break_down: Break
 
 
 def test_the_duration_counts_what_each_stage_needs_and_the_peak(break_down: BreakDown) -> None:
-    assert "images each; about 75 s, since each of 6 stages needs 10 s." in break_down("--time_limit_seconds=40").out
-    assert "images each; about 55 s, since each of 4 stages" in break_down("--time_limit_seconds=9", "--num_gpus=1").out
-    assert "images each; about 4 min." in break_down("--time_limit_seconds=180").out
+    assert "images each; about 75 s, since each of 6 stages needs 10 s." in break_down("--budget_seconds=40").out
+    assert "images each; about 55 s, since each of 4 stages" in break_down("--budget_seconds=9", "--num_gpus=1").out
+    none = break_down("--budget_seconds=9", "--variable_update=independent")
+    assert "images each; about 65 s, since each of 5 stages" in none.out and len(none.runs) == 5
+    assert "images each; about 4 min." in break_down("--budget_seconds=180").out
 
 
 def test_data_that_cannot_be_made_are_a_failed_stage(break_down: BreakDown) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.explain import data_flow, known_gpus, model_table
 from benchmarks.process import tensorflow_setup
 from models import specs
 from tests.support.commands import Finished
+from tests.support.nvidia import MACHINES, Machine, stand_in
 from tests.support.records import fake_run
 from variable_mgr.catalog import MANAGERS
 
@@ -37,8 +39,8 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
     done = run_bench("explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring", "--onednn=on")
     assert done.status == 0, done.stderr
     assert "8 copies, one per tower" in done.stdout
-    assert "553.4 MB" in done.stdout  # 138,361,641 weights of 4 bytes
-    assert "7748.3 MB, 968.5 MB per tower" in done.stdout  # 2 * 7/8 of it each
+    assert "Weights:           32, 553 MB" in done.stdout  # 138,361,641 weights of 4 bytes
+    assert "7.75 GB, 969 MB per tower" in done.stdout  # 2 * 7/8 of it each
     assert "batch of 512" in done.stdout
 
 
@@ -57,6 +59,7 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
             "use xring instead",
         ),
         (["explain", "--gpu=H100", "--device=cpu"], "--gpu=H100 and --device=cpu contradict each other"),
+        (["explain", "--gpu=H100", "--gpus=0,1"], "--gpu=H100 and --gpus=0,1 contradict each other"),
         (["explain", "--gpu=H100", "--peak_tflops=9"], "--gpu and --peak_tflops are two ways to say the same"),
         (["explain", "--gpu=V100", "--precision=bf16"], "has no rate for --precision=bf16: use fp32, fp16."),
         (["explain", "--gpu=RTX 6000"], "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
@@ -118,7 +121,7 @@ def test_when_dividing_dense_layers_pays(said: Said) -> None:
     # 14,714,688 weights of convolutions are left, sent 4 times; and by 2 towers, forward and back, for 4 images 25088
     # features and twice 4096 columns, and 1001 logits of the other tower's 2 images.
     megabytes = (4 * 4 * 14_714_688 + 2 * 4 * (4 * (25088 + 2 * 4096) + 2 * 1001)) / 1e6
-    assert f"--fc_model_parallel sends {megabytes:.1f} MB per step instead of 2213.8 MB" in text
+    assert f"--fc_model_parallel sends {megabytes:.0f} MB per step instead of 2.21 GB" in text
     assert "89% of the weights, 0.8% of the operations" in text
     assert "Divided" not in said(*vgg[:-1], "--variable_update=independent")
     small = said("--model=resnet50", "--num_gpus=8", "--batch_size=512", "--variable_update=replicated")
@@ -132,21 +135,21 @@ def test_one_configuration_is_bound_by_computing_or_exchanging(run_bench: RunBen
     rates = ("--peak_tflops=0.02", "--link_gbytes_per_second=0.1")
     done = run_bench("explain", "replicated", *flags, *rates)
     assert done.status == 0, done.stderr
-    assert "320 kFLOP per image, 10 per gradient byte: 0.639 ms at 15,645 images/s per device" in done.stdout
-    assert "6.36 ms at 0.1 GB/s (--link_gbytes_per_second)" in done.stdout
+    assert "320 kFLOP per image, 10 per gradient byte: 0.639 ms at 15600 images/s per device" in done.stdout
+    assert "6.36 ms at 0.100 GB/s (--link_gbytes_per_second)" in done.stdout
     assert "communication: exchanging takes 9.95 times as long as computing" in done.stdout
     assert "compute-bound from a batch of 100 per device" in done.stdout
     unknown = run_bench("explain", "replicated", *flags)
     assert "320 kFLOP per image, 10 per gradient byte\n" in unknown.stdout
     assert "Bound by:          unknown. No rate of computing is known of mlp: 'run_bench.py --device" in unknown.stdout
-    assert "To expect:         1,429 to 1,572 images/s per device, 2,857 to 3,144 of 2 devices" in done.stdout
+    assert "To expect:         1430 to 1570 images/s per device, 2860 to 3140 of 2 devices" in done.stdout
 
 
 def test_the_busiest_process_of_a_cluster_counts(run_bench: RunBench) -> None:
     """Two workers read 318,040 bytes of weights from the parameter server, and send as many of gradients."""
     words = ("--local_cluster=ps:1,worker:2", "--model=mlp", "--link_gbytes_per_second=1", "--peak_tflops=1")
     done = run_bench("explain", *words)
-    assert f"Exchange:           {4 * 0.318040:.3g} ms at 1 GB/s" in done.stdout
+    assert f"Exchange:           {4 * 0.318040:.3g} ms at 1.00 GB/s" in done.stdout
 
 
 def _rows(done: Finished) -> dict[str, Any]:
@@ -185,7 +188,7 @@ def test_without_rates_the_operations_per_byte_are_shown_and_commands_are_named(
     done = run_bench("explain", "--model=mlp,trivial", "--device=cpu")
     assert done.status == 0 and "compute-bound" not in done.stdout
     mlp, trivial = (next(line for line in done.stdout.splitlines() if line.startswith(name)) for name in ("mlp", "tri"))
-    assert mlp.split()[1:7] == ["79,510", "0.318", "0.00032", "1", "100", "100"]
+    assert mlp.split()[1:7] == ["79,510", "0.318", "0.000320", "1.00", "100", "100"]
     assert trivial.split()[1] == "4,263,877"
     assert "sweep --device=cpu --num_gpus=1 --model=mlp,trivial" in done.stderr
     assert "allreduce --device=cpu --num_gpus=2" in done.stderr
@@ -200,7 +203,48 @@ def test_all_models_are_in_the_table(run_bench: RunBench, monkeypatch: pytest.Mo
 def test_without_flags_it_explains_what_run_would_do(run_bench: RunBench) -> None:
     """Without GPUs, `run` takes the CPU, and the batch for it."""
     assert "resnet50, 1 tower of 8: batch 8" in run_bench("explain").stdout
-    assert "resnet50, 1 tower of 64: batch 64" in run_bench("explain", "--gpu=H100").stdout
+    assert "resnet50, 1 tower of 256: batch 256" in run_bench("explain", "--gpu=H100").stdout
+
+
+@pytest.mark.parametrize("here", ["", "8 H100, NVSwitch", "8 T4, PCIe", "A100 with MIG"])
+@pytest.mark.parametrize(
+    ("gpu", "words", "decided"),
+    [
+        ("H100", "--num_gpus=8", ("tf32", 256, "nccl")),
+        ("V100", "--num_gpus=8", ("fp32", 128, "nccl")),
+        ("V100", "--precision=fp16", ("fp16", 256, "nccl")),
+        ("rtx 4090", "--num_gpus=8", ("tf32", 128, "psgpu")),
+        ("H100", "--num_gpus=100 --link=pcie5", ("tf32", 256, "psgpu")),
+        ("A100 PCIe", "--num_gpus=4 --link=nvlink3", ("tf32", 256, "nccl")),
+        ("GH200", "--num_gpus=4", ("tf32", 256, "psgpu")),
+        ("L4", "--model=vgg16", ("tf32", 128, "psgpu")),
+    ],
+)
+def test_defaults_are_those_of_the_assumed_gpu_whatever_is_here(
+    run_bench: RunBench,
+    monkeypatch: pytest.MonkeyPatch,
+    here: str,
+    gpu: str,
+    words: str,
+    decided: tuple[str, int, str],
+) -> None:
+    stand_in(monkeypatch, MACHINES[here] if here else Machine(0))
+    model = () if "--model" in words else ("--model=resnet50_v1.5",)
+    done = run_bench("explain", "replicated", f"--gpu={gpu}", *model, *words.split(), "--print_config")
+    made = json.loads(done.stdout)
+    assert (made["precision"], made["batch_per_device"], made["modifiers"]["all_reduce_spec"]) == decided
+    assert made["device"] == "gpu" and not made["notices"]
+    why = made["reasons"]["all_reduce_spec"] if made["num_devices"] > 1 else ""
+    assert ("links between the GPUs are not known" in why) == (gpu == "GH200")
+
+
+def test_what_is_assumed_is_what_a_run_there_decides(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MACHINES["8 H100, NVSwitch"])
+    words = ("--num_gpus=8", "--model=resnet50_v1.5", "--print_config")
+    run = json.loads(run_bench("--variable_update=replicated", *words).stdout)
+    stand_in(monkeypatch, Machine(0))
+    explained = json.loads(run_bench("explain", "replicated", "--gpu=H100", *words).stdout)
+    assert explained == run
 
 
 def test_names_of_models_are_listed(run_bench: RunBench) -> None:
@@ -213,15 +257,15 @@ def test_the_rates_to_expect_are_those_that_are_published(run_bench: RunBench) -
     flags = ("--num_gpus=8", "--model=resnet50_v1.5", "--batch_size=256", "--all_reduce_spec=nccl")
     done = run_bench("explain", "replicated", "--gpu=H100", "--precision=bf16", *flags)
     assert done.status == 0, done.stderr
-    assert "36.5 to 91.7 ms at 2,791 to 7,009 images/s per device (published, MFU 6.9 to 17 %)" in done.stdout
-    assert "lowest:          2,791 images/s of 1 x H100 SXM 80GB: PyTorch, ResNet-50, fp16, batch 1280" in done.stdout
-    assert "highest:         56,070 images/s of 8 x H100 SXM 80GB (DGX H100): MXNet" in done.stdout
+    assert "36.5 to 91.7 ms at 2790 to 7010 images/s per device (published, MFU 6.9 to 17 %)" in done.stdout
+    assert "lowest:          2,791 images/s of 1 x H100 SXM 80GB: ResNet-50, PyTorch, fp16, synthetic" in done.stdout
+    assert "highest:         56,070 images/s of 8 x H100 SXM 80GB (DGX H100): ResNet-50, MXNet" in done.stdout
     assert "0.497 ms at 360 GB/s (80% of NVIDIA H100 data sheet: NVLink 4, half of 900 GB/s)" in done.stdout
     assert "Bound by:          compute: " in done.stdout
-    assert "To expect:         2,776 to 7,009 images/s per device, 22,208 to 56,070 of 8 devices" in done.stdout
+    assert "To expect:         2780 to 7010 images/s per device, 22200 to 56100 of 8 devices" in done.stdout
     slow = run_bench("explain", "replicated", "--gpu=H100", "--link=pcie3", "--precision=fp32", *flags).stdout
     share = known_gpus.share_reached("pcie3")
-    assert f"at {16 * share:.3g} GB/s ({share:.0%} of NVIDIA V100 data sheet: PCIe 3.0 x16, half of 32 GB/s)" in slow
+    assert f"at {16 * share:.2f} GB/s ({share:.0%} of NVIDIA V100 data sheet: PCIe 3.0 x16, half of 32 GB/s)" in slow
 
 
 def test_a_table_of_an_assumed_gpu_is_of_a_machine_with_eight(run_bench: RunBench) -> None:
@@ -232,6 +276,9 @@ def test_a_table_of_an_assumed_gpu_is_of_a_machine_with_eight(run_bench: RunBenc
     assert vgg16["images_per_sec"] == vgg16["highest_images_per_sec"] == 1190
     assert vgg16["source_of_link_bytes_per_sec"].endswith("of NVIDIA A100 data sheet: PCIe 4.0 x16, half of 64 GB/s")
     assert vgg16["bound_by"] == "compute"
+    by_default = run_bench("explain", "--model=mlp,vgg16", "--gpu=V100").stdout
+    assert "A step on 8 devices (gpu, fp32) under replicated (nccl), per device:" in by_default
+    assert re.search(r"^vgg16 +128 ", by_default, re.MULTILINE), "what fits in 16 GB"
 
 
 def test_counts_are_kept_for_the_same_question(
@@ -272,5 +319,5 @@ def test_rates_come_from_records(run_bench: RunBench, tmp_path: Any) -> None:
     assert done.status == 0, done.stderr
     row = [line.split() for line in done.stdout.splitlines() if line.startswith("mlp")][1]
     # Each sends and gets 79,510 gradients of 4 bytes: 6.36 ms at 0.1 GB/s.
-    assert row == ["mlp", "100", "100", "1,000", "0.636", "0.1", "6.36", "0.00636", "compute", "1"]
+    assert row == ["mlp", "100", "100", "1000", "0.636", "0.100", "6.36", "0.00636", "compute", "1"]
     assert f"images/s of mlp: run {measured.identity.run_id}, batch 100" in done.stdout

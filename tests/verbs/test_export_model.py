@@ -79,9 +79,9 @@ def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ((), "export needs one of --train_dir=DIR and --checkpoint=PREFIX"),
-        (("--train_dir=a", "--checkpoint=b"), "export needs one of --train_dir=DIR and --checkpoint=PREFIX"),
-        (("--train_dir=trained",), "export needs --keras_file=FILE.keras, --saved_model_dir=DIR or both"),
+        ((), "export_model needs one of --train_dir=DIR and --checkpoint=PREFIX"),
+        (("--train_dir=a", "--checkpoint=b"), "export_model needs one of --train_dir=DIR and --checkpoint=PREFIX"),
+        (("--train_dir=trained",), "export_model needs --keras_file=FILE.keras, --saved_model_dir=DIR or both"),
         (("--train_dir=trained", "--keras_file=model.h5"), "name a file FILE.keras"),
         (("--train_dir=trained", "--saved_model_dir=."), "--saved_model_dir=. exists: name a new directory"),
         (("--train_dir=gone", "--keras_file=m.keras"), "There is no checkpoint gone: pass a directory that has one"),

@@ -330,7 +330,7 @@ def test_facts_are_kept_until_the_code_changes(own: Path, tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     probed = []
 
-    def probe(name: str, num_classes: int) -> Facts:
+    def probe(name: str, num_classes: int, *place: object) -> Facts:
         probed.append(name)
         sources = {str(own): outside_models._digest(str(own))} if name.endswith("build") else {}
         return Facts(image_size=32, channels=3, outputs=num_classes, takes_classes=True, sources=sources)

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow
-from benchmarks.explain.step_balance import Rate, Rates
+from benchmarks.explain.known_gpus import Rate
+from benchmarks.explain.step_balance import Rates
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
 from results.loading import load
@@ -118,5 +119,5 @@ def test_explain_lists_the_stages_and_what_they_send(
     assert "2 stages, 4 micro-batches of 4: batch 16" in text
     # 16 images of 32 x 32 x 16 float32 after a block of the first stage, or of half as many after one of the second.
     assert "on /cpu:0" in text and "sends 0.0328 MB per image" in text
-    assert f"{2 * 16 * 16 * 16 * 32 * 4 / 1e6:.1f} MB, half of it activations forward" in text
+    assert f"{2 * 16 * 16 * 16 * 32 * 4 / 1e6:.2f} MB, half of it activations forward" in text
     assert "batch norm and dropout see one after the other" in text

@@ -52,8 +52,8 @@ def test_the_host_is_the_first_tower_on_cpus(run_bench: RunBench) -> None:
     assert done.status == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     # Both towers fetch 4 variables by formula; one of them has them on its own device.
-    assert ["host", "to", "device", "8", str(2 * MLP_BYTES), "4", str(MLP_BYTES)] in lines
-    assert ["hidden/kernel", "weight", "784", "x", "100", "313600", "1", "CPU:0"] in lines
+    assert ["host", "to", "device", "8", "636", "kB", "4", "318", "kB"] in lines, "318,040 bytes of weights"
+    assert ["hidden/kernel", "weight", "784", "x", "100", "314", "kB", "1", "CPU:0"] in lines
     assert ["hidden/kernel", "AddN", "CPU:0"] in lines
     assert "the first tower is on the host's device" in done.stdout
 

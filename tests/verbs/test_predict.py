@@ -29,7 +29,7 @@ def test_predictions_of_published_rates_meet_their_targets(judged: list[judge.Ju
     assert [target for target in found if not target.is_met] == []
     assert {row.testbed for row in judged} == {"", "dgx-1-p100", "gce-k80", "ec2-p2.8xlarge"}
     assert len(judged) == 156 + 31, "all rows of the guide with several devices, and eight A100 or H100"
-    assert {row.rate.devices for row in judged} == {2, 4, 8, 16, 32, 64}
+    assert {row.rate.figure.devices for row in judged} == {2, 4, 8, 16, 32, 64}
 
 
 def test_predictions_are_better_than_no_loss(judged: list[judge.Judged]) -> None:

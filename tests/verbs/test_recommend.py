@@ -23,6 +23,8 @@ from benchmarks.training import computing
 from benchmarks.tune import recommend_verb, remembered, search, search_stages
 from benchmarks.tune.search import Answer
 from results.record import Record, Status
+from results.report.ranking import ranking_groups
+from results.summary import summarize
 from tests.support.commands import Finished
 from tests.support.nvidia import MACHINES, Machine, stand_in
 from tests.support.records import fake_run
@@ -199,7 +201,7 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     lines = out.splitlines()
     assert "biased" not in out, "repeats after the selection are not biased by it"
     assert lines[0] == "Layout and compilation, on 1 device:"
-    assert lines[2].split()[:5] == [">", "156.00", "156.00", "to", "156.00"]
+    assert lines[2].split()[:5] == [">", "156", "156", "to", "156"]
     assert "--data_format=NCHW --xla=jit" in lines[2]
     (command,) = (line for line in lines if line.startswith("python run_bench.py"))
     assert "--model=trivial" in command and "--batch_size=128" in command
@@ -224,7 +226,7 @@ def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[s
     assert set(given) <= set(shlex.split(answer["command"]))
     assert [table["rows"][0]["arguments"] for table in answer["tables"]] == [[]], "one candidate, which is measured"
     assert len(answer["tables"][0]["rows"]) == 1
-    assert not [note for note in answer["notes"] if "busy" not in note], "nothing was chosen for the user"
+    assert not [note for note in answer["notes"] if "Other processes" not in note], "nothing was chosen for the user"
 
 
 def test_batch_size_auto_means_that_it_is_varied(runs: Runs) -> None:
@@ -258,7 +260,7 @@ def test_precisions_with_instructions_are_tried_unless_one_is_given(
 @pytest.mark.parametrize(
     ("machine", "given", "tried"),
     [
-        ("8 H100, NVSwitch", (), ["tf32", "bf16", "fp16"]),
+        ("8 H100, NVSwitch", ("--num_gpus=8",), ["tf32", "bf16", "fp16"]),
         ("8 H100, NVSwitch", ("--precision=fp32",), []),
         ("8 H100, NVSwitch", ("--use_fp16",), []),
         ("8 T4, PCIe", (), ["fp32", "fp16"]),
@@ -276,14 +278,15 @@ def test_a_dry_run_lists_candidates_with_the_tensor_cores_of_the_gpus(
 ) -> None:
     stand_in(monkeypatch, MACHINES[machine])
     assert _recommend(*given, "--dry_run", "--output_format=json") == ExitStatus.OK
-    first = _answer(capsys)["stages"][0]
+    stages = _answer(capsys)["stages"]
+    assert not any(each["reason"] for stage in stages for each in stage["candidates"]) and not runs.cells
+    first = stages[0]
     words = [word for each in first["candidates"] for word in each["arguments"] if word.startswith("--precision=")]
     assert list(dict.fromkeys(words)) == [f"--precision={name}" for name in tried]
-    assert not any(each["reason"] for each in first["candidates"]) and not runs.cells
     _recommend(*given, "--dry_run")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1. layout, precision and compilation, on 1 device:"
-    assert lines[1].split() == first["candidates"][0]["arguments"] and "candidates, in at most 10 min" in lines[-1]
+    assert lines[1].split() == first["candidates"][0]["arguments"] and "candidates, in at most " in lines[-1]
 
 
 def test_several_devices_choose_how_gradients_travel(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -426,6 +429,50 @@ def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pyte
     assert _best({"command": command}).devices.num_devices == 2 and len(runs.cells) == 1
     assert "images/s on one device" in out and "It was not tested on all 2 devices" in out
     assert not remembered.FILE.path().exists(), "half an answer is not kept"
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(("limit", "is_finished"), [(90, False), (400, False), (2000, True), (None, True)])
+def test_only_a_finished_search_is_stored(
+    runs: Runs, capsys: pytest.CaptureFixture[str], limit: int | None, is_finished: bool
+) -> None:
+    """Runs of 10 s: 90 s do for some candidates, 400 s for all of them once."""
+    runs.takes = lambda chosen: 10.0
+    words = [*ON_CPU, "--num_gpus=2", *([f"--budget_seconds={limit}"] if limit else [])]
+    assert _recommend(*words) == ExitStatus.OK
+    shown = capsys.readouterr()
+    assert ("may not suffice" in shown.err) == (limit in (90, 400)), "which is reported before anything runs"
+    assert remembered.FILE.path().exists() == is_finished
+    assert ("run_bench.py --flagfile=" in shown.out) == is_finished
+    assert Path("out/recommend/recommended.flags").exists() == is_finished
+    assert ("Best: " in shown.out) == is_finished and "python run_bench.py --model=trivial" in shown.out
+    if not is_finished:
+        (line,) = (line for line in shown.out.splitlines() if line.startswith("The search is not finished ("))
+        assert "so nothing is stored" in line and ("did not run" in line) == (limit == 90)
+        seconds = int(line.rpartition("--budget_seconds=")[2].rstrip(")."))
+        assert "Best so far: " in shown.out and seconds > limit
+        assert _recommend(*words[:-1], f"--budget_seconds={seconds}") == ExitStatus.OK
+        assert "Best: " in capsys.readouterr().out, "the time that it names suffices"
+
+
+def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
+    def limit(*words: str) -> float:
+        values = flag.parse([*ON_CPU, *words], recommend_verb.RECOMMEND_FLAGS).values
+        return recommend_verb.plan_search(values, lambda: 0).budget_seconds
+
+    assert 60 <= limit("--batch_size=8") < limit() < limit("--num_gpus=2") == limit("--num_gpus=3")
+    assert limit("--budget_seconds=7") == 7
+
+
+def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
+    values = flag.parse([*ON_CPU, "--num_gpus=2"], run_flags.RUN_FLAGS).values
+    (stage,) = (
+        each for each in search_stages.stages({}, config.resolve(values, lambda: 0)) if each.title == "variable manager"
+    )
+    searched = search_stages.cells(stage, {"model": "trivial", "device": "cpu", "num_gpus": "2"}, {}, lambda: 0)
+    configs = [cell.config.to_dict() for _, cell in searched if cell.config]
+    rows = summarize([fake_run(**{**chosen, "output_dir": "out"}) for chosen in configs])
+    assert len(rows) > 5 and len(ranking_groups(rows)) == 1
 
 
 @pytest.mark.usefixtures("clock")

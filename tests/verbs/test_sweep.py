@@ -14,14 +14,16 @@ import tempfile
 import time
 import tracemalloc
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from msgspec.structs import replace
 
 from benchmarks import console
+from benchmarks.cli import main
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine.provenance import describe_software
@@ -607,6 +609,18 @@ def test_as_json_a_sweep_prints_its_records_alone(sweep: Sweep, runs: Runs) -> N
     assert "2 of 2 combinations: 2 runs" in done.stderr
 
 
+def test_as_json_a_dry_run_prints_its_combinations_alone(sweep: Sweep, runs: Runs) -> None:
+    sweep("--batch_size=2")
+    words = ("--variable_update=parameter_server,staged", "--staged_vars=false,true", "--batch_size=2", "--repeats=2")
+    done = sweep(*words, "--resume", "--dry_run", "--output_format=json")
+    first, _, refused, same = json.loads(done.stdout)["combinations"]
+    assert first["arguments"][-1] == "--staged_vars=false"
+    assert (first["runs"], first["reason"]) == (1, "") and first["estimated_seconds"] > 0
+    assert refused["runs"] == refused["estimated_seconds"] == same["runs"] == 0
+    assert "staged" in refused["reason"] and same["reason"] == "same as an earlier one"
+    assert len(runs.started) == 1
+
+
 def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
     assert len(runs.started) == 1 and "same as an earlier one" in done.stdout
@@ -631,6 +645,20 @@ def test_a_large_grid_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_value_that_is_no_number_is_a_text(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--model=\u00b2,trivial")
     assert done.status == ExitStatus.OK and len(runs.started) == 1, done.stderr
+
+
+def test_names_may_have_dashes_and_records_have_underscores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "suite.toml").write_text("[[grid]]\nbatch-size = [1, 2]\n")
+    (tmp_path / "some.flags").write_text("--num-batches=50\n")
+    asked: list[tuple[Mapping[str, Any], Sequence[str]]] = []
+    monkeypatch.setattr(sweep_verb, "run_sweep", lambda *asked_for: asked.append(asked_for))
+    words = ["--dry-run", "-m", "mlp", "--no-async", "--device=cpu"]
+    main.dispatch(["sweep", f"--suite={tmp_path / 'suite.toml'}", *words])
+    ((values, command),) = asked
+    assert command[2:] == ["--dry_run", "--model", "mlp", "--noasync", "--device=cpu"] and values["dry_run"]
+    found = grid.wanted(values, lambda: 0)
+    assert [cell.config.workload.batch_per_device for cell in found if cell.config] == [1, 2]
+    assert grid.spell_out_booleans([f"--flagfile={tmp_path / 'some.flags'}"]) == ["--num_batches=50"]
 
 
 def test_booleans_without_a_value_also_in_a_flag_file(tmp_path: Path) -> None:
@@ -658,6 +686,8 @@ def test_estimates_learn_from_earlier_runs() -> None:
     assert estimate_seconds(chosen, [earlier]) == pytest.approx(3 + 12 * 2.0)
     by_time = dataclasses.replace(chosen, length=dataclasses.replace(chosen.length, at_least_seconds=30.0))
     assert estimate_seconds(by_time, [earlier]) == pytest.approx(3 + 2 * 2.0 + 30.0)
+    capped = dataclasses.replace(by_time, length=dataclasses.replace(by_time.length, at_least_seconds=1e6))
+    assert estimate_seconds(capped, [earlier]) == pytest.approx(3 + 2 * 2.0 + 20_000 * 2.0)
     assert estimate_seconds(by_time, [earlier], steps=10) == pytest.approx(3 + 12 * 2.0)
 
 
@@ -670,7 +700,7 @@ def test_estimates_learn_from_earlier_runs() -> None:
         (["sweep", "--device=cpu", "--model=trivial,,vgg16"], 2, "an empty value between the commas"),
         (["sweep", "--device=cpu", "--batch_size=1,2", "--repeats=50001"], 2, "100,002 runs"),
         (["sweep", "--suite=nowhere.toml"], 2, "No such file"),
-        (["sweep", "--modle=vgg16"], 2, "Did you mean 'model'?"),
+        (["sweep", "--modle=vgg16"], 2, "Did you mean '--model'?"),
     ],
 )
 def test_bad_input_gets_a_sentence(

@@ -110,5 +110,5 @@ def existing_directory(name: str, directory: str) -> Path:
     content = "train-00000-of-... in it" if name == "imagenet" else "the data set"
     raise DataError(
         f"--data_dir={directory} {problem}: name the directory with {content}, or make one with "
-        f"'run_bench.py data make-{name} DIR'."
+        f"'run_bench.py data make_{name} DIR'."
     )

@@ -117,14 +117,14 @@
     const palette = {{ colours }};
     const mostBars = 400, step = 1.5, reach = 20, mostColours = palette.length - 1, others = "other";
     let view = null, drawings = 0, points = [], order = [], categories = [], focus = null, whole = {}, domain = {};
-    if (typeof vegaEmbed === "undefined" || rate < 0 || !data.settings) return { draw: () => {}, mark: () => {} };
+    if (typeof vegaEmbed === "undefined" || rate < 0 || rows.filter(row => row.rate).length < 2) return { draw: () => {}, mark: () => {} };
     section.hidden = false;
     for (const link of document.querySelectorAll("a[href='#explore']")) link.hidden = false;
 
     const values = at => new Set(rows.map(row => row.cells[at]).filter(Boolean));
     const varies = name => column(name) >= 0 && values(column(name)).size > 1;
     names.forEach((name, at) => {
-      if (name === "reason" || at === interval) return;
+      if (at === interval) return;
       axes.x.append(option(at, name));
       if (isNumber[at]) axes.y.append(option(at, name));
       if (at < data.settings || !isNumber[at]) colour.append(option(at, name));
@@ -270,7 +270,7 @@
       whole = Object.fromEntries(["x", "y"].filter(name => isNumber[at[name]]).map(name => [name, extent(name)]));
       if (!keep) domain = { ...whole };
       describeFocus();
-      byId("missing").textContent = points.length < found.length ? `${found.length - points.length} rows have no value to draw.` : "";
+      byId("missing").textContent = points.length < found.length ? `${found.length - points.length} row${found.length - points.length === 1 ? " has" : "s have"} no value to draw.` : "";
       const own = ++drawings, made = await vegaEmbed(canvas, spec(), { mode: "vega", renderer: "canvas", actions: false, hover: false, tooltip: false });
       if (own !== drawings) return;  // another drawing has begun meanwhile
       if (view) view.finalize();

@@ -87,6 +87,7 @@ def test_the_full_help_of_run_explains_managers(run_bench: RunBench) -> None:
         (["--explain"], "--explain: explain is a verb, which comes first: run_bench.py explain replicated"),
         (["--explain=replicated", "--model=vgg16"], "explain is a verb, which comes first"),
         (["sweep", "--report"], "report is a verb, which comes first: run_bench.py report"),
+        (["resnet50"], "'resnet50' is not a verb, but a value of --model: run_bench.py --model=resnet50"),
         (["version"], "'version' is not a verb, but a flag: --version."),
         (["devices", "--num_batches=9"], "devices has no flag --num_batches, which is one of a run."),
         (["input", "--nossh"], "input has no flag --nossh, which is one of a run."),

@@ -193,5 +193,5 @@ def test_each_worker_of_a_host_has_gpus_of_its_own() -> None:
     assert chosen(1, "--device=cpu").devices.visible_gpus is None
     assert chosen(1, gpus=0).devices.device == "cpu"
     assert chosen(1, "--hosts=a,b", **open_mpi(1, 2, 1)).devices.visible_gpus is None, "it is alone on its host"
-    with pytest.raises(UsageError, match="--gpus=2,3 names GPU 3; this machine has 3 NVIDIA GPUs"):
+    with pytest.raises(UsageError, match=r"--gpus=2,3 names GPU 3; the host .* \(worker 1\) has 3 NVIDIA GPUs"):
         chosen(1, "--num_gpus=2", gpus=3)

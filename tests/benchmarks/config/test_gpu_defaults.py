@@ -31,7 +31,7 @@ def resolve(machine: Machine | str, monkeypatch: pytest.MonkeyPatch, *words: str
     [
         (H100, "--num_gpus=8", "tf32", "--precision=fp32 turns TF32 off"),
         (A100, "", "tf32", "TensorFlow's default on these GPUs"),
-        (T4, "--num_gpus=8", "fp32", "compute capability 7.5 has no TF32; --precision=fp16"),
+        (T4, "--num_gpus=8", "fp32", "compute capability 7.5 has no TF32; --precision=fp16 uses tensor cores"),
         (V100, "", "fp32", "compute capability 7.0 has no TF32"),
         ("A100 and T4", "", "tf32", "on these GPUs"),
         ("A100 and T4", "--num_gpus=2", "fp32", "compute capability 7.5"),
@@ -78,6 +78,8 @@ def test_what_was_chosen_by_default_is_equal_to_the_same_flags(monkeypatch: pyte
     given = resolve(H100, monkeypatch, "--num_gpus=8", REPLICATED, *same)
     assert key_of(chosen.key_fields()) == key_of(given.key_fields())
     assert set(chosen.reasons) == {"precision", "batch_per_device", "all_reduce_spec", "num_batches"}
+    assert "num_devices" in resolve(H100, monkeypatch).reasons
+    assert "num_devices" not in resolve(H100, monkeypatch, "--gpus=3").reasons
     assert set(given.reasons) == {"num_batches"}
 
 
@@ -130,7 +132,7 @@ def test_replicas_are_reduced_as_the_links_suggest(
         (T4, "--gpu_memory_limit_mb=4000", 16, "its activations take 1.3 of 4 GB"),
         ("A100 with MIG", "--model=vgg16", 32, "its activations take 1.9 of 5 GB"),
         (H100, "--model=resnet20", 128, "the model's default"),
-        (H100, "--device=cpu", 8, "the model's default on CPUs"),
+        (H100, "--device=cpu", 8, None),
         (H100, "--batch_size=7", 7, None),
     ],
 )
@@ -177,9 +179,14 @@ def test_gpus_are_measured_for_20_seconds_at_least(
     made = resolve(H100, monkeypatch, *words.split())
     assert made.length.at_least_seconds == at_least_seconds
     assert made.length.num_batches == (None if "epochs=1" in words else 100)
-    assert ("num_batches" in made.reasons) == (at_least_seconds is not None)
+    assert ("20 s, but 100 to 20,000 steps" in made.reasons.get("num_batches", "")) == (at_least_seconds is not None)
     fixed = resolve(H100, monkeypatch, *words.split(), *([] if "num_" in words else ["--num_batches=100"]))
     assert made.key_fields() == fixed.key_fields(), "rates of both are compared"
+
+
+def test_the_limits_of_the_length_are_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = resolve(H100, monkeypatch, "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=3")
+    assert made.reasons["num_batches"].startswith("20 s, but 102 to 20,001 steps, ")
 
 
 @pytest.mark.parametrize(
@@ -202,4 +209,11 @@ def test_print_config_shows_what_was_decided_and_why(
     made = json.loads(run_bench(REPLICATED, *words.split(), "--print_config").stdout)
     found = (made["precision"], made["batch_per_device"], made["modifiers"]["all_reduce_spec"], made["num_batches"])
     assert (*found, made["at_least_seconds"]) == shown
-    assert "batch_per_device" in made["reasons"]
+    assert ("batch_per_device" in made["reasons"]) == (made["device"] == "gpu")
+
+
+def test_a_configuration_can_be_counted_whatever_was_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep counts what is left of each."""
+    saved = ("--data_dir=x", "--train_dir=y", "--save_model_steps=5")
+    chosen, other = (resolve(H100, monkeypatch, "--model=resnet20", *words) for words in (saved, saved[:2]))
+    assert chosen.reasons and chosen.data.pauses and len({chosen, chosen, other}) == 2

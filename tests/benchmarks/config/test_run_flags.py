@@ -91,7 +91,7 @@ def test_a_flagfile_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--modle=vgg16"], r"no flag --modle. Did you mean 'model'\?"),
+        (["--modle=vgg16"], r"no flag --modle. Did you mean '--model'\?"),
         (["--zzzzz"], "no flag --zzzzz. See --help"),
         (
             ["--variable_update=replicate"],
@@ -162,7 +162,7 @@ def test_the_full_help_describes_every_flag() -> None:
     for one in run_flags.FLAGS.values():
         assert f"{one.spelling} {one.described()}" in unwrapped
     for words in (
-        "--display_every=INT print a line every so many steps (1 or more; default: 10)",
+        "--display_every=INT print a line every this many steps (1 or more; default: 10)",
         "vit_b_16, vit_ti_16; default: resnet50)",
     ):
         assert words in unwrapped
@@ -216,7 +216,7 @@ def test_a_flag_with_its_default_changes_nothing(one: Flag, monkeypatch: pytest.
 
     def resolved(*given: str) -> Config:
         values = flag.parse([*words, *given], run_flags.RUN_FLAGS).values
-        return dataclasses.replace(config.resolve(values, lambda: 1), notices=())
+        return dataclasses.replace(config.resolve(values, lambda: 1), notices=(), reasons={})
 
     assert resolved(f"--{one.name}={one.default_text}") == resolved()
 

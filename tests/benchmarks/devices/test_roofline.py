@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline, devices_with_a_peak
-from benchmarks.machine import contention
+from benchmarks.machine import contention, linux
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure import result_text
 from benchmarks.microbench import device_peak
@@ -19,6 +19,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.columns import row
 from results.measurement import Derived
+from results.record import key_of
 from results.report.anomalies import anomalies
 from results.report.headline import MEASURED
 from results.summary import summarize
@@ -38,8 +39,8 @@ def test_arithmetic_is_the_limit_where_there_is_much_per_byte() -> None:
     assert step.sentences() == [
         "A step does 25.0 GFLOP per image and moves at least 100 MB, unless tensors stay in caches: 250 operations per "
         "byte.",
-        "At 100 GFLOP/s and 10.0 GB/s that allows at most 4.0 images/s: arithmetic is the limit.",
-        "It reached 2.0 images/s: 50% of that.",
+        "At 100 GFLOP/s and 10.0 GB/s that allows at most 4.00 images/s: arithmetic is the limit.",
+        "It reached 2.00 images/s: 50% of that.",
     ]
 
 
@@ -47,7 +48,7 @@ def test_memory_is_the_limit_where_there_is_little_per_byte() -> None:
     step = Roofline(flops_per_image=1e9, bytes_per_image=1e9, peak=PEAK, images_per_sec=8.0)
     assert step.limit == "memory" and step.most_images_per_sec == 10.0
     assert step.mfu == pytest.approx(0.08) and step.share_of_bound == pytest.approx(0.8)
-    assert step.sentences()[-1] == "It reached 8.0 images/s: 80% of that. The model FLOP utilisation (MFU) is 8%."
+    assert step.sentences()[-1] == "It reached 8.00 images/s: 80% of that. The model FLOP utilisation (MFU) is 8%."
 
 
 def test_more_than_the_bound_is_explained() -> None:
@@ -94,6 +95,15 @@ def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: p
         "nothing half written is left"
     )
     assert capsys.readouterr().err == ""
+
+
+def test_a_container_with_less_cpu_time_has_its_own_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for limits in ([], [(2.0, Path("/a"))], [(4.0, Path("/b")), (2.0, Path("/a"))]):
+        monkeypatch.setattr(linux, "cpu_limits", lambda limits=limits: limits)
+        keys.append(device_peak.peak_key(HARDWARE, "2.21.0", "fp32"))
+    assert keys[0] != keys[1] == keys[2]
+    assert keys[0].startswith(key_of(HARDWARE)), "no limit, nothing in the key"
 
 
 def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:

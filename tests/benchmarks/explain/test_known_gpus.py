@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks.errors import UsageError
 from benchmarks.explain import known_gpus
 from benchmarks.explain.known_gpus import LINKS, NAMES, expected_rate, find_gpu, gpu_of, published_rates
+from benchmarks.machine.gpu_topology import read_gpu_links
+from tests.support.nvidia import MACHINES
 
 
 @pytest.mark.parametrize(
@@ -40,20 +44,25 @@ def test_every_gpu_has_a_chip_a_known_link_and_a_rate_to_expect() -> None:
     """Half precision and FP32 of each are published for a GPU that is near; the MFU of training is plausible."""
     for gpu in map(gpu_of, NAMES):
         assert gpu.link in (*LINKS, "") and find_gpu(gpu.name).is_like(gpu)
+        assert 8 <= gpu.memory_gb <= 192 and gpu.machine(1, "").gpus[0].compute_capability
+        size = re.search(r"\b(\d+)GB?\b", gpu.name)
+        names_memory_of_cpu = gpu.name in ("GH200 120GB", "GH200 480GB")
+        assert not size or names_memory_of_cpu or gpu.memory_gb == int(size[1])
         for precision in ("fp16", "fp32"):
             if gpu.has_peak(precision):
                 peak = gpu.peak_flops_per_sec(precision)
                 found = expected_rate(gpu, "resnet50", precision, peak_flops_per_sec=peak, flops_per_image=24e9)
-                assert found and 0.03 < found.low * 24e9 / peak <= found.high * 24e9 / peak < 0.9, gpu.name
+                assert found and 0.03 < found.value * 24e9 / peak <= found.highest * 24e9 / peak < 0.9, gpu.name
 
 
 def test_published_rates_are_of_known_gpus_and_below_their_peaks() -> None:
     """In FP32, convolutions of 3 x 3 need fewer multiplications than are counted (Winograd)."""
-    rates = list(published_rates())
-    assert {rate.devices for rate in rates} == {1, 2, 4, 8, 16, 32, 64}
+    rates = published_rates()
+    assert {rate.figure.devices for rate in rates} == {1, 2, 4, 8, 16, 32, 64}
     for rate in rates:
-        assert 0.03 < rate.mfu < (2 if rate.precision == "fp32" and rate.model in ("VGG16", "AlexNet") else 0.9)
-    assert all(rate.source for rate in rates) and len({rate.title for rate in rates}) == len(rates)
+        may_be_less = rate.figure.precision == "fp32" and rate.figure.model in ("VGG16", "AlexNet")
+        assert 0.03 < rate.mfu < (2 if may_be_less else 0.9)
+    assert all(rate.figure.source for rate in rates) and len({rate.title for rate in rates}) == len(rates)
 
 
 def test_the_same_model_and_gpu_are_preferred_to_the_usual_model_and_a_near_gpu() -> None:
@@ -64,11 +73,23 @@ def test_the_same_model_and_gpu_are_preferred_to_the_usual_model_and_a_near_gpu(
     assert "A100 PCIe 40GB" in source("A100-SXM4-80GB", "vgg16"), "of the same chip, since none is of this GPU"
     assert source("H100 PCIe", "resnet50").startswith("published, MFU 6.1 %")
     assert "nearest published" in source("H200 NVL", "vgg16") and "ResNet-50" in source("H200 NVL", "vgg16")
-    assert "K80" in source("K80", "resnet152", "fp32") and "92 images/s" in source(
-        "P100-SXM2-16GB", "resnet152", "fp32"
-    )
+    assert "92 images/s of 1 x P100 (DGX-1)" in source("P100-SXM2-16GB", "resnet152", "fp32"), "the fastest of two"
     assert "MFU 147 %, since convolutions may need fewer" in source("V100-SXM3-32GB", "vgg16", "fp32")
     assert "published for any GPU" in str(
         expected_rate(None, "resnet50", "bf16", peak_flops_per_sec=1e14, flops_per_image=1e10)
     )
     assert known_gpus._nearest_chips("GA10x")[:3] == ["GA10x", "TU10x", "AD10x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "made_up"),
+    [("H100", "8 H100, NVSwitch"), ("A100", "8 A100, NVSwitch"), ("T4", "8 T4, PCIe"), ("V100", "2 V100, NVLink")],
+)
+def test_an_assumed_machine_is_as_its_driver_would_describe_it(name: str, made_up: str) -> None:
+    driver = MACHINES[made_up]
+    gpu, real = find_gpu(name), read_gpu_links({}, driver)
+    assumed = gpu.machine(len(real.gpus), gpu.link)
+    for one, other in zip(assumed.gpus, real.gpus, strict=True):
+        assert (one.memory_bytes, one.compute_capability) == (other.memory_bytes, other.compute_capability)
+    assert (assumed.has_nvlink, len(assumed.connections)) == (real.has_nvlink, len(real.connections))
+    assert not gpu.machine(2, "pcie4").has_nvlink and not gpu.machine(2, "").connections

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.explain import known_gpus, step_balance
-from benchmarks.explain.step_balance import Balance, Rate, Rates, how_to_measure
+from benchmarks.explain.known_gpus import Rate
+from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
 from results.record import Record, Status
 from tests.support.records import fake_reduction, fake_run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.machine import contention, provenance
+from benchmarks.machine import contention, linux, provenance
 from benchmarks.machine.contention import CpuReading, cores_used_by_others
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -31,9 +31,10 @@ def test_what_others_used_is_what_was_busy_or_stolen_less_the_own_time(tmp_path:
     assert cores_used_by_others(begin, CpuReading(at_seconds=12.0, own_seconds=3.1, busy_seconds=102.0)) == 0.0, "noise"
 
 
-def test_where_the_kernel_hides_it_nothing_is_known(tmp_path: Path) -> None:
+def test_where_the_kernel_hides_it_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cores_used_by_others(contention.read(tmp_path), contention.read(tmp_path)) is None
-    assert contention.used_before_run(tmp_path) is None
+    monkeypatch.setattr(linux, "text", lambda path: None)
+    assert contention.used_before_run() is None
 
 
 def test_a_process_that_is_busy_now_is_seen_within_a_third_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

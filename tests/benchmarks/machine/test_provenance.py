@@ -124,3 +124,27 @@ def test_the_name_of_a_build_that_a_command_starts_has_no_secret() -> None:
     build = builds.of_command("base_command", "env API_TOKEN=s3 python run_bench.py")
     assert build.name == "env API_TOKEN=*** python run_bench.py"
     assert build.program == ["env", "API_TOKEN=s3", "python", "run_bench.py"]
+
+
+def test_the_file_of_a_users_model_has_the_commit_of_its_repository(checkout: Path, tmp_path: Path) -> None:
+    """It is marked only if the code that the model was made from was changed, or is not in the commit."""
+    net, part, ignored = (checkout / "nets" / name for name in ("net.py", "part.py", "local.py"))
+    net.parent.mkdir()
+    for path in (net, part, ignored):
+        path.touch()
+    (checkout / ".gitignore").write_text("local.py")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message=two")
+    (checkout / "file").write_text("changed, and no part of the model")
+
+    def described(*sources: Path) -> str:
+        provenance.file_at_commit.cache_clear()
+        return provenance.file_at_commit(net, tuple(map(str, sources)))
+
+    clean = described(net, part, tmp_path / "elsewhere.py")
+    assert re.fullmatch(r"nets/net\.py at [0-9a-f]{12}", clean)
+    assert described(net, ignored) == f"{clean}+"
+    part.write_text("changed")
+    assert described(net) == clean and described(net, part) == f"{clean}+"
+    provenance.file_at_commit.cache_clear()
+    assert provenance.file_at_commit(tmp_path / "alone.py", ()) == "alone.py"

@@ -118,7 +118,7 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
     out = capsys.readouterr().out
     assert re.findall(r"^(\d+)\timages/sec: 16\.0 ", out, re.MULTILINE) == ["1", "3", "6"]
     assert "total images/sec: 160.00\n" in out
-    assert "Model:      trivial\nDevices:    1 GPU: 1 x NVIDIA T4 (of 2; 1 unused)\nStep lines: images/sec" in out
+    assert "Model:   trivial\nDevices: 1 GPU: 1 x NVIDIA T4 (of 2; 1 unused)\n===" in out
 
 
 def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pyt
 
 
 def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    run = fake_run(num_devices=1)
+    run = fake_run(num_devices=1, reasons={"num_devices": "a default"})
     run = replace(run, environment={**run.environment, "gpus": ["NVIDIA T4 15 GiB"] * 2})
     display = TextDisplay(display_every=3, images_per_step=8)
     display.start({"Model": "trivial"})

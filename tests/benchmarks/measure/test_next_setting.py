@@ -9,17 +9,18 @@ from benchmarks.measure.next_setting import to_try
 from results.record import Record, Status
 from tests.support.records import fake_run
 
-H100, V100, PCIE, OTHER = (
-    f"NVIDIA {name}" for name in ("H100 80GB HBM3 80 GiB", "V100-SXM2-16GB 16 GiB", "H100 PCIe 80 GiB", "Z1 80 GiB")
+H100, H20, V100, PCIE, OTHER = (
+    f"NVIDIA {name} GiB" for name in ("H100 80GB HBM3 80", "H20 96", "V100-SXM2-16GB 16", "H100 PCIe 80", "Z1 80")
 )
+DEFAULTS = ("num_devices", "precision", "batch_per_device", "all_reduce_spec")
 GIB = 2**30
 
 
-def _run(*command: str, gpus: list[str], needed_gib: float = 60, wait: float | None = None, **config: Any) -> Record:
-    record = fake_run(**config)
+def _run(*chosen: str, gpus: list[str], needed_gib: float = 60, wait: float | None = None, **config: Any) -> Record:
+    """A run on GPUs; `chosen` are the fields for which flags decided, in whatever spelling, or in a file."""
+    record = fake_run(**config, reasons={name: "a default" for name in DEFAULTS if name not in chosen})
     return replace(
         record,
-        identity=replace(record.identity, command=list(command)),
         environment={**record.environment, "gpus": gpus},
         measurement=replace(record.measurement, peak_gpu_memory_bytes=int(needed_gib * GIB)),
         derived=replace(record.derived, input_wait_share=wait),
@@ -32,11 +33,11 @@ def _run(*command: str, gpus: list[str], needed_gib: float = 60, wait: float | N
         (_run(gpus=[H100] * 8), "--num_gpus=8 uses all GPUs (this run used 1 of 8)"),
         (_run(gpus=[H100] * 8, num_devices=4, virtual_gpus=2), "--num_gpus=8 uses all GPUs (this run used 2 of 8)"),
         (_run(gpus=[H100] * 8, wait=0.4, data_dir="/a b"), "doctor --model=resnet50 --data_dir='/a b' shows what"),
-        (_run("--num_gpus=1", gpus=[H100] * 8), "--precision=bf16 uses the tensor cores"),
-        (_run("--gpus", "3", gpus=[H100] * 8), "--precision=bf16 uses the tensor cores"),
+        (_run("num_devices", gpus=[H100] * 8), "--precision=bf16 uses the tensor cores"),
         (_run(gpus=[H100] * 2, num_devices=2), "--precision=bf16 uses the tensor cores"),
         (_run(gpus=[V100]), "--precision=fp16 uses the tensor cores"),
         (_run(gpus=[H100] * 2, num_devices=2, precision="bf16"), "--all_reduce_spec=nccl uses NVLink"),
+        (_run(gpus=[H20] * 2, num_devices=2, precision="bf16"), "--all_reduce_spec=nccl uses NVLink"),
         (
             _run(gpus=[H100], precision="bf16", needed_gib=6),
             "--batch_size=auto finds the largest that fits (32 images per device needed 6.0 of 80 GiB)",
@@ -50,9 +51,9 @@ def _run(*command: str, gpus: list[str], needed_gib: float = 60, wait: float | N
         (_run(gpus=[H100], device="cpu"), None),
         (_run(gpus=[H100], wait=0.01, precision="bf16"), None),
         # The user has decided.
-        (_run("--precision=fp32", gpus=[H100]), None),
-        (_run("--batch_size=32", gpus=[H100], precision="bf16", needed_gib=6), None),
-        (_run("--all_reduce_spec=psgpu", gpus=[H100] * 2, num_devices=2, precision="bf16"), None),
+        (_run("precision", gpus=[H100]), None),
+        (_run("batch_per_device", gpus=[H100], precision="bf16", needed_gib=6), None),
+        (_run("all_reduce_spec", gpus=[H100] * 2, num_devices=2, precision="bf16"), None),
         # Other workers use the other GPUs.
         (_run(gpus=[H100] * 8, precision="bf16", cluster={"workers": ["a", "b"]}), None),
     ],

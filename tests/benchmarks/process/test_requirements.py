@@ -32,7 +32,7 @@ def test_a_python_without_the_packages_gets_one_sentence(arguments: list[str], t
     environment = {name: value for name, value in USER_ENVIRONMENT.items() if name != "PYTHONPATH"}
     done = subprocess.run(without_packages, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and "The package 'absl-py' is missing" in done.stderr
+    assert done.stderr.count("\n") == 1 and "The package 'psutil' is missing" in done.stderr
     assert "`make install`" in done.stderr and "source .venv/bin/activate" in done.stderr
 
 

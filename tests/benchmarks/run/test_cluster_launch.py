@@ -14,6 +14,7 @@ from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.restarts import Attempts
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.machine import contention
 from benchmarks.process import private_network, subprocesses
 from benchmarks.run import cluster_launch
 from benchmarks.run.cluster_launch import Outcome
@@ -45,7 +46,9 @@ def cluster_that(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
     def set_up(ends: Outcome, records_of: Callable[[Cluster], list[Any]] = lambda cluster: []) -> None:
-        def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+        def run(
+            cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]
+        ) -> Outcome:
             configs = ({"model": "trivial", "cluster": value} for value in records_of(cluster))
             Store(logs.parent).append(*(make_record(config=config) for config in configs))
             return ends
@@ -95,11 +98,15 @@ def test_a_leader_that_has_saved_its_record_needs_no_other(
 
 
 def test_a_success_without_a_record_is_a_failure(
-    cluster_that: Callable[..., None], run_bench: RunBench, records: Records
+    cluster_that: Callable[..., None], run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks = iter([0.5])  # at what others use, once, before the cluster starts
+    monkeypatch.setattr(contention, "used_before_run", lambda: next(looks))
     cluster_that(Outcome(ExitStatus.OK, True, []))
     assert run_bench(*LOCAL, *FLAGS).status == 6
-    assert records()[-1]["reason"] == "The leader of the cluster, worker 0, left no record."
+    last = records()[-1]
+    assert last["reason"] == "The leader of the cluster, worker 0, left no record."
+    assert last["environment"]["cores_used_by_others_before"] == 0.5
 
 
 @pytest.mark.parametrize("ends", [FAILED, Outcome(ExitStatus.OK, True, [])])
@@ -117,6 +124,16 @@ def test_a_verb_without_a_record_gets_none(
     cluster_that(KILLED)
     assert run_bench("verify", *LOCAL, "--device=cpu", "--num_gpus=1").status == 6
     assert records() == []
+
+
+@pytest.mark.parametrize("words", [("--num_gpus=8",), ("--num_gpus=2", "--gpus=6,7"), ("--all_reduce_spec=nccl",)])
+def test_hosts_may_have_gpus_that_the_host_of_the_command_lacks(
+    cluster_that: Callable[..., None], run_bench: RunBench, words: tuple[str, ...]
+) -> None:
+    cluster_that(FAILED)
+    flags = ("--model=resnet50", "--variable_update=collective_all_reduce", "--output_dir=out")
+    assert run_bench(*HOSTS, *flags, *words).status == FAILED.status, "the tasks were started"
+    assert run_bench(*LOCAL, *flags, *words).status == ExitStatus.USAGE, "here they cannot run"
 
 
 def test_without_ssh_there_is_a_sentence(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +201,8 @@ def test_a_cluster_is_started_again_only_after_a_task_was_lost(
     monkeypatch.setattr(cluster_launch, "_PAUSE_OVER_SSH_SECONDS", 0)
     started = []
 
-    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
+    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]) -> Outcome:
+        assert bool(variables) == cluster.local, "what others used before, as tasks here load the host themselves"
         started.append(" ".join(words[cluster.leader]))
         ended = ends[len(started) - 1]
         if ended.status == ExitStatus.OK:

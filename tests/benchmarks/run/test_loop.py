@@ -36,6 +36,8 @@ class Others(Alone):
         ("", 20.0, 0.1, 200),
         ("", 20.0, 0.3, 67),
         ("", 20.0, 30.0, 5),  # as many as are planned
+        ("", 20.0, 0.0004, 20_000),  # not 50,000
+        ("--local_sgd_steps=3 --variable_update=local_sgd", 20.0, 0.0004, 20_001),  # whole rounds
         ("--local_sgd_steps=4 --variable_update=local_sgd", 20.0, 0.3, 68),  # whole rounds
         ("--time_limit_seconds=0.001", 20.0, 0.1, 1),
     ],

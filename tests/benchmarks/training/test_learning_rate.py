@@ -86,3 +86,8 @@ def test_a_constant_rate_is_no_schedule(words: list[str]) -> None:
 def test_numbers_that_are_no_schedule_are_refused(words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         resolve(*words)
+
+
+@pytest.mark.parametrize(("model", "rate"), [("mlp", "0.01"), ("resnet50", "0.0003"), ("alexnet", "0.0002")])
+def test_default_rates_have_the_digits_of_the_model(model: str, rate: str) -> None:
+    assert str(resolve("--optimizer=adam", f"--model={model}").training.learning_rate) == rate

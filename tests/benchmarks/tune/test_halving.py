@@ -9,7 +9,7 @@ import random
 import pytest
 
 from benchmarks.sweep.grid import Cell
-from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row, interval_of
+from benchmarks.tune.halving import Candidate, Durations, Halving, Outcome, Row, interval_of, runs_needed
 
 IMAGES = 32
 START_SECONDS = 6.0
@@ -149,6 +149,34 @@ def test_the_budget_is_kept(budget_seconds: float, candidates: int) -> None:
         assert machine.now <= budget_seconds
         assert len(standings) == candidates
         assert (standings[0].rate is not None) == (budget_seconds > 6), "one run fits, and has a result"
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 3, 9, 16])
+def test_a_search_with_enough_time_is_finished_within_the_runs_that_it_needs(candidates: int) -> None:
+    def search(machine: Machine, budget_seconds: float) -> Halving:
+        made = Halving(
+            *(_candidates(candidates), machine.run, Durations(machine.guess)),
+            lambda is_first_run: budget_seconds - machine.now,
+            8,
+        )
+        made.search()
+        return made
+
+    for machine in _machines(10, candidates, 0.3):
+        assert search(machine, 10_000).is_finished
+        ties = len(machine.runs) - runs_needed(candidates)
+        assert ties <= 7 * 3, "more are repeats of what cannot be told apart, until the time is up"
+    for machine in _machines(10, candidates, 0.3):
+        assert not search(machine, 8 * candidates).is_finished or len(machine.runs) >= 3 * candidates
+
+
+def test_a_run_that_is_cut_off_because_the_time_is_up_leaves_the_search_unfinished() -> None:
+    machine = Machine([100.0, 200.0], starts={0: 900.0})
+    search = Halving(
+        *(_candidates(2), machine.run, Durations(machine.guess)), lambda is_first_run: 300 - machine.now, 8
+    )
+    search.search()
+    assert not search.is_finished
 
 
 def test_a_budget_that_is_long_is_not_used_up_for_nothing() -> None:

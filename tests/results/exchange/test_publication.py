@@ -147,7 +147,7 @@ PRIVATE = {"config.data_dir", "config.output_dir", "config.train_dir", "config.s
 def test_only_text_that_is_no_choice_of_a_flag_is_left_out_of_a_configuration() -> None:
     words = "--model=resnet50 --data_dir=/x/imagenet --train_dir=/x --session_id=mine --datasets_use_caching"
     chosen = config.resolve(flag.parse(words.split(), run_flags.RUN_FLAGS).values, lambda: 1, {}).to_dict()
-    chosen |= {"notices": (), "num_devices": 1, "batch_per_device": 32}
+    chosen |= {"reasons": {}, "notices": (), "num_devices": 1, "batch_per_device": 32}
     record = replace(run(), config={**chosen, "device": "gpu"})
     before, after = (flat({"config": one.config}) for one in (record, public(record, WORDS, MACHINE)))
     assert {name for name in before if json.dumps(before[name]) != json.dumps(after[name])} == PRIVATE

@@ -213,7 +213,7 @@ def test_the_rank_counts_the_figures_that_are_faster_beyond_chance() -> None:
     assert sentence.startswith("rank 3 of 5 (")
     managers = [dataclasses.replace(f, machine="A", variable_update=f.machine) for f in figures]
     ((_, sentence),) = published.standings([row], [_table(*managers)])
-    assert sentence.startswith("rank 2 of 2 (1 comparable machine and yours): 0.36 x"), "its fastest manager counts"
+    assert sentence.startswith("rank 2 of 2 (1 comparable machine and yours): 0.356 x"), "its fastest manager counts"
     assert published.standings([row], [_table(_figure(devices=3))]) == []
 
 
@@ -227,9 +227,9 @@ def _h100(gpus: int, batch: int, **config: object) -> Record:
 @pytest.mark.parametrize(
     ("gpus", "batch", "nearest"),
     [
-        (1, 256, "0.90 x 2,791 images/s of 1 x H100 SXM 80GB"),
-        (8, 256, "0.91 x 22,059 images/s of 8 x H100 SXM 80GB"),
-        (8, 64, "0.91 x 22,059 images/s of 8 x H100 SXM 80GB"),
+        (1, 256, "0.896 x 2,791 images/s of 1 x H100 SXM 80GB"),
+        (8, 256, "0.907 x 22,059 images/s of 8 x H100 SXM 80GB"),
+        (8, 64, "0.907 x 22,059 images/s of 8 x H100 SXM 80GB"),
     ],
 )
 def test_an_owner_of_h100s_gets_the_nearest_figures_of_them(gpus: int, batch: int, nearest: str) -> None:
@@ -246,8 +246,14 @@ def test_with_real_data_the_figure_of_mlperf_is_compared() -> None:
     ((_, sentence),) = published.standings(rows, [published.table("modern")])
     assert sentence.startswith("rank 2 to 3 of 4 (3 comparable machines and yours): 1.20 x the figure of A100 SXM 80")
     assert "not compared: batch per device (not stated); 0.36 x the figure of H100 SXM 80GB (DGX H100)" in sentence
+    ((_, in_bf16),) = published.standings(
+        summarize([_h100(8, 400, data_name="imagenet", precision="bf16")]), [published.table("modern")]
+    )
+    assert "precision (yours bf16, theirs fp16); 0.36 x the figure of H100 SXM 80GB (DGX H100)" in in_bf16
     ((_, synthetic),) = published.standings(summarize([_h100(8, 400)]), [published.table("modern")])
     assert "MXNet, which differs in data (yours synthetic, theirs real)" in synthetic
+    ((_, without_software),) = published.standings(summarize([_h100(1, 4)]), [published.table("guide2017")])
+    assert "x 219 images/s of 1 x DGX-1 8xP100, which differs in" in without_software
 
 
 def test_figures_of_the_own_machine_are_left_out() -> None:

@@ -32,7 +32,7 @@ def _manager(name: str, by_workers: dict[int, Rates]) -> list[Record]:
 
 
 def _crossings(*records: list[Record]) -> list[str]:
-    found = ranking.standings(summarize([one for each in records for one in each]))
+    found = summarize([one for each in records for one in each])
     return [sentence for _, sentence in ranking.crossings(found)]
 
 
@@ -161,11 +161,11 @@ def test_repeats_are_compared_in_pairs() -> None:
     noise = [1.001, 0.999, 1.002, 0.998]
     fast = _runs([100 * r for r in rounds], batch=16)
     slow = _runs([95 * r * n for r, n in zip(rounds, noise, strict=True)], batch=32)
-    first, second = ranking.standings(summarize([*fast, *slow]))
+    first, second = summarize([*fast, *slow])
     assert first.measured.low < second.measured.high, "the intervals overlap"
     assert ranking.beats(first, second) and not ranking.beats(second, first)
     failed = [*slow[:3], fake_run(step_seconds=0.1, batch_per_device=32, status="crash")]
-    first, second = ranking.standings(summarize([*fast, *failed]))
+    first, second = summarize([*fast, *failed])
     assert not ranking.beats(first, second), "then no pairs are left"
 
 
@@ -206,7 +206,7 @@ def test_the_crossing_point_is_named() -> None:
     (sentence,) = _crossings(one, other)
     assert sentence == (
         f"{IN_GRAPH} is faster than {BETWEEN} with 1; {BETWEEN} overtakes from 3 workers on; with 2 they cannot be "
-        f"told apart (rate over that of {IN_GRAPH}: 0.80 with 1, 1.00 with 2, 1.20 with 3 workers)."
+        f"told apart (rate over that of {IN_GRAPH}: 0.800 with 1, 1.00 with 2, 1.20 with 3 workers)."
     )
 
 
@@ -249,7 +249,7 @@ def test_devices_of_one_process_cross_too_and_of_many_managers_only_those_that_d
 )
 def test_where_parameter_servers_saturate(rates: list[float], words: str) -> None:
     runs = [run for n, rate in enumerate(rates, start=1) for run in _cluster(_at(rate), 2, n, "parameter_server")]
-    ((model, sentence),) = ranking.saturation(ranking.standings(summarize(runs)))
+    ((model, sentence),) = ranking.saturation(summarize(runs))
     assert model == "resnet50" and sentence.startswith(f"parameter_server, 2 workers: {words} (with 1, 2, 3 ps: ")
     assert sentence.endswith("and unknown, unknown, unknown MB/s per ps).")
 

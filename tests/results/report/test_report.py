@@ -93,7 +93,7 @@ def test_text_stays_text_in_markdown(tmp_path: Path) -> None:
     reason = "It said: a | b\n<img src=x> & more"
     write.write(Report([fake_run(status=Status.CRASH, reason=reason)]), ["x"], tmp_path)
     markdown = (tmp_path / "report.md").read_text()
-    assert "a \\| b &lt;img src=x> &amp; more |" in markdown
+    assert "no valid result (crash). It said: a \\| b &lt;img src=x> &amp; more" in markdown
 
 
 def test_markdown_and_csv(written: Path, everything: list[Record]) -> None:

@@ -48,13 +48,13 @@ def test_a_report_has_a_line_for_each_curve_of_three_points_or_more() -> None:
     first, second = table_of(records)
     assert first[:2] == ["resnet50, batch 32 per device, replicated psgpu", "1, 2, 4 devices"]
     assert second[:2] == ["resnet50, batch 32 per device, independent", "1, 2, 8 devices"]
-    assert first[2].startswith("10 % (") and first[4] == "8 devices" and first[5].startswith("59 % (")
+    assert first[2].startswith("10.0 % (") and first[4] == "8 devices" and first[5].startswith("58.8 % (")
     assert table_of(repeated(1, 2)) == []
 
 
 def test_workers_and_devices_of_each_worker_are_different_curves() -> None:
     records = [run(devices, workers=workers) for devices in (1, 2, 4) for workers in (1, 2, 4)]
-    found = scalability.curves(summarize(records))
+    found = list(scalability.curves(summarize(records)))
     assert [(curve.noun, list(curve.rows)) for curve in found] == [
         *[("device", [1, 2, 4])] * 3,
         *[("worker", [1, 2, 4])] * 3,
@@ -105,7 +105,7 @@ def test_devices_that_share_hardware_are_not_fitted(config: dict[str, object], s
     curve = curve_of(repeated(1, 2, 4, **config))
     assert sorted(curve.shared) == shared
     assert (curve.fit is None) == bool(shared)
-    assert ("share" in scalability.verdict(curve)[0]) == bool(shared)
+    assert ("share" in scalability.verdict(curve)[1]) == bool(shared)
     assert (table_of(repeated(1, 2, 4, **config)) == []) == bool(shared)
 
 
@@ -137,26 +137,46 @@ def test_verdicts_name_what_limits() -> None:
     pairs = [run(n, sigma=0.05 + 0.01 * n, factor=factor) for n in (1, 2, 4, 8, 16) for factor in (0.99, 1.0, 1.01)]
     said = scalability.verdict(curve_of(pairs))
     assert "The first limit is coherence" in said[1] and "--variable_update=replicated,independent" in said[1]
-    assert "The rate is highest at 10 devices (" in said[0]
+    assert "The rate is highest at 10 devices (" in said[2]
     none = scalability.verdict(curve_of(repeated(1, 2, 4, sigma=0.0)))
-    assert none[1].startswith("No limit can be told from noise: with 16 devices it costs at most ")
-    assert "falls below 50 % beyond 16 devices" in none[0] and "farther than these points can tell" in none[0]
+    assert "No limit can be told from noise: with 16 devices it costs at most " in none[1]
+    assert "falls below 50 % beyond 16 devices" in none[2] and "outside the measured range" in none[2]
     both = [run(n, sigma=0.03 + 0.01 * n, factor=factor) for n in (1, 2, 4) for factor in (0.97, 1.0, 1.03)]
     between = scalability.verdict(curve_of(both))
     assert "whether it is contention or coherence" in between[1]
     alone = scalability.verdict(curve_of(repeated(1, 2, 4, variable_update="independent")))
-    assert "upper bound" in alone[2]
+    assert "upper bound" in alone[3]
 
 
-def test_doubts_are_sentences() -> None:
-    faster = [run(n, sigma=-0.03, factor=factor) for n in (1, 2, 4, 8) for factor in (0.999, 1.0, 1.001)]
-    assert "rises with their number" in scalability.verdict(curve_of(faster))[2]
+def test_a_verdict_is_three_lines_and_what_they_assume() -> None:
+    measured, law, predicted, assumed = scalability.verdict(curve_of(repeated(1, 2, 4)))
+    assert measured.startswith("Measured: 1, 2, 4 devices; 4 are 3.08 (")
+    assert law.startswith("Law: sigma = 10.0 % (") and " and kappa = 0 % (" in law
+    assert predicted.startswith("Predicted: with 8 devices, 1510 images/s (")
+    assert assumed.startswith("Assumed: ") and assumed.count(". ") == 0, "one sentence if nothing is unusual"
+
+
+@pytest.mark.parametrize("second", [4.48, 2.3, 2.05])
+def test_points_above_linear_fit_no_law_and_predict_nothing(second: float) -> None:
+    """The law, which is linear at best, would predict less per device than was measured."""
+    curve = curve_of(falling({1: 100.0, 2: second * 100, 4: second * 199}))
+    clear = second > 2.2
+    assert (curve.fit is None) == clear
+    assert any("(predicted)" in row[0] for row in scalability.table(curve).rows) != clear
+    if clear:
+        measured, why = scalability.verdict(curve)
+        assert measured.startswith("Measured: 1, 2, 4 devices; 4 are ")
+        assert why.startswith("Nothing is predicted. The points do not fit the law: the rate per device rises")
+        assert f"(images/s: 100 with 1, {second * 50:.0f} with 2)" in why
+
+
+def test_what_makes_a_prediction_doubtful_is_a_sentence() -> None:
     jump = [run(n, sigma=0.1 if n > 4 else 0.0, factor=f) for n in (1, 2, 3, 4, 8) for f in (0.999, 1.0, 1.001)]
-    assert "times as far from the curve as repeats do" in scalability.verdict(curve_of(jump))[2]
-    assert "too uncertain to decide on" in scalability.verdict(curve_of([run(n) for n in (1, 2, 4)]))[2]
+    assert "times as far from the curve as repeats do" in scalability.verdict(curve_of(jump))[3]
+    assert "Too uncertain to decide on" in scalability.verdict(curve_of([run(n) for n in (1, 2, 4)]))[3]
     warned = repeated(1, 2, 4)
     warned[0] = replace(warned[0], warnings=["The machine was busy."])
-    assert "looks like contention" in scalability.verdict(curve_of(warned))[2]
+    assert "looks like contention" in scalability.verdict(curve_of(warned))[3]
 
 
 def test_predictions_continue_the_table_with_what_each_more_adds() -> None:
@@ -212,7 +232,7 @@ def test_a_curve_whose_rate_collapses_is_shown_and_not_taken_for_noise() -> None
     curve = curve_of(falling({1: 1000.0, 2: 1900.0, 4: 3500.0, 8: 100.0}))
     assert curve.fit is not None and curve.fit.misfit > 10
     said = " ".join(scalability.verdict(curve))
-    assert "The points do not follow the law" in said and "noise" not in said
+    assert "The points do not follow it, so it shows no limit" in said and "noise" not in said
     assert not {"nan", "inf", "inf %"} & set(said.split())
 
 
@@ -220,8 +240,8 @@ def test_a_curve_whose_rate_collapses_is_shown_and_not_taken_for_noise() -> None
 def test_without_a_law_nothing_is_predicted_and_the_reason_is_given(rates: dict[int, float]) -> None:
     curve = curve_of(falling(rates), least=2)
     assert curve.fit is None and len(scalability.table(curve).rows) == len(rates)
-    (said,) = scalability.verdict(curve)
-    assert "Nothing is fitted" in said and "falls faster" in said
+    _, said = scalability.verdict(curve)
+    assert "Nothing is predicted. The points do not fit the law" in said and "falls faster" in said
     assert scalability.to_report(summarize(falling(rates))) == []
 
 

@@ -1,0 +1,104 @@
+"""The sentence at the top of a report: made-up rates, for which it can be worked out by hand what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from results.record import Record, Status
+from results.report.contents import Report
+from results.report.verdict import verdict
+from results.summary import summarize
+from tests.support.records import fake_run
+
+NOISE = (0.99, 1.0, 1.01)
+OTHERWISE = (1.01, 0.99, 1.0)
+
+
+def _runs(rate: float, noise: Sequence[float] = NOISE, **config: object) -> list[Record]:
+    images = config.get("batch_per_device", 32) * config.get("num_devices", 1)
+    return [fake_run(step_seconds=images / (rate * one), **config) for one in noise]
+
+
+def _verdict(*runs: list[Record]) -> str:
+    return verdict(summarize([one for each in runs for one in each]))
+
+
+def test_a_difference_has_its_interval() -> None:
+    slow, fast = _runs(100.0, variable_update="parameter_server"), _runs(112.0)
+    assert _verdict(slow, fast) == "replicated psgpu is 12.0 % faster than parameter_server on gpu (8.1 to 16.0 %)."
+    third = _runs(90.0, variable_update="collective_all_reduce")
+    assert "faster than parameter_server on gpu, the next of 3 managers (" in _verdict(slow, fast, third)
+
+
+def test_what_only_pairs_show_has_the_interval_of_pairs() -> None:
+    rounds = (1.0, 0.7, 1.4, 0.9)
+    slow = [100 * r * n for r, n in zip(rounds, (1.001, 0.999, 1.002, 0.998), strict=True)]
+    pairs = _runs(1.0, slow, variable_update="parameter_server"), _runs(110.0, rounds)
+    assert _verdict(*pairs) == "replicated psgpu is 10.00 % faster than parameter_server on gpu (9.68 to 10.32 %)."
+
+
+def test_no_difference_is_the_result_where_none_is_shown() -> None:
+    managers = [_runs(100.0, variable_update="parameter_server"), _runs(101.0, OTHERWISE)]
+    assert _verdict(*managers) == "No difference shown between replicated psgpu and parameter_server on gpu."
+    slow = _runs(50.0, variable_update="distributed_replicated")
+    assert _verdict(*managers, slow).endswith(" and parameter_server on gpu, the fastest of 3 managers.")
+    managers.append(_runs(100.2, variable_update="collective_all_reduce"))
+    assert _verdict(*managers) == "No difference shown between the 3 managers."
+    assert _verdict(*managers, slow) == "No difference shown between the fastest 3 of 4 managers."
+
+
+def test_without_repeats_the_assumption_is_told() -> None:
+    once = [_runs(rate, (1.0,), batch_per_device=batch) for batch, rate in ((16, 100.0), (32, 110.0))]
+    assert _verdict(*once) == (
+        "No difference shown between batch 32 and batch 16. "
+        "(Nothing was repeated: equal runs are assumed to differ by 10%.)"
+    )
+
+
+def test_what_trains_differently_is_not_ranked() -> None:
+    fast = _runs(300.0, precision="bf16")
+    assert _verdict(_runs(100.0), fast) == (
+        "Nothing to rank: no two settings train the same. The rate is 3.00 (2.90 to 3.11) x with precision bf16 "
+        "instead of fp32."
+    )
+    assert "bf16" not in _verdict(_runs(100.0), fast, _runs(50.0, variable_update="parameter_server"))
+
+
+def test_more_devices_are_compared_with_one_and_models_apart() -> None:
+    scaled = [_runs(rate, num_devices=n) for n, rate in ((1, 100.0), (4, 360.0))]
+    assert _verdict(*scaled) == "4 devices are 3.60 (3.48 to 3.73) x as fast as one."
+    other = [
+        _runs(rate, num_devices=4, model="vgg16", variable_update=name)
+        for name, rate in (("replicated", 40.0), ("parameter_server", 20.0))
+    ]
+    assert _verdict(*scaled, *other) == (
+        "resnet50: 4 devices are 3.60 (3.48 to 3.73) x as fast as one. "
+        "vgg16: replicated psgpu is 100.0 % faster than parameter_server on gpu (93.1 to 107.2 %)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        (_runs(100.0, (1.0,)), ", 1 GPU, batch 32: 100 (100 to 100) images/s; one run: nothing to compare."),
+        (_runs(100.0), "images/s; 3 runs of one setting: nothing to compare."),
+        ([fake_run(status=Status.CRASH)], "No run has a valid rate."),
+        ([*_runs(100.0), *_runs(50.0, model="vgg16")], "Nothing to rank: no two settings do the same work."),
+    ],
+)
+def test_there_may_be_nothing_to_compare(runs: list[Record], words: str) -> None:
+    assert verdict(summarize(runs)).endswith(words)
+
+
+def test_the_ends_of_runs_are_told_in_words() -> None:
+    one, warned = fake_run(), fake_run(warnings=("The machine was busy.",))
+    crash = fake_run(status=Status.CRASH, batch_per_device=8)
+    said = [Report(records).status for records in ([one], [warned], [one, warned], [one, one, crash, crash])]
+    assert said == [
+        "1 run, valid.",
+        "1 run, valid, with warnings.",
+        "2 runs, all valid, 1 with warnings.",
+        "4 runs of 2 settings: 2 valid, 2 crashed.",
+    ]
