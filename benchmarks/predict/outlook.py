@@ -12,7 +12,7 @@ from benchmarks.errors import UsageError
 from benchmarks.predict.prediction import LATENCY, Prediction, Subject, gains, limit, link_that_limits, predict, step
 from benchmarks.predict.simulation import Timeline
 from benchmarks.predict.step_graph import Exchange
-from results.text import Table, counted
+from results.text import Table, counted, first_few, rounded
 
 NOTHING = Exchange()
 _COLUMNS = 60
@@ -38,7 +38,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """The predictions of a configuration; `source` is that of the rate of one device, in words."""
+    """The predictions of a configuration; `source` and `ends` are those of the rate of one device, as of `Rate`."""
 
     hardware: str
     model: str
@@ -46,6 +46,7 @@ class Outlook:
     precision: str
     images_per_sec_of_one: float
     source: str
+    ends: Sequence[str]
     points: Sequence[Point]
 
 
@@ -72,7 +73,9 @@ def as_text(outlook: Outlook) -> Iterator[str]:
     """Yields the lines of a table, and sentences on its last row."""
     batch = outlook.points[0].subject.batch_per_device
     yield f"{outlook.model}, batch {batch} per device, {outlook.precision}, {outlook.manager}: {outlook.hardware}"
-    yield f"One device: {_rate(outlook.images_per_sec_of_one)} images/s ({outlook.source})"
+    yield f"One device: {rounded(outlook.images_per_sec_of_one)} images/s ({outlook.source})"
+    names = ("  lowest", "  highest") if len(outlook.ends) > 1 else ("  from",)
+    yield from (f"{name}: {end}" for name, end in zip(names, outlook.ends, strict=False))
     yield ""
     cells = []
     for one in outlook.points:
@@ -81,8 +84,8 @@ def as_text(outlook: Outlook) -> Iterator[str]:
             [
                 str(one.subject.layout.total),
                 str(one.subject.layout.hosts),
-                _rate(found.images_per_sec),
-                f"{_rate(found.low)} to {_rate(found.high)}",
+                rounded(found.images_per_sec),
+                f"{rounded(found.low)} to {rounded(found.high)}",
                 f"{100 * found.efficiency:.0f}",
                 limit(one.gains),
                 _fastest(one.of_managers),
@@ -98,13 +101,11 @@ def as_text(outlook: Outlook) -> Iterator[str]:
         share = f"{100 * last.gains[link]:.0f} %"
         yield f"With half the latency, {devices} would be {share} faster; fewer, larger messages help as much."
     elif link:
-        yield f"With {link} twice as fast, {devices} would reach {_rate(rate * (1 + last.gains[link]))} images/s."
+        yield f"With {link} twice as fast, {devices} would reach {rounded(rate * (1 + last.gains[link]))} images/s."
     else:
         yield f"No link costs {devices} more than 2 %, so a faster one would not help."
-    yield (
-        f"With twice the batch per device, {devices} would reach {_rate(last.twice_the_batch)} images/s, if one device "
-        "is as fast with it."
-    )
+    doubled = rounded(last.twice_the_batch)
+    yield f"With twice the batch, {devices} would reach {doubled} images/s, if one device is as fast with it."
     yield (
         "The interval is from links that reach the least to links that reach the most of their data sheets. What the "
         "model leaves out: docs/prediction.md."
@@ -115,9 +116,8 @@ def _fastest(of_managers: Mapping[str, float]) -> str:
     """Returns the fastest manager and its rate, and those that are about as fast."""
     best = max(of_managers.values())
     alike = [name for name, rate in of_managers.items() if rate > (1 - _ALIKE) * best]
-    if len(alike) == len(of_managers) > 1:
-        return f"all alike ({_rate(best)})"
-    return f"{', '.join(alike)} ({_rate(best)})"
+    names = "all alike" if len(alike) == len(of_managers) > 1 else first_few(alike, ", ")
+    return f"{names} ({rounded(best)})"
 
 
 def as_json(outlook: Outlook) -> Iterator[str]:
@@ -191,7 +191,3 @@ def plot(outlook: Outlook, path: str) -> None:
         figures.save(figure, Path(path))
     except OSError as error:
         raise UsageError(f"--plot={path}: the plot cannot be written: {error.strerror or error}.") from error
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -36,7 +36,7 @@ from results.utilisation import is_in_data_sheets
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, WorksIn, named
 
 _DEFAULT_MANAGER = "collective_all_reduce"
-# Of which the fastest is named.
+# Of these and the one that is predicted, the fastest is named.
 _COMPARED = ("collective_all_reduce", "distributed_replicated", "parameter_server", "replicated", "staged")
 _MOST_DEVICES, _MOST_HOSTS = 1000, 10_000
 # What decides the rate of one device and of its links, besides the flags of rates.
@@ -190,8 +190,9 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
             uncertain=(low / usual, high / usual),
         )
 
+    compared = dict.fromkeys([manager, *_COMPARED])
     points = [
-        outlook.point(subject(manager, layout), {name: functools.partial(subject, name, layout) for name in _COMPARED})
+        outlook.point(subject(manager, layout), {name: functools.partial(subject, name, layout) for name in compared})
         for layout in layouts
     ]
     rate = balance.images_per_sec
@@ -201,7 +202,8 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
         manager=manager,
         precision=first.computing.precision,
         images_per_sec_of_one=usual,
-        source="; ".join([rate.source, *rate.ends]),
+        source=rate.source,
+        ends=rate.ends,
         points=points,
     )
 

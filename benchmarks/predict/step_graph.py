@@ -61,8 +61,8 @@ class Exchange:
     Attributes:
         reads: of weights, before the forward pass.
         gradients: of gradients to where they are added, and of their mean, or of new weights, back.
-        when: gradients are sent as they come; all at the end; a step later, so nothing in the step waits; or every
-            device goes on without the others.
+        when: gradients are sent as they come; all at the end; a step later, so nothing in the step waits; or as they
+            come, and no device waits for the others.
     """
 
     reads: tuple[Stage, ...] = ()
@@ -124,7 +124,7 @@ def tasks_of_step(
             after = tuple(names)
         return after
 
-    waits = exchange.when in ("as they come", "all at the end")
+    waits = exchange.when != "a step later"
     read = [send("read", exchange.reads, part, ()) for part in parts]
     before: tuple[str, ...] = ()
     for part, needed in zip(parts, read, strict=True):
