@@ -32,6 +32,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
 from benchmarks.explain.known_gpus import PublishedRate, published_rates
 from benchmarks.option import Flag
+from benchmarks.predict import judge
 from models import specs
 from results import columns, loading, summary
 from results.exchange import public_table
@@ -40,6 +41,7 @@ from results.record import Identity, Record
 from results.record_parts import PARTS
 from results.report import anomalies, headline
 from results.text import first_few
+from results.utilisation import published_table
 from tests.support import promises
 from tools.peers import comparison as peers
 from variable_mgr import catalog, modifiers
@@ -484,7 +486,34 @@ def _published_on_8(*machines: str) -> str:
     return _table(_PUBLISHED, rows)
 
 
+def _reached() -> str:
+    header = ("number", "slow end", "usual", "fast end", *(f"without {bed}" for bed in _BEDS), "meaning")
+    rows = (
+        (
+            f"`{row['name']}`",
+            *(row[column] for column in ("low", "usual", "high", *(f"without_{bed}" for bed in _BEDS))),
+            row["meaning"],
+        )
+        for row in published_table("reached")
+    )
+    return _table(header, rows)
+
+
+def _judged() -> str:
+    """Returns how far predictions are from published rates. Imports TensorFlow."""
+    rows = judge.judge()
+    tables = {
+        "Errors, in %": judge.summary_table(rows),
+        "Missed by more than 10 %, or outside the interval": judge.misses_table(rows),
+        "Targets": judge.targets_table(judge.targets(rows)),
+    }
+    return "\n\n".join("\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables.items())
+
+
+_BEDS = ("dgx-1-p100", "gce-k80", "ec2-p2.8xlarge")
 TABLES: Mapping[str, Callable[[], str]] = {
+    "reached": _reached,
+    "judged": _judged,
     "pages": _pages,
     "verbs": _verbs,
     **{f"verb {verb.name}": functools.partial(_verb, verb) for verb in VERBS.values()},

@@ -38,6 +38,7 @@ STACK = (
     {"run"},
     {"sweep"},
     {"verify", "tune", "doctor", "compare", "explain"},
+    {"predict"},
     {"verb"},
     {"cli", "library"},
     {"__init__"},  # of `benchmarks`: it names what the library exports

@@ -43,7 +43,7 @@ PAGES = docs.pages(ROOT)
 PROGRAMS = ("run_bench.py", "run-bench")
 PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
 # Verbs whose words are files: their flags are parsed, and nothing else.
-READING = ("report", "rerun", "diff", "compare", "track", "publish")
+READING = ("report", "rerun", "diff", "compare", "track", "publish", "predict")
 # What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),

@@ -17,6 +17,7 @@ from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.explain import explain_verb
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
+from benchmarks.predict import predict_verb
 from benchmarks.run import run_verb
 from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import recommend_verb
@@ -33,6 +34,7 @@ FIRST_VERBS: Mapping[str, Sequence[Verb]] = {
 }
 VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
     **FIRST_VERBS,
+    "How fast would it be elsewhere?": (predict_verb.VERB,),
     "More about records": (publish_verb.VERB, report_verb.DIFF, report_verb.RERUN, compare_verb.VERB),
     "Parts of a step": (
         allreduce_verb.VERB,

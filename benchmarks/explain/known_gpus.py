@@ -1,7 +1,7 @@
 """What is published of GPUs: peaks and links of their data sheets, and the rates at which others trained on them.
 
-The tables are `results/data/peaks.csv`, `links.csv` and `modern.csv`. A GPU of which no rate is published is taken to
-use as large a share of its peak (MFU) as the nearest one. Imports no TensorFlow.
+The tables are `results/data/peaks.csv`, `links.csv`, `modern.csv` and `guide2017.csv`. A GPU of which no rate is
+published is taken to use as large a share of its peak (MFU) as the nearest one. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from results.utilisation import data_sheet, published_table
 # Compute capabilities by chip, from the oldest: of data centres with fast memory, and for graphics and inference.
 # Source: NVIDIA, "CUDA GPUs" (developer.nvidia.com/cuda-gpus).
 _LINES = (
-    {"GP100": "6.0", "GV100": "7.0", "GA100": "8.0", "GH100": "9.0", "GB10x": "10.0"},
+    {"GK210": "3.7", "GP100": "6.0", "GV100": "7.0", "GA100": "8.0", "GH100": "9.0", "GB10x": "10.0"},
     {"TU10x": "7.5", "GA10x": "8.6", "AD10x": "8.9", "GB20x": "12.0"},
 )
 # Error correction takes a sixteenth of GDDR memory. It is on by default in GPUs for servers, but not in these.
@@ -57,6 +57,10 @@ class KnownGpu:
         """Returns whether their data sheets have equal peaks and links; they may differ in memory."""
         return _facts(self.name) == _facts(other.name)
 
+    def has_peak(self, precision: str) -> bool:
+        """Returns whether the data sheet has a peak in this precision."""
+        return bool(data_sheet(self.name)[f"{precision}_tflops"])
+
     def peak_flops_per_sec(self, precision: str) -> float:
         """Returns the peak without sparsity.
 
@@ -64,7 +68,7 @@ class KnownGpu:
             UsageError: the GPU does not compute in this precision.
         """
         row = data_sheet(self.name)
-        if not row[f"{precision}_tflops"]:
+        if not self.has_peak(precision):
             usable = ", ".join(name.removesuffix("_tflops") for name in row if name.endswith("_tflops") and row[name])
             raise UsageError(f"--gpu={self.name} has no rate for --precision={precision}: use {usable}.")
         return 1e12 * float(row[f"{precision}_tflops"])
@@ -72,7 +76,7 @@ class KnownGpu:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedRate:
-    """A figure of the table `modern`, its GPU, that one's peak, and operations per image, forward and backward."""
+    """A figure of `modern` or `guide2017`, its GPU, that one's peak, and operations per image, forward and backward."""
 
     figure: Figure
     gpu: KnownGpu
@@ -116,6 +120,17 @@ class Rate:
         return dataclasses.replace(self, value=factor * self.value, most=self.most and factor * self.most)
 
 
+def link_bytes_per_sec(link: str) -> float:
+    """Returns what the data sheet states of a link, in one direction."""
+    return 1e9 * float(LINKS[link]["gbytes_per_second"])
+
+
+def share_reached(link: str) -> float:
+    """Returns the share of a link's data sheet that training usually reaches, see `results/data/reached.csv`."""
+    name = "gpu_link" if link.startswith("nvlink") else "pcie"
+    return next(float(row["usual"]) for row in published_table("reached") if row["name"] == name)
+
+
 def find_gpu(text: str) -> KnownGpu:
     """Returns the GPU that a part of its name means, such as `H100`, `a100 pcie` or `4090`.
 
@@ -155,10 +170,10 @@ def _words(text: str) -> frozenset[str]:
 
 @functools.cache
 def published_rates() -> tuple[PublishedRate, ...]:
-    """Returns the published rates of training on known GPUs, in the order of the table."""
+    """Returns the published rates of training on known GPUs, in the order of the tables, the guide's last."""
     models = {published: ours for ours, published in PUBLISHED_NAMES.items()}
     rates = []
-    for figure in table("modern").figures:
+    for figure in (*table("modern").figures, *map(_of_guide, table("guide2017").figures)):
         gpu, spec = gpu_of(figure.gpu), specs.find_model(models[figure.model])
         rates.append(
             PublishedRate(
@@ -169,6 +184,20 @@ def published_rates() -> tuple[PublishedRate, ...]:
             )
         )
     return tuple(rates)
+
+
+def _of_guide(figure: Figure) -> Figure:
+    """Returns a figure of the guide with what its table leaves out, and the name of its GPU before the machine's."""
+    gpu = "P100-SXM2-16GB" if "P100" in figure.machine else "K80"
+    return dataclasses.replace(
+        figure,
+        gpu=gpu,
+        machine=f"{gpu.partition('-')[0]} ({re.sub(' 8x.*', '', figure.machine)})",
+        software="TensorFlow 1.1, tf_cnn_benchmarks",
+        precision="fp32",
+        xla=False,
+        source="TensorFlow performance guide, 2017",
+    )
 
 
 def expected_rate(
@@ -206,7 +235,7 @@ def expected_rate(
 def _nearest(
     gpu: KnownGpu | None, model: str, published: Sequence[PublishedRate]
 ) -> tuple[Sequence[PublishedRate], str]:
-    """Returns the rates of the nearest GPU and model, and of whom they are; of each source those of fewest devices."""
+    """Returns the rates of the nearest GPU and model, and of whom; of each source the fastest of fewest devices."""
     if gpu is None:
         tries = [("published for any GPU", published, wanted) for wanted in (model, _USUAL_MODEL)]
     else:
@@ -220,7 +249,7 @@ def _nearest(
     for why, group, wanted in tries:
         if found := [rate for rate in group if rate.figure.model == wanted]:
             by_source = {}
-            for rate in sorted(found, key=lambda rate: -rate.figure.devices):
+            for rate in sorted(found, key=lambda rate: (-rate.figure.devices, rate.figure.images_per_sec)):
                 figure = rate.figure
                 by_source[figure.source, figure.software, figure.machine] = rate
             return list(by_source.values()), why

@@ -225,7 +225,7 @@ def known_rates(values: Mapping[str, Any], devices: Devices, precision: str) -> 
     gpu = known_gpus.find_gpu(values["gpu"]) if values["gpu"] else None if given_peak else _gpu_here(devices, precision)
     peak = 1e12 * given_peak if given_peak else gpu.peak_flops_per_sec(precision) if gpu else None
     name = values["link"] or (gpu.link if gpu else "")
-    of_name = Rate(1e9 * float(LINKS[name]["gbytes_per_second"]), LINKS[name]["source"]) if name else None
+    of_name = _of_data_sheet(name) if name else None
     return Rates(
         records=record_files.load(files) if values["results"] or files[0].exists() else (),
         gpu=gpu,
@@ -235,6 +235,11 @@ def known_rates(values: Mapping[str, Any], devices: Devices, precision: str) -> 
         link=Rate(1e9 * link, "--link_gbytes_per_second") if link else of_name,
         link_is_given=bool(link or values["link"]),
     )
+
+
+def _of_data_sheet(link: str) -> Rate:
+    share = known_gpus.share_reached(link)
+    return Rate(share * known_gpus.link_bytes_per_sec(link), f"{share:.0%} of {LINKS[link]['source']}")
 
 
 def _gpu_here(devices: Devices, precision: str) -> KnownGpu | None:

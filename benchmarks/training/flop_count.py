@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -52,6 +52,15 @@ class Work:
         return {"flops_per_image": round(self.flops / images), "bytes_per_image": round(self.moved_bytes / images)}
 
 
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A part of a forward pass: its name, operations per image, and the bytes of its weights, or of their gradient."""
+
+    name: str
+    forward_flops: int
+    weight_bytes: int
+
+
 def count(targets: Iterable[tf.Tensor | tf.Operation]) -> Work:
     """Counts what a session does that runs these targets of one graph.
 
@@ -92,6 +101,39 @@ def of_built(model: Model, spec: ModelSpec, *, batch: int, data_format: DataForm
             return count([logits])
         weights = [value for value, variable in zip(values, model.variables, strict=True) if variable.kind == "weight"]
         return count([logits, *tf.gradients(logits, weights)])  # as a loss, which needs the logits' values, too
+
+
+def by_layer(model: Model, spec: ModelSpec) -> list[Layer]:
+    """Returns the layers of a model in NHWC that compute or have weights, in the order of the forward pass.
+
+    Raises:
+        ValueError: an operation that would count cannot be counted.
+    """
+    layers: list[Layer] = []
+    with tf.Graph().as_default() as graph:
+        values = [tf.compat.v1.placeholder(variable.dtype, variable.shape) for variable in model.variables]
+        images = tf.compat.v1.placeholder(tf.float32, (1, spec.image_size, spec.image_size, spec.channels))
+        model.call(values, images, training=True)
+        waiting = {
+            value.name: variable
+            for value, variable in zip(values, model.variables, strict=True)
+            if variable.kind == "weight"
+        }
+        for operation in graph.get_operations():  # in the order in which they were made
+            own = [waiting.pop(tensor.name) for tensor in operation.inputs if tensor.name in waiting]
+            work = _of(operation) if operation.type in _COUNTED else Work()
+            if work.uncounted:
+                raise ValueError(f"{spec.name} has operations that cannot be counted: {operation.type}.")
+            if own or work.flops:
+                name = own[0].name.rpartition("/")[0] if own else operation.name
+                size = sum(variable_bytes(variable.shape) for variable in own)
+                layers.append(Layer(name, work.flops, size))
+    return layers
+
+
+def variable_bytes(shape: Sequence[int]) -> int:
+    """Returns the size of a weight or its gradient, which are float32."""
+    return tf.float32.size * math.prod(shape)
 
 
 def _of(operation: tf.Operation) -> Work:

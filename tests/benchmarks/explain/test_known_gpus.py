@@ -49,7 +49,7 @@ def test_every_gpu_has_a_chip_a_known_link_and_a_rate_to_expect() -> None:
         names_memory_of_cpu = gpu.name in ("GH200 120GB", "GH200 480GB")
         assert not size or names_memory_of_cpu or gpu.memory_gb == int(size[1])
         for precision in ("fp16", "fp32"):
-            if gpu.chip != "GP100" or precision == "fp32":
+            if gpu.has_peak(precision):
                 peak = gpu.peak_flops_per_sec(precision)
                 found = expected_rate(gpu, "resnet50", precision, peak_flops_per_sec=peak, flops_per_image=24e9)
                 assert found and 0.03 < found.value * 24e9 / peak <= found.highest * 24e9 / peak < 0.9, gpu.name
@@ -58,7 +58,7 @@ def test_every_gpu_has_a_chip_a_known_link_and_a_rate_to_expect() -> None:
 def test_published_rates_are_of_known_gpus_and_below_their_peaks() -> None:
     """In FP32, convolutions of 3 x 3 need fewer multiplications than are counted (Winograd)."""
     rates = published_rates()
-    assert {rate.figure.devices for rate in rates} == {1, 2, 4, 8}
+    assert {rate.figure.devices for rate in rates} == {1, 2, 4, 8, 16, 32, 64}
     for rate in rates:
         may_be_less = rate.figure.precision == "fp32" and rate.figure.model in ("VGG16", "AlexNet")
         assert 0.03 < rate.mfu < (2 if may_be_less else 0.9)
@@ -73,7 +73,7 @@ def test_the_same_model_and_gpu_are_preferred_to_the_usual_model_and_a_near_gpu(
     assert "A100 PCIe 40GB" in source("A100-SXM4-80GB", "vgg16"), "of the same chip, since none is of this GPU"
     assert source("H100 PCIe", "resnet50").startswith("published, MFU 6.1 %")
     assert "nearest published" in source("H200 NVL", "vgg16") and "ResNet-50" in source("H200 NVL", "vgg16")
-    assert "V100" in source("P100-SXM2-16GB", "resnet152", "fp32")
+    assert "92 images/s of 1 x P100 (DGX-1)" in source("P100-SXM2-16GB", "resnet152", "fp32"), "the fastest of two"
     assert "MFU 147 %, since convolutions may need fewer" in source("V100-SXM3-32GB", "vgg16", "fp32")
     assert "published for any GPU" in str(
         expected_rate(None, "resnet50", "bf16", peak_flops_per_sec=1e14, flops_per_image=1e10)

@@ -1,0 +1,1 @@
+"""How fast training would be on hardware that is not here: a step is simulated, and the model judged."""

@@ -1,0 +1,163 @@
+"""What a step exchanges over which links, in stages, from a manager's own `transfers()`. Imports TensorFlow.
+
+All devices, and all hosts, do the same, so one device of one host stands for all, with its share of common links. Of
+hosts with parameter servers it is the one whose server has most to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.config.variable_update import Variables
+from benchmarks.errors import UsageError
+from benchmarks.graph.sent_bytes import manager_on_real_devices
+from benchmarks.predict.hosts import (
+    BETWEEN_GPUS,
+    HOST_MEMORY,
+    LOOPBACK,
+    NCCL_1,
+    NETWORK_IN,
+    NETWORK_OUT,
+    PCIE_DOWN,
+    PCIE_UP,
+)
+from benchmarks.predict.step_graph import Exchange, Hop, Layout, Stage, When
+from benchmarks.process.tensorflow_setup import Devices
+from models.building import ModelVariable
+from variable_mgr import factory
+from variable_mgr.catalog import MANAGERS, WorksIn
+from variable_mgr.manager import VariableManager
+from variable_mgr.place import Place
+from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_kind, by_link, summed, weight_elements
+
+
+def exchange_of(
+    variables: Variables, layout: Layout, model_variables: Sequence[ModelVariable], *, nccl_1: bool = False
+) -> Exchange:
+    """Returns what a configuration exchanges.
+
+    Args:
+        variables: the manager and its modifiers.
+        layout: of devices and hosts.
+        model_variables: of the model.
+        nccl_1: NCCL is version 1, as in 2017: a device does not compute while it reduces.
+
+    Raises:
+        UsageError: the manager does not work so, or does not state what it sends.
+    """
+    modifiers, name = variables.modifiers, variables.variable_update
+    if modifiers.fc_model_parallel or variables.pipeline:
+        raise UsageError("predict has no model of layers that are divided over devices: leave these flags out.")
+    weights = FLOAT32_BYTES * sum(weight_elements(model_variables))
+    if layout.hosts == 1 and WorksIn.ONE in MANAGERS[name].processes:
+        manager = manager_on_real_devices(Devices(device="gpu", num_devices=layout.devices), variables)
+        sent, is_old = manager.transfers(model_variables), nccl_1 and modifiers.uses_nccl
+        reads, gradients = _in_one_process(sent, layout.devices, weights, variables, with_nccl_1=is_old)
+    else:
+        sent = _in_cluster(variables, layout).transfers(model_variables)
+        if not by_link(sent):
+            raise UsageError(f"predict has no model of {name} on several hosts: it does not state what it sends.")
+        reads, gradients = _between_hosts(sent, layout, weights, variables)
+    when: When = "as they come"
+    if modifiers.asynchronous:
+        when = "without waiting"
+    elif modifiers.staged_vars or modifiers.relaxed_consistency:
+        when = "a step later"
+    elif modifiers.gradient_repacking or modifiers.local_sgd_steps:
+        when = "all at the end"
+    return Exchange(reads, gradients, when)
+
+
+def _in_one_process(
+    sent: Sequence[Transfer], devices: int, weights: int, variables: Variables, *, with_nccl_1: bool
+) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    reads = _by_link_of_device([one for one in sent if one.what == "read"], devices)
+    others = _by_link_of_device([one for one in sent if one.what != "read"], devices)
+    stages: list[Stage] = []
+    for link in (BETWEEN_GPUS, PCIE_UP, PCIE_DOWN):
+        if others.get(link):
+            used = NCCL_1 if with_nccl_1 and link == BETWEEN_GPUS else link
+            stages.append((Hop(used, others[link], _messages(variables, devices), on_device=used == NCCL_1),))
+        if link == PCIE_UP and others.get(link):
+            # The host reads all gradients; it writes their mean, or reads and writes the weights.
+            extra = 2 if MANAGERS[variables.variable_update].one_copy else 1
+            stages.append((Hop(HOST_MEMORY, devices * others[link] + extra * weights, 0, is_sent=False),))
+    return tuple((Hop(link, size),) for link, size in reads.items() if size), tuple(stages)
+
+
+def _messages(variables: Variables, towers: int) -> int:
+    """Returns how many messages follow each other to reduce one tensor."""
+    spec = variables.modifiers.all_reduce_spec or ""
+    return 2 * (towers - 1) if spec.startswith(("xring", "collective", "nccl")) else 1
+
+
+def _by_link_of_device(sent: Sequence[Transfer], devices: int) -> dict[str, float]:
+    return {kind: size / devices for kind, (_, size) in (by_kind(sent) or {}).items()}
+
+
+def _in_cluster(variables: Variables, layout: Layout) -> VariableManager:
+    """Makes the manager of a worker of a cluster, or of the client that drives all."""
+    name, towers = variables.variable_update, tuple(f"/gpu:{index}" for index in range(layout.devices))
+    uses_servers = WorksIn.SERVERS in MANAGERS[name].processes
+    ps = tuple(f"/job:ps/replica:0/task:{index}/cpu:0" for index in range(layout.servers or layout.hosts))
+    hosts: tuple[str, ...] = ()
+    workers = layout.hosts
+    if WorksIn.ONE_CLIENT in MANAGERS[name].processes:
+        of_workers = [f"/job:worker/replica:0/task:{index}" for index in range(workers)]
+        towers, hosts = (
+            tuple(worker + tower for worker in of_workers for tower in towers),
+            tuple(f"{worker}/cpu:0" for worker in of_workers for _ in towers),
+        )
+        workers = 1
+    place = Place(towers, "the host", ps=ps if uses_servers else (), workers=workers, hosts=hosts)
+    try:
+        return factory.make(name, place, shared_devices=(place.host,), modifiers=variables.modifiers)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _between_hosts(
+    sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables
+) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    links = by_link(sent)
+    if busiest_server(links) is None:
+        return (), _around_ring(max(links.values()), layout)
+    devices = layout.devices
+    ends = {link: tuple(link.split(" -> ")) for link in links}
+    loads = summed((end, 1, size) for link, size in links.items() for end in ends[link] if end.startswith("ps "))
+    server = max(loads, key=lambda end: loads[end][1])
+    worker = server.replace("ps", "worker")
+
+    def crossing(sizes: Mapping[str, int]) -> Stage:
+        """Returns what this host sends to others and gets from them, and what its own processes send each other."""
+        own = {worker, server}
+        sent_out = sum(size for link, size in sizes.items() if ends[link][0] in own and ends[link][1] not in own)
+        got = sum(size for link, size in sizes.items() if ends[link][1] in own and ends[link][0] not in own)
+        inside = sum(size for link, size in sizes.items() if {*ends[link]} == own)
+        return Hop(NETWORK_OUT, sent_out), Hop(NETWORK_IN, got), Hop(LOOPBACK, inside)
+
+    read = by_link([one for one in sent if one.what == "read"])
+    back = by_link([one for one in sent if one.what != "read"])
+    wire = sum(size for link, size in back.items() if ends[link][0] == worker)
+    added = sum(size for link, size in back.items() if ends[link][1] == server)
+    to_server: Sequence[Stage] = (
+        (Hop(BETWEEN_GPUS, (devices - 1) / devices * weights),),  # where a worker takes the mean of its own
+        (Hop(PCIE_UP, wire / devices),),
+        crossing(back),
+        # The server reads all gradients, and reads and writes its weights.
+        (Hop(HOST_MEMORY, added + 2 * added / layout.hosts, 0, is_sent=False),),
+    )
+    to_worker: Sequence[Stage] = (crossing(read), (Hop(PCIE_DOWN, weights),))
+    to_worker, to_server = (
+        tuple(used for stage in stages if (used := tuple(hop for hop in stage if hop.size_bytes)))
+        for stages in (to_worker, to_server)
+    )
+    return (to_worker, to_server) if MANAGERS[variables.variable_update].one_copy else ((), (*to_server, *to_worker))
+
+
+def _around_ring(size_bytes: float, layout: Layout) -> tuple[Stage, ...]:
+    """Returns the one stage of a ring of all devices: each sends as much to the next, the last one to the next host."""
+    hops = [Hop(link, size_bytes, 2 * (layout.hosts - 1)) for link in (NETWORK_OUT, NETWORK_IN)]
+    if layout.devices > 1:
+        hops.append(Hop(BETWEEN_GPUS, size_bytes, 2 * (layout.total - layout.hosts)))
+    return (tuple(hops),)

@@ -1,0 +1,193 @@
+"""Predictions of one configuration on several numbers of devices, as text, JSON, a plot and a drawn step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.errors import UsageError
+from benchmarks.predict.prediction import LATENCY, Prediction, Subject, gains, limit, link_that_limits, predict, step
+from benchmarks.predict.simulation import Timeline
+from benchmarks.predict.step_graph import Exchange
+from results.text import Table, counted, first_few, rounded
+
+NOTHING = Exchange()
+_COLUMNS = 60
+_ALIKE = 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """A prediction for one number of devices.
+
+    Attributes:
+        gains: by which share the rate rises if computing, or a link, is twice as fast.
+        of_managers: images/s under each manager that works there.
+        twice_the_batch: images/s with it, if computing takes twice as long.
+    """
+
+    subject: Subject
+    prediction: Prediction
+    gains: dict[str, float]
+    of_managers: dict[str, float]
+    twice_the_batch: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """The predictions of a configuration; `source` and `ends` are those of the rate of one device, as of `Rate`."""
+
+    hardware: str
+    model: str
+    manager: str
+    precision: str
+    images_per_sec_of_one: float
+    source: str
+    ends: Sequence[str]
+    points: Sequence[Point]
+
+
+def point(subject: Subject, managers: Mapping[str, Callable[[], Subject]]) -> Point:
+    """Predicts a number of devices, and compares managers, of which those that do not work there are left out."""
+    of_managers = {}
+    for name, under in managers.items():
+        with contextlib.suppress(UsageError):
+            other = under()
+            of_managers[name] = other.images / step(other).end_seconds
+    doubled = dataclasses.replace(
+        subject, batch_per_device=2 * subject.batch_per_device, step_seconds=2 * subject.step_seconds
+    )
+    return Point(
+        subject=subject,
+        prediction=predict(subject),
+        gains=gains(subject),
+        of_managers=of_managers,
+        twice_the_batch=doubled.images / step(doubled).end_seconds,
+    )
+
+
+def as_text(outlook: Outlook) -> Iterator[str]:
+    """Yields the lines of a table, and sentences on its last row."""
+    batch = outlook.points[0].subject.batch_per_device
+    yield f"{outlook.model}, batch {batch} per device, {outlook.precision}, {outlook.manager}: {outlook.hardware}"
+    yield f"One device: {rounded(outlook.images_per_sec_of_one)} images/s ({outlook.source})"
+    names = ("  lowest", "  highest") if len(outlook.ends) > 1 else ("  from",)
+    yield from (f"{name}: {end}" for name, end in zip(names, outlook.ends, strict=False))
+    yield ""
+    cells = []
+    for one in outlook.points:
+        found = one.prediction
+        cells.append(
+            [
+                str(one.subject.layout.total),
+                str(one.subject.layout.hosts),
+                rounded(found.images_per_sec),
+                f"{rounded(found.low)} to {rounded(found.high)}",
+                f"{100 * found.efficiency:.0f}",
+                limit(one.gains),
+                _fastest(one.of_managers),
+            ]
+        )
+    columns = ["devices", "hosts", "images/s", "90 % interval", "efficiency %", "limited by", "fastest manager"]
+    yield from Table(columns, cells, columns[:5]).text()
+    yield ""
+    last = outlook.points[-1]
+    rate, link = last.prediction.images_per_sec, link_that_limits(last.gains)
+    devices = counted(last.subject.layout.total, "device")
+    if link == LATENCY:
+        share = f"{100 * last.gains[link]:.0f} %"
+        yield f"With half the latency, {devices} would be {share} faster; fewer, larger messages help as much."
+    elif link:
+        yield f"With {link} twice as fast, {devices} would reach {rounded(rate * (1 + last.gains[link]))} images/s."
+    else:
+        yield f"No link costs {devices} more than 2 %, so a faster one would not help."
+    doubled = rounded(last.twice_the_batch)
+    yield f"With twice the batch, {devices} would reach {doubled} images/s, if one device is as fast with it."
+    yield (
+        "The interval is from links that reach the least to links that reach the most of their data sheets. What the "
+        "model leaves out: docs/prediction.md."
+    )
+
+
+def _fastest(of_managers: Mapping[str, float]) -> str:
+    """Returns the fastest manager and its rate, and those that are about as fast."""
+    best = max(of_managers.values())
+    alike = [name for name, rate in of_managers.items() if rate > (1 - _ALIKE) * best]
+    names = "all alike" if len(alike) == len(of_managers) > 1 else first_few(alike, ", ")
+    return f"{names} ({rounded(best)})"
+
+
+def as_json(outlook: Outlook) -> Iterator[str]:
+    """Yields one line."""
+    points = [
+        {
+            "devices": one.subject.layout.total,
+            "hosts": one.subject.layout.hosts,
+            "images_per_sec": one.prediction.images_per_sec,
+            "images_per_sec_low": one.prediction.low,
+            "images_per_sec_high": one.prediction.high,
+            "efficiency": one.prediction.efficiency,
+            "step_seconds": one.prediction.timeline.end_seconds,
+            "limited_by": limit(one.gains),
+            "gain_if_twice_as_fast": one.gains,
+            "images_per_sec_with_twice_the_batch": one.twice_the_batch,
+            "images_per_sec_by_manager": one.of_managers,
+        }
+        for one in outlook.points
+    ]
+    fields = {name: value for name, value in vars(outlook).items() if name != "points"}
+    batch = outlook.points[0].subject.batch_per_device
+    yield json.dumps({**fields, "batch_per_device": batch, "points": points})
+
+
+def drawn_step(one: Point) -> Iterator[str]:
+    """Yields the time line of a step: a line per resource, with a mark wherever it is occupied."""
+    timeline = one.prediction.timeline
+    devices = counted(one.subject.layout.total, "device")
+    yield f"\nA step of one of {devices}, {1e3 * timeline.end_seconds:.3g} ms; f forward, b backward, # occupied:"
+    busy = timeline.busy_seconds()
+    width = max(map(len, busy))
+    for resource, seconds in busy.items():
+        line = _marks(timeline, resource)
+        yield f"{resource:{width}} |{line}| {1e3 * seconds:.3g} ms, {seconds / timeline.end_seconds:.0%}"
+
+
+def _marks(timeline: Timeline, resource: str) -> str:
+    marks = [" "] * _COLUMNS
+    for task in timeline.tasks:
+        if task.resource == resource and task.seconds:
+            first = int(_COLUMNS * timeline.begin[task.name] / timeline.end_seconds)
+            last = int(_COLUMNS * (timeline.begin[task.name] + task.seconds) / timeline.end_seconds)
+            mark = {"forward": "f", "backward": "b"}.get(task.name.partition(" ")[0], "#")
+            for column in range(first, max(first + 1, min(last, _COLUMNS))):
+                marks[min(column, _COLUMNS - 1)] = mark
+    return "".join(marks)
+
+
+def plot(outlook: Outlook, path: str) -> None:
+    """Writes PATH.svg and PATH.png: rates and their intervals against devices, and rates without any loss.
+
+    Raises:
+        UsageError: the files cannot be written.
+    """
+    from results.intervals import Interval
+    from results.report import figures  # with matplotlib, which takes its time
+
+    figure, (axis,) = figures.panels_of(1)
+    found = [(one.subject.layout.total, one.prediction) for one in outlook.points]
+    points = [(devices, Interval(one.images_per_sec, one.low, one.high)) for devices, one in found]
+    figures.draw_line(axis, 0, points, label=f"{outlook.manager}, predicted")
+    numbers = [devices for devices, _ in points]
+    ideal = [devices * outlook.images_per_sec_of_one for devices in numbers]
+    axis.plot(numbers, ideal, linestyle=":", color="#7F7F7F", label="no loss")
+    axis.set(title=f"{outlook.model}, {outlook.hardware}", xlabel="devices", ylabel="images/s")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.legend()
+    try:
+        figures.save(figure, Path(path))
+    except OSError as error:
+        raise UsageError(f"--plot={path}: the plot cannot be written: {error.strerror or error}.") from error

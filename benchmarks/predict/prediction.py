@@ -1,0 +1,163 @@
+"""The rate of a configuration on a described host, with an interval and what limits it. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+
+from benchmarks.predict.hosts import Hardware, LinkRate, Reached, Side, link_rates, reached
+from benchmarks.predict.simulation import Timeline, simulate
+from benchmarks.predict.step_graph import Exchange, LayerShare, Layout, tasks_of_step
+from results.intervals import ASSUMED_SPREAD
+
+COMPUTING, LATENCY = "computing", "latency"
+_LIMITS = 0.02  # what would make a step less than so much shorter does not limit it
+_CALIBRATIONS = 3
+# What is twice as fast if a link is: both directions.
+_LINKS: Mapping[str, tuple[str, ...]] = {
+    "PCIe": ("host to device", "device to host"),
+    "links between devices": ("device to device", "device to device, NCCL 1"),
+    "host memory": ("host memory",),
+    "processes of a host": ("between processes of a host",),
+    "network": ("network in", "network out"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is predicted.
+
+    Attributes:
+        parts: of the model.
+        hardware: of every host.
+        batch_per_device: images.
+        exchange: of all devices.
+        exchange_of_one: in the step that was measured on one device.
+        step_seconds: of one device alone, with `exchange_of_one`.
+        layout: devices and hosts.
+        measured: bytes/s of links that were measured, which replace those of the data sheets.
+        uncertain: by which factors the rate of one device may be lower and higher.
+    """
+
+    parts: Sequence[LayerShare]
+    hardware: Hardware
+    batch_per_device: int
+    exchange: Exchange
+    exchange_of_one: Exchange
+    step_seconds: float
+    layout: Layout
+    measured: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    uncertain: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def images(self) -> int:
+        """Returns those of a step of all devices."""
+        return self.layout.total * self.batch_per_device
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Images/s of all devices, the ends of its 90 % interval, and the step that gives it.
+
+    Attributes:
+        efficiency: images/s per device over those of one device alone.
+        timeline: of the step.
+    """
+
+    images_per_sec: float
+    low: float
+    high: float
+    efficiency: float
+    timeline: Timeline
+
+
+def predict(subject: Subject, usual: Reached | None = None) -> Prediction:
+    """Predicts a rate; its interval is from all links at the slow to all at the fast end, and of a device's error.
+
+    `usual`: the shares of data sheets that are reached; None for those of the suite.
+    """
+    timeline = step(subject, usual)
+    ends: tuple[Side, Side] = ("low", "high")
+    low, high = (subject.images / step(subject, reached(end)).end_seconds for end in ends)
+    rate = subject.images / timeline.end_seconds
+    return Prediction(
+        images_per_sec=rate,
+        low=min(rate, low) * (1 - ASSUMED_SPREAD) * subject.uncertain[0],
+        high=max(rate, high) * (1 + ASSUMED_SPREAD) * subject.uncertain[1],
+        efficiency=subject.step_seconds / timeline.end_seconds,
+        timeline=timeline,
+    )
+
+
+def step(
+    subject: Subject,
+    shares: Reached | None = None,
+    *,
+    faster: Sequence[str] = (),
+    latency_factor: float = 1.0,
+    compute_factor: float = 1.0,
+) -> Timeline:
+    """Returns the time line of a step.
+
+    Args:
+        subject: what is predicted.
+        shares: of data sheets that are reached; None for those of the suite.
+        faster: links that are twice as fast.
+        latency_factor: by which the time until a message arrives is multiplied.
+        compute_factor: by which the time to compute is multiplied.
+    """
+    shares = shares or reached()
+    rates = _rates(subject, shares, subject.layout.devices)
+    rates = {link: rate.times(2 if link in faster else 1, latency_factor) for link, rate in rates.items()}
+    waits = subject.exchange.when != "without waiting"
+    slowest = 1 + shares.spread * expected_maximum(subject.layout.total) if waits else 1.0
+    on_board = shares.board if min(subject.hardware.gpus_per_board, subject.layout.devices) > 1 else 1.0
+    seconds = compute_factor * compute_seconds(subject, shares) * slowest / on_board
+    return simulate(tasks_of_step(subject.parts, subject.exchange, rates, seconds))
+
+
+def compute_seconds(subject: Subject, shares: Reached) -> float:
+    """Returns how long one device computes in the step that was measured, without what it exchanges."""
+    seconds, rates = subject.step_seconds, _rates(subject, shares, 1)
+    if not (subject.exchange_of_one.reads or subject.exchange_of_one.gradients):
+        return seconds
+    for _ in range(_CALIBRATIONS):
+        with_exchange = simulate(tasks_of_step(subject.parts, subject.exchange_of_one, rates, seconds)).end_seconds
+        seconds = max(seconds + subject.step_seconds - with_exchange, subject.step_seconds / 10)
+    return seconds
+
+
+def _rates(subject: Subject, shares: Reached, devices: int) -> dict[str, LinkRate]:
+    rates = link_rates(subject.hardware, shares, devices)
+    return rates | {
+        link: dataclasses.replace(rates[link], bytes_per_sec=measured) for link, measured in subject.measured.items()
+    }
+
+
+def gains(subject: Subject) -> dict[str, float]:
+    """Returns by which share the rate would rise if computing, latency or a link that is used were twice as good."""
+    base = step(subject)
+    used = {task.resource for task in base.tasks if task.seconds}
+    found = {COMPUTING: base.end_seconds / step(subject, compute_factor=0.5).end_seconds - 1}
+    found[LATENCY] = base.end_seconds / step(subject, latency_factor=0.5).end_seconds - 1
+    for name, links in _LINKS.items():
+        if used & {*links}:
+            found[name] = base.end_seconds / step(subject, faster=links).end_seconds - 1
+    return found
+
+
+def limit(found: Mapping[str, float]) -> str:
+    """Returns what limits a step: what makes it shortest if it is twice as fast."""
+    return max(found, key=lambda name: found[name])
+
+
+def link_that_limits(found: Mapping[str, float]) -> str | None:
+    """Returns the link that costs most, if any costs something."""
+    links = {name: gain for name, gain in found.items() if name != COMPUTING and gain >= _LIMITS}
+    return max(links, key=lambda name: links[name], default=None)
+
+
+def expected_maximum(count: int) -> float:
+    """Returns the mean of the largest of so many standard normal numbers (Blom 1958), with an error below 0.03."""
+    return 0.0 if count < 2 else NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

@@ -1,0 +1,159 @@
+"""What a step exchanges: the bytes of the simulated links are those that managers state."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks.config.variable_update import Variables
+from benchmarks.errors import UsageError
+from benchmarks.graph.sent_bytes import manager_on_real_devices
+from benchmarks.predict.exchange import exchange_of
+from benchmarks.predict.hosts import LinkRate, find_hardware, link_rates, reached
+from benchmarks.predict.prediction import Subject, step
+from benchmarks.predict.step_graph import Exchange, Layout, shares, tasks_of_step
+from benchmarks.process.tensorflow_setup import Devices
+from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, WorksIn
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.transfers import by_kind
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variable:
+    """A variable of which only the size matters; all are float32."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+
+WEIGHTS = [_Variable("weight", (1000,)), _Variable("weight", (24,))]
+BYTES = 4096
+PARTS = shares([("a", 3, 4000), ("b", 1, 96)])
+
+
+def made(manager: str, layout: Layout, *, on: str = "cpu", scale: int = 1, **modifiers: object) -> Exchange:
+    spec = {} if "all_reduce_spec" in modifiers or manager != "replicated" else {"all_reduce_spec": "pscpu"}
+    variables = Variables(variable_update=manager, shared_on=on, modifiers=Modifiers(**{**spec, **modifiers}))
+    larger = [_Variable(weight.kind, (scale * weight.shape[0],)) for weight in WEIGHTS]
+    return exchange_of(variables, layout, larger)  # type: ignore[arg-type]
+
+
+def sent(exchange: Exchange) -> dict[str, float]:
+    """The bytes of the tasks by link, of one device or host."""
+    links = {hop.link for stage in (*exchange.reads, *exchange.gradients) for hop in stage}
+    found = dict.fromkeys(links, 0.0)
+    for task in tasks_of_step(PARTS, exchange, dict.fromkeys(links, LinkRate(1.0)), 1.0):
+        if task.size_bytes:
+            found[task.resource] += task.size_bytes
+    return {link: size for link, size in found.items() if size}
+
+
+@pytest.mark.parametrize("manager", IN_ONE_PROCESS)
+@pytest.mark.parametrize("on", ["cpu", "gpu"])
+def test_the_bytes_of_tasks_are_those_that_a_manager_states(manager: str, on: str) -> None:
+    reducing = {"all_reduce_spec": "xring"} if manager == "replicated" and on == "gpu" else {}
+    modifiers = {"local_sgd_steps": 4} if manager == "local_sgd" else reducing
+    variables = Variables(variable_update=manager, shared_on=on, modifiers=Modifiers(**modifiers))  # type: ignore[arg-type]
+    stated = by_kind(manager_on_real_devices(Devices(device="gpu", num_devices=4), variables).transfers(WEIGHTS))  # type: ignore[arg-type]
+    found = sent(exchange_of(variables, Layout(4), WEIGHTS))  # type: ignore[arg-type]
+    assert {kind: 4 * size for kind, size in found.items()} == pytest.approx(
+        {kind: size for kind, (_, size) in (stated or {}).items() if size}
+    )
+
+
+def test_a_ring_sends_twice_all_but_one_share() -> None:
+    assert sent(made("replicated", Layout(8), all_reduce_spec="xring")) == {
+        "device to device": pytest.approx(2 * 7 / 8 * BYTES)
+    }
+    over_hosts = sent(made("collective_all_reduce", Layout(1, 4)))
+    assert over_hosts == dict.fromkeys(("network out", "network in"), pytest.approx(2 * 3 / 4 * BYTES))
+
+
+def test_the_link_of_a_server_is_shared_by_all_workers() -> None:
+    """One server serves four hosts: it sends all weights to three of them, and to its own worker inside its host."""
+    found = sent(made("parameter_server", Layout(1, 4, 1)))
+    assert found["network out"] == found["network in"] == pytest.approx(3 * BYTES)
+    assert found["between processes of a host"] == pytest.approx(2 * BYTES)
+    # With a server on each of four hosts, the busiest has the largest variable.
+    busiest = sent(made("parameter_server", Layout(1, 4, 4)))
+    assert busiest["network out"] == pytest.approx(3 * 4000 + 96)
+
+
+def test_copies_of_masters_come_back_after_the_update_and_shared_weights_are_read_before() -> None:
+    masters, shared = made("distributed_replicated", Layout(8, 2, 2)), made("parameter_server", Layout(8, 2, 2))
+    assert not masters.reads and shared.reads
+    assert sent(masters) == pytest.approx(sent(shared))
+    assert sent(masters)["device to device"] == pytest.approx(7 / 8 * BYTES), "the mean over the worker's own devices"
+
+
+def test_16_bits_are_half_of_what_is_sent() -> None:
+    plain, compact = (made("replicated", Layout(4), compact_gradient_transfer=half) for half in (False, True))
+    assert {link: size / 2 for link, size in sent(plain).items()} == pytest.approx(sent(compact))
+
+
+@pytest.mark.parametrize(
+    ("modifiers", "when"),
+    [
+        ({}, "as they come"),
+        ({"staged_vars": True}, "a step later"),
+        ({"asynchronous": True}, "without waiting"),
+    ],
+)
+def test_modifiers_decide_what_waits(modifiers: dict[str, object], when: str) -> None:
+    assert made("parameter_server", Layout(4), **modifiers).when == when
+
+
+def test_packed_gradients_and_averaged_weights_come_at_the_end() -> None:
+    packed = made("replicated", Layout(4), all_reduce_spec="xring", gradient_repacking=2)
+    averaged = made("local_sgd", Layout(4), local_sgd_steps=4)
+    assert packed.when == averaged.when == "all at the end"
+    deferred = made("replicated", Layout(4), all_reduce_spec="xring", relaxed_consistency=True)
+    assert deferred.when == "a step later"
+
+
+def test_nccl_of_2017_kept_the_device_busy() -> None:
+    variables = Variables(variable_update="replicated", shared_on="gpu", modifiers=Modifiers(all_reduce_spec="nccl"))
+    for is_old in (False, True):
+        ((hop,),) = exchange_of(variables, Layout(8), WEIGHTS, nccl_1=is_old).gradients  # type: ignore[arg-type]
+        assert hop.on_device is is_old
+
+
+@pytest.mark.parametrize("host", ["ec2-p2.8xlarge", "dgx-h100"])
+@pytest.mark.parametrize(
+    ("manager", "hosts"),
+    [
+        (name, hosts)
+        for name, entry in MANAGERS.items()
+        for hosts in ((1,) if entry.processes == WorksIn.ONE else (1, 2, 16))
+        if name != "distributed_all_reduce"  # states nothing
+    ],
+)
+def test_a_faster_link_or_device_is_never_slower(manager: str, hosts: int, host: str) -> None:
+    one = Subject(
+        parts=PARTS,
+        hardware=find_hardware(host),
+        batch_per_device=8,
+        exchange=made(manager, Layout(8, hosts, hosts), scale=100_000),
+        exchange_of_one=Exchange(),
+        step_seconds=0.1,
+        layout=Layout(8, hosts, hosts),
+    )
+    base, rates = step(one).end_seconds, link_rates(one.hardware, reached(), 8)
+    for link in rates:
+        assert step(one, faster=[link]).end_seconds <= base * (1 + 1e-9)
+    assert step(one, compute_factor=0.5).end_seconds <= base
+    assert step(one, latency_factor=0.5).end_seconds <= base
+
+
+@pytest.mark.parametrize(
+    ("manager", "modifiers", "problem"),
+    [
+        ("distributed_all_reduce", {}, "does not state what it sends"),
+        ("replicated", {"fc_model_parallel": True}, "layers that are divided over devices"),
+        ("independent", {}, "independent"),
+    ],
+)
+def test_what_has_no_model_is_refused(manager: str, modifiers: dict[str, object], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        made(manager, Layout(2, 2, 2), **modifiers)

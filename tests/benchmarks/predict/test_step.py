@@ -1,0 +1,147 @@
+"""A simulated step: it agrees with closed formulas where these are exact, and never gets slower by a faster link."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks.predict import prediction
+from benchmarks.predict.hosts import LinkRate as Rate
+from benchmarks.predict.hosts import Reached, find_hardware, link_rates, reached
+from benchmarks.predict.prediction import Subject, expected_maximum, gains, limit, step
+from benchmarks.predict.simulation import Task, simulate
+from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, shares, tasks_of_step
+
+ONE = [LayerShare("all", 1.0, 1.0)]
+THREE = [LayerShare("a", 0.5, 0.1), LayerShare("b", 0.3, 0.2), LayerShare("c", 0.2, 0.7)]
+PERFECT = Reached(1, 1, 1, 1, 1, 10, 1, 0)
+
+
+def seconds(parts: list[LayerShare], exchange: Exchange, compute: float, **bytes_per_sec: float) -> float:
+    """The time of a step over links named by letters."""
+    rates = {name: Rate(rate) for name, rate in bytes_per_sec.items()}
+    return simulate(tasks_of_step(parts, exchange, rates, compute)).end_seconds
+
+
+def test_a_resource_does_one_task_at_a_time_in_the_order_in_which_they_become_ready() -> None:
+    tasks = [
+        Task("a", "device", 2),
+        Task("b", "link", 3, ("a",), latency_seconds=1),
+        Task("c", "device", 1, ("a",)),
+        Task("d", "link", 1, ("c",)),  # ready at 3, but the link is busy until 5
+        Task("e", "device", 1, ("b", "d")),  # b arrives at 6, d at 6
+    ]
+    timeline = simulate(tasks)
+    assert timeline.begin == {"a": 0, "b": 2, "c": 2, "d": 5, "e": 6}
+    assert timeline.end_seconds == 7
+    assert timeline.busy_seconds() == {"device": 4, "link": 4}
+
+
+def test_one_layer_is_read_computed_and_sent_one_after_the_other() -> None:
+    exchange = Exchange(reads=((Hop("x", 8),),), gradients=((Hop("x", 6),), (Hop("y", 4, is_sent=False),)))
+    assert seconds(ONE, exchange, 3, x=2, y=4) == pytest.approx(8 / 2 + 3 + 6 / 2 + 4 / 4)
+
+
+def test_nothing_overlaps_what_comes_at_the_end_and_all_overlaps_what_is_a_step_later() -> None:
+    stages = ((Hop("x", 8),),)
+    assert seconds(THREE, Exchange(gradients=stages, when="all at the end"), 3, x=2) == pytest.approx(3 + 8 / 2)
+    assert seconds(THREE, Exchange(stages, stages, "a step later"), 3, x=2) == pytest.approx(2 * 8 / 2)
+    assert seconds(THREE, Exchange(stages, stages, "a step later"), 30, x=2) == pytest.approx(30)
+
+
+def test_gradients_are_sent_from_the_last_layer_to_the_first_while_earlier_ones_are_computed() -> None:
+    # Forward 10, backward 20: c is ready at 14, b at 20, a at 30. The link is free when each comes.
+    assert seconds(THREE, Exchange(gradients=((Hop("x", 10),),)), 30, x=2) == pytest.approx(30 + 0.1 * 10 / 2)
+    # A slow link is busy from 14 on.
+    assert seconds(THREE, Exchange(gradients=((Hop("x", 100),),)), 30, x=2) == pytest.approx(14 + 100 / 2)
+
+
+def test_kernels_that_send_do_not_overlap_computing() -> None:
+    exchange = Exchange(gradients=((Hop("x", 8, on_device=True),),))
+    assert seconds(THREE, exchange, 3, x=2) == pytest.approx(3 + 8 / 2)
+
+
+def test_latency_delays_and_does_not_occupy() -> None:
+    tasks = tasks_of_step(THREE, Exchange(gradients=((Hop("x", 10, messages=3),),)), {"x": Rate(2, 1.0)}, 30)
+    assert simulate(tasks).end_seconds == pytest.approx(30 + 0.1 * 10 / 2 + 3)
+
+
+def test_small_layers_are_joined_and_nothing_is_lost() -> None:
+    layers = [(f"layer {number}", number % 3, 4 * (number % 5)) for number in range(1, 300)]
+    parts = shares(layers)
+    assert 8 < len(parts) < 40
+    assert sum(part.work for part in parts) == pytest.approx(1) and sum(p.weights for p in parts) == pytest.approx(1)
+
+
+def subject(layout: Layout, exchange: Exchange, host: str = "dgx-1-p100", **fields: object) -> Subject:
+    made = Subject(
+        parts=THREE,
+        hardware=find_hardware(host),
+        batch_per_device=64,
+        exchange=exchange,
+        exchange_of_one=Exchange(),
+        step_seconds=0.3,
+        layout=layout,
+    )
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+
+
+def test_what_costs_most_limits() -> None:
+    exchange = Exchange(gradients=((Hop("network out", 5e9), Hop("network in", 5e9)),))
+    found = gains(subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge"))
+    assert limit(found) == "network" and found["network"] > 0.9
+    assert limit(gains(subject(Layout(8, 4, 4), Exchange()))) == "computing"
+
+
+def test_gpus_that_share_a_board_or_a_switch_are_slower() -> None:
+    k80 = subject(Layout(1), Exchange(), "ec2-p2.8xlarge")
+    alone, both = step(k80, PERFECT), step(dataclasses.replace(k80, layout=Layout(2)), PERFECT)
+    assert alone.end_seconds == both.end_seconds == pytest.approx(0.3)
+    half = dataclasses.replace(PERFECT, board=0.5)
+    assert step(dataclasses.replace(k80, layout=Layout(2)), half).end_seconds == pytest.approx(0.6)
+    assert step(k80, half).end_seconds == pytest.approx(0.3)
+    host = find_hardware("ec2-p2.8xlarge")
+    one, two = (link_rates(host, PERFECT, count)["host to device"].bytes_per_sec for count in (1, 2))
+    assert (one, two) == (16e9, 8e9)
+
+
+def test_a_synchronous_step_waits_for_the_slowest_device_and_an_asynchronous_one_does_not() -> None:
+    uneven = dataclasses.replace(PERFECT, spread=0.1)
+    made = subject(Layout(8, 8, 8), Exchange())
+    slower = 1 + 0.1 * expected_maximum(64)
+    assert step(made, uneven).end_seconds == pytest.approx(0.3 * slower)
+    without = dataclasses.replace(made, exchange=Exchange(when="without waiting"))
+    assert step(without, uneven).end_seconds == pytest.approx(0.3)
+    # Of two: 1 / sqrt(pi); of 1,000: 3.2414 (tables of order statistics).
+    assert expected_maximum(1) == 0 and expected_maximum(2) == pytest.approx(0.5642, abs=0.03)
+    assert expected_maximum(1000) == pytest.approx(3.2414, abs=0.03)
+
+
+def test_what_one_device_exchanged_is_taken_out_of_its_time() -> None:
+    exchange = Exchange(reads=((Hop("host to device", 1.6e9),),))  # 0.1 s on a perfect link
+    made = subject(Layout(1), exchange, exchange_of_one=exchange)
+    computing = prediction.compute_seconds(made, PERFECT)
+    assert 0.2 <= computing < 0.3
+    assert step(made, PERFECT).end_seconds == pytest.approx(0.3, rel=2e-3)
+
+
+def test_the_interval_is_around_the_rate_and_includes_what_is_not_known_of_one_device() -> None:
+    exchange = Exchange(gradients=((Hop("network out", 5e8), Hop("network in", 5e8)),))
+    made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
+    found, wider = prediction.predict(made), prediction.predict(dataclasses.replace(made, uncertain=(0.5, 2)))
+    assert found.low < 0.9 * found.images_per_sec < found.images_per_sec < found.high
+    assert wider.low == pytest.approx(found.low / 2) and wider.high == pytest.approx(2 * found.high)
+
+
+def test_a_thousand_devices_take_as_many_tasks_as_eight() -> None:
+    exchange = Exchange(gradients=((Hop("network out", 5e8), Hop("network in", 5e8)),))
+    few, many = (step(subject(Layout(8, hosts, hosts), exchange)) for hosts in (1, 125))
+    assert len(few.tasks) == len(many.tasks)
+
+
+def test_shares_of_data_sheets_lie_between_their_ends() -> None:
+    low, high = dataclasses.asdict(reached("low")), dataclasses.asdict(reached("high"))
+    for column in ("usual", "without_dgx-1-p100", "without_gce-k80", "without_ec2-p2.8xlarge"):
+        for name, value in dataclasses.asdict(reached(column=column)).items():
+            assert min(low[name], high[name]) <= value <= max(low[name], high[name]), (column, name)

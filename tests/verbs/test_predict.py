@@ -1,0 +1,154 @@
+"""The verb `predict`: what it prints, what it refuses, and how far its predictions are from published rates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from benchmarks.errors import ExitStatus
+from benchmarks.predict import judge
+from tests.support.commands import Finished
+from tests.support.nvidia import Card, Machine, stand_in
+from tests.support.records import fake_reduction, fake_run
+
+RunBench = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def judged() -> list[judge.Judged]:
+    """All published rates that are predicted."""
+    return judge.judge()
+
+
+def test_predictions_of_published_rates_meet_their_targets(judged: list[judge.Judged]) -> None:
+    found = judge.targets(judged)
+    assert [target for target in found if not target.is_met] == []
+    assert {row.testbed for row in judged} == {"", "dgx-1-p100", "gce-k80", "ec2-p2.8xlarge"}
+    assert len(judged) == 156 + 31, "all rows of the guide with several devices, and eight A100 or H100"
+    assert {row.rate.figure.devices for row in judged} == {2, 4, 8, 16, 32, 64}
+
+
+def test_predictions_are_better_than_no_loss(judged: list[judge.Judged]) -> None:
+    """A model that says less than 'n devices are n times as fast' is not worth its lines."""
+    guide = [row for row in judged if row.testbed]
+    mine = sum(abs(judge.error(row.left_out.images_per_sec, row)) for row in guide)
+    assert mine < 0.6 * sum(abs(judge.error(row.linear, row)) for row in guide)
+
+
+def test_targets_that_are_missed_are_told_by_the_status(
+    run_bench: RunBench, judged: list[judge.Judged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "judge", lambda: judged)
+    done = run_bench("predict", "--judge")
+    assert done.status == ExitStatus.OK and "MISSED" not in done.stdout
+    assert "P100 (DGX-1)" in done.stdout and "AlexNet" in done.stdout, "misses are in the table"
+    monkeypatch.setattr(judge, "_CLOSE", 0.001)
+    done = run_bench("predict", "--judge")
+    assert done.status == ExitStatus.RUN_FAILED and "MISSED" in done.stdout
+
+
+def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench) -> None:
+    done = run_bench("predict", "--model=trivial", "--hardware=H100", "--explain")
+    assert done.status == ExitStatus.OK, done.stderr
+    lines = done.stdout.splitlines()
+    assert "trivial, batch" in lines[0] and "NVIDIA DGX H100" in lines[0]
+    numbers = [line.split()[:2] for line in lines[-60:] if line.split()[:1] and line.split()[0].isdecimal()]
+    assert numbers == [[str(d), str(h)] for d, h in ((1, 1), (2, 1), (4, 1), (8, 1))] + [
+        [str(8 * hosts), str(hosts)] for hosts in (2, 4, 8, 16, 32, 64, 125)
+    ]
+    assert "A step of one of 1000 devices" in done.stdout and "device " in done.stdout
+
+
+def test_a_manager_of_one_host_ends_there_and_hosts_do_not_change_the_rate_of_one_device(run_bench: RunBench) -> None:
+    words = ("predict", "--model=trivial", "--hardware=H100", "--output_format=json")
+    one_host = json.loads(run_bench(*words, "--variable_update=replicated").stdout.splitlines()[-1])
+    many = json.loads(
+        run_bench(*words, "--variable_update=distributed_replicated", "--hosts=8").stdout.splitlines()[-1]
+    )
+    assert [point["devices"] for point in one_host["points"]] == [1, 2, 4, 8]
+    assert one_host["images_per_sec_of_one"] == many["images_per_sec_of_one"]
+
+
+def test_flags_that_no_other_manager_takes_leave_the_one_that_is_predicted(run_bench: RunBench) -> None:
+    words = ("predict", "--model=trivial", "--hardware=H100", "--num_gpus=8")
+    done = run_bench(*words, "--variable_update=local_sgd", "--local_sgd_steps=2")
+    assert done.status == ExitStatus.OK and "local_sgd (" in done.stdout, done.stderr
+
+
+def test_json_has_a_point_for_each_number_and_a_plot_is_drawn(run_bench: RunBench, tmp_path: Path) -> None:
+    done = run_bench(
+        *("predict", "--model=vgg16", "--hardware=dgx-1-p100", "--variable_update=parameter_server"),
+        *("--hosts=1,4", "--num_gpus=8", "--output_format=json", f"--plot={tmp_path / 'rates'}", "--precision=fp32"),
+    )
+    assert done.status == ExitStatus.OK, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    one, four = found["points"]
+    assert (one["devices"], four["devices"]) == (8, 32)
+    assert four["images_per_sec_low"] < four["images_per_sec"] < four["images_per_sec_high"]
+    assert one["images_per_sec_by_manager"].keys() > {"replicated", "parameter_server"}
+    assert "replicated" not in four["images_per_sec_by_manager"], "works on one host only"
+    assert (tmp_path / "rates.svg").exists() and (tmp_path / "rates.png").exists()
+
+
+def test_links_that_were_measured_replace_those_of_data_sheets(run_bench: RunBench) -> None:
+    def rate(*flags: str) -> float:
+        words = ("--model=vgg16", "--hardware=dgx-1-p100", "--precision=fp32", "--hosts=8", "--output_format=json")
+        done = run_bench("predict", *words, *flags)
+        assert done.status == ExitStatus.OK, done.stderr
+        return float(json.loads(done.stdout.splitlines()[-1])["points"][0]["images_per_sec"])
+
+    assert rate("--network_gbytes_per_second=0.1") < 0.5 * rate()
+    assert rate("--link_gbytes_per_second=0.1") < 0.5 * rate()
+
+
+def test_without_hardware_this_machine_is_meant_with_rates_of_its_records(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two H200; a run of one took 0.1 s for 32 images, and an all-reduce of two sent 1e8 bytes in 0.01 s."""
+    stand_in(monkeypatch, Machine(2))
+    reduction = fake_reduction("xring", 10**8, 0.01)
+    records = [
+        fake_run(model="vgg16", precision="tf32", device="gpu"),
+        replace(reduction, config={**reduction.config, "device": "gpu"}),
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(record.to_json() + "\n" for record in records))
+    words = ("--model=vgg16", f"--results={path}", "--batch_size=32", "--num_gpus=1,2", "--output_format=json")
+    done = run_bench("predict", *words, "--variable_update=replicated", "--all_reduce_spec=xring")
+    assert done.status == ExitStatus.OK, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "H200" in found["hardware"] and records[0].identity.run_id in found["source"]
+    assert found["images_per_sec_of_one"] == pytest.approx(320)
+    # 553 MB at 1e10 bytes/s take 0.055 s: most of it while the convolutions go back.
+    assert 0.8 < found["points"][1]["efficiency"] < 0.99
+
+
+def test_a_gpu_without_a_data_sheet_is_named(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, Machine([Card("NVIDIA Z9")]))
+    done = run_bench("predict", "--model=vgg16")
+    assert done.status == ExitStatus.USAGE and "no data sheet of NVIDIA Z9" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--hardware=dgx-h1000"], "there is no such host, and no such GPU. Did you mean 'dgx-h100'?"),
+        (["--hardware=nowhere.toml"], "the file cannot be read"),
+        (["--hardware=H100", "--num_gpus=9"], "--num_gpus=9: give a number from 1 to 8"),
+        (["--hardware=H100", "--num_gpus=1,2", "--hosts=2"], "give one number"),
+        (["--hardware=H100", "--explain", "--output_format=json"], "--explain draws in text"),
+        (["--hardware=H100", "--hosts=host_0,host_1"], "--hosts=host_0,host_1: give a number"),
+        (["--hardware=H100", "--hosts=2", "--variable_update=replicated"], "works on one host only"),
+        (["--hardware=H100", "--variable_update=keras_fit"], "reference training loop"),
+        (["--hardware=K80", "--precision=fp16"], "has no rate for --precision=fp16"),
+        (["--judge", "--model=vgg16"], "leave --model out"),
+        ([], "no GPU is here: pass --hardware="),
+    ],
+)
+def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
+    done = run_bench("predict", *words)
+    assert done.status == ExitStatus.USAGE and problem in done.stderr, done.stderr
