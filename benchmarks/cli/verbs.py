@@ -27,20 +27,45 @@ FULL_HELP = "--helpfull"
 HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
 # The first screen of the help, and what else `help --all` has.
 FIRST_VERBS: Mapping[str, Sequence[Verb]] = {
-    "How fast does it train?": (run_verb.VERB, sweep_verb.VERB, scaling_verb.VERB, recommend_verb.VERB),
-    "What limits it?": (doctor_verb.VERB, explain_verb.VERB, verify_verb.VERB, devices_verb.VERB),
-    "Did it get slower?": (ab_verb.VERB, track_verb.VERB),
-    "Results and data": (report_verb.REPORT, data_verb.VERB),
+    "How fast does it train?": (
+        run_verb.VERB,
+        sweep_verb.VERB,
+        scaling_verb.VERB,
+        recommend_verb.VERB,
+    ),
+    "What limits it?": (
+        doctor_verb.VERB,
+        explain_verb.VERB,
+        verify_verb.VERB,
+        devices_verb.VERB,
+    ),
+    "Did it get slower?": (
+        ab_verb.VERB,
+        track_verb.VERB,
+    ),
+    "Results and data": (
+        report_verb.REPORT,
+        data_verb.VERB,
+    ),
 }
 VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
     **FIRST_VERBS,
     "How fast would it be elsewhere?": (predict_verb.VERB,),
-    "More about records": (publish_verb.VERB, report_verb.DIFF, report_verb.RERUN, compare_verb.VERB),
+    "More about records": (
+        publish_verb.VERB,
+        report_verb.DIFF,
+        report_verb.RERUN,
+        compare_verb.VERB,
+    ),
     "Parts of a step": (
         allreduce_verb.VERB,
         input_verb.VERB,
     ),
-    "Other tools": (server_verb.VERB, export_model_verb.VERB, completion_verb.VERB),
+    "Other tools": (
+        server_verb.VERB,
+        export_model_verb.VERB,
+        completion_verb.VERB,
+    ),
 }
 VERBS: Mapping[str, Verb] = {verb.name: verb for verbs in VERBS_BY_TITLE.values() for verb in verbs}
 # Every command line: that of a verb, or those of its subcommands.
