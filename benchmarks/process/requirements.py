@@ -22,6 +22,7 @@ PACKAGES = {
     "pynvml": "nvidia-ml-py",
     "ruptures": "ruptures",
     "scipy": "scipy",
+    "simpy": "simpy",
     "tensorflow": "tensorflow",
     "vl_convert": "vl-convert-python",
 }
