@@ -18,6 +18,12 @@ def whole_number(text: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS else None
 
 
+def counts(text: str) -> list[int] | None:
+    """Returns different numbers from 1 on, in order, of a list such as `4,1,2`; None for anything else."""
+    numbers = {whole_number(word) or 0 for word in text.split(",")}
+    return None if 0 in numbers else sorted(numbers)
+
+
 def parse_json(text: str | bytes) -> Any:
     """Returns what a JSON text holds.
 

@@ -23,7 +23,7 @@ from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench.allreduce_report import Message, ReductionReport, of_size
 from benchmarks.option import Flag, Groups, only
-from benchmarks.outside_text import whole_number
+from benchmarks.outside_text import counts
 from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
@@ -103,10 +103,10 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    numbers = {whole_number(word) or 0 for word in text.split(",")}
-    if 0 in numbers:
+    numbers = counts(text)
+    if numbers is None:
         raise UsageError(f"--num_gpus={text}: pass one or more numbers of devices, such as 8 or 1,2,4,8.")
-    return tuple(sorted(numbers))
+    return tuple(numbers)
 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:

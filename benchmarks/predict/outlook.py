@@ -11,10 +11,8 @@ from pathlib import Path
 from benchmarks.errors import UsageError
 from benchmarks.predict.prediction import LATENCY, Prediction, Subject, gains, limit, link_that_limits, predict, step
 from benchmarks.predict.simulation import Timeline
-from benchmarks.predict.step_graph import Exchange
 from results.text import Table, counted, first_few, rounded
 
-NOTHING = Exchange()
 _COLUMNS = 60
 _ALIKE = 0.02
 
@@ -50,10 +48,11 @@ class Outlook:
     points: Sequence[Point]
 
 
-def point(subject: Subject, managers: Mapping[str, Callable[[], Subject]]) -> Point:
-    """Predicts a number of devices, and compares managers, of which those that do not work there are left out."""
-    of_managers = {}
-    for name, under in managers.items():
+def point(subject: Subject, manager: str, others: Mapping[str, Callable[[], Subject]]) -> Point:
+    """Predicts a number of devices, and compares its manager with others; those that do not work there are left out."""
+    prediction = predict(subject)
+    of_managers = {manager: prediction.images_per_sec}
+    for name, under in others.items():
         with contextlib.suppress(UsageError):
             other = under()
             of_managers[name] = other.images / step(other).end_seconds
@@ -62,8 +61,8 @@ def point(subject: Subject, managers: Mapping[str, Callable[[], Subject]]) -> Po
     )
     return Point(
         subject=subject,
-        prediction=predict(subject),
-        gains=gains(subject),
+        prediction=prediction,
+        gains=gains(subject, prediction.timeline),
         of_managers=of_managers,
         twice_the_batch=doubled.images / step(doubled).end_seconds,
     )

@@ -17,7 +17,7 @@ from benchmarks.explain.known_gpus import gpu_of
 from benchmarks.explain.step_balance import RATE_FLAGS, Balance, known_rates
 from benchmarks.machine import hardware as machine
 from benchmarks.option import Flag, Groups, only
-from benchmarks.outside_text import whole_number
+from benchmarks.outside_text import counts
 from benchmarks.predict import judge, outlook
 from benchmarks.predict.hosts import (
     BETWEEN_GPUS,
@@ -32,6 +32,7 @@ from benchmarks.predict.outlook import Outlook
 from benchmarks.predict.prediction import Subject
 from benchmarks.predict.step_graph import Layout
 from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.sweep.grid import doublings
 from results.utilisation import is_in_data_sheets
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, WorksIn, named
 
@@ -109,10 +110,10 @@ def _hardware_here() -> Hardware:
 
 
 def _numbers(flag: str, text: str, most: int) -> list[int]:
-    found = [whole_number(word) or 0 for word in text.split(",")]
-    if not all(1 <= number <= most for number in found):
+    found = counts(text)
+    if not found or found[-1] > most:
         raise UsageError(f"--{flag}={text}: give a number from 1 to {most:,}, or a list such as 1,2,4.")
-    return sorted({*found})
+    return found
 
 
 def _layouts(num_gpus: str | None, hosts: str | None, host: Hardware, processes: WorksIn) -> list[Layout]:
@@ -131,10 +132,9 @@ def _layouts(num_gpus: str | None, hosts: str | None, host: Hardware, processes:
         return [Layout(each, count, count) for count in _numbers("hosts", hosts, _MOST_HOSTS)]
     if per_host:
         return [Layout(count, 1, 1) for count in per_host]
-    devices = [*(2**power for power in range((host.gpus - 1).bit_length())), host.gpus]
     most = 1 if processes == WorksIn.ONE else max(1, _MOST_DEVICES // host.gpus)
-    hosts_of = dict.fromkeys([*(2**power for power in range(1, most.bit_length())), most])
-    return [Layout(count, 1, 1) for count in devices] + [Layout(host.gpus, n, n) for n in hosts_of if n > 1]
+    on_one = [Layout(count, 1, 1) for count in doublings(host.gpus)]
+    return on_one + [Layout(host.gpus, n, n) for n in doublings(most) if n > 1]
 
 
 def _config(values: Mapping[str, Any], host: Hardware, manager: str, layout: Layout) -> Config:
@@ -183,16 +183,17 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
             hardware=host,
             batch_per_device=batch,
             exchange=exchange_of(config.variables, layout, model.variables),
-            exchange_of_one=outlook.NOTHING,
             step_seconds=batch / usual,
             layout=layout,
             measured=measured,
             uncertain=(low / usual, high / usual),
         )
 
-    compared = dict.fromkeys([manager, *_COMPARED])
+    others = [name for name in _COMPARED if name != manager]
     points = [
-        outlook.point(subject(manager, layout), {name: functools.partial(subject, name, layout) for name in compared})
+        outlook.point(
+            subject(manager, layout), manager, {name: functools.partial(subject, name, layout) for name in others}
+        )
         for layout in layouts
     ]
     rate = balance.images_per_sec

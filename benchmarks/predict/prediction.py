@@ -33,9 +33,9 @@ class Subject:
         hardware: of every host.
         batch_per_device: images.
         exchange: of all devices.
-        exchange_of_one: in the step that was measured on one device.
         step_seconds: of one device alone, with `exchange_of_one`.
         layout: devices and hosts.
+        exchange_of_one: in the step that was measured on one device.
         measured: bytes/s of links that were measured, which replace those of the data sheets.
         uncertain: by which factors the rate of one device may be lower and higher.
     """
@@ -44,9 +44,9 @@ class Subject:
     hardware: Hardware
     batch_per_device: int
     exchange: Exchange
-    exchange_of_one: Exchange
     step_seconds: float
     layout: Layout
+    exchange_of_one: Exchange = Exchange()
     measured: Mapping[str, float] = dataclasses.field(default_factory=dict)
     uncertain: tuple[float, float] = (1.0, 1.0)
 
@@ -135,9 +135,11 @@ def _rates(subject: Subject, shares: Reached, devices: int) -> dict[str, LinkRat
     }
 
 
-def gains(subject: Subject) -> dict[str, float]:
-    """Returns by which share the rate would rise if computing, latency or a link that is used were twice as good."""
-    base = step(subject)
+def gains(subject: Subject, base: Timeline) -> dict[str, float]:
+    """Returns by which share the rate would rise if computing, latency or a link that is used were twice as good.
+
+    `base`: the time line of a step of the subject.
+    """
     used = {task.resource for task in base.tasks if task.seconds}
     found = {COMPUTING: base.end_seconds / step(subject, compute_factor=0.5).end_seconds - 1}
     found[LATENCY] = base.end_seconds / step(subject, latency_factor=0.5).end_seconds - 1

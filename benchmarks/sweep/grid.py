@@ -167,6 +167,11 @@ def refuse_too_many(runs: int) -> None:
         )
 
 
+def doublings(most: int) -> list[int]:
+    """Returns 1, 2, 4 ... and the largest number."""
+    return [*(2**power for power in range((most - 1).bit_length())), most]
+
+
 def own_flags(cells: Sequence[Cell]) -> tuple[str, list[str]]:
     """Returns the flags that all of several cells have, and for each cell the others; a single one keeps its own."""
     common = set.intersection(*(set(cell.arguments) for cell in cells)) if len(cells) > 1 else set()

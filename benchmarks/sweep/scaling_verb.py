@@ -59,7 +59,7 @@ def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     given: dict[str, Sequence[str]] = dict(grid.of_flags(values))
     if values["hosts"]:
         names = launch_plan.host_names(values["hosts"])
-        return {**given, "hosts": [",".join(names[:number]) for number in _up_to(len(names))]}
+        return {**given, "hosts": [",".join(names[:number]) for number in grid.doublings(len(names))]}
     gpus = hardware.count_gpus()
     on_cpu = given.get("device") == ["cpu"] or not gpus and "device" not in given
     kind = {"device": ["cpu"]} if on_cpu else {}
@@ -67,7 +67,7 @@ def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
         if len(clusters) == 1:
             largest = launch_plan.on_this_host(clusters[0])
             servers = f"ps:{largest.num_ps}," if largest.num_ps else ""
-            clusters = [f"{servers}worker:{number}" for number in _up_to(largest.num_workers)]
+            clusters = [f"{servers}worker:{number}" for number in grid.doublings(largest.num_workers)]
         if on_cpu and not set(_ONE_THREAD) & set(given):
             warn("Each task has one thread (--num_intra_threads=1 --num_inter_threads=1), so that each has a core.")
             kind |= _ONE_THREAD
@@ -78,12 +78,8 @@ def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
         most = numbers[0] if numbers else str(hardware.usable_cores() if on_cpu else max(1, here))
         if not (largest_number := whole_number(most)):
             raise UsageError(f"--num_gpus={most}: give the largest number of devices, or a list such as 1,2,4.")
-        numbers = [str(number) for number in _up_to(largest_number)]
+        numbers = [str(number) for number in grid.doublings(largest_number)]
     return {**given, **kind, "num_gpus": numbers}
-
-
-def _up_to(most: int) -> list[int]:
-    return [*(2**power for power in range((most - 1).bit_length())), most]
 
 
 def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:

@@ -142,7 +142,7 @@ def _is_alike(name: str, mine: str, theirs: str) -> bool:
 
 
 def beside(row: Row, table: FigureTable) -> list[Figure]:
-    """Returns the figures that are comparable with a row: both state the same, or one of the two does not state it.
+    """Returns the figures that are comparable with a row.
 
     Model, batch per device, number of devices, training or inference, precision and data are the same, unless one of
     the two does not state them. Tensor cores compute fp16 and bf16 at one rate, so these count as the same.

@@ -89,9 +89,11 @@ def subject(layout: Layout, exchange: Exchange, host: str = "dgx-1-p100", **fiel
 
 def test_what_costs_most_limits() -> None:
     exchange = Exchange(gradients=((Hop("network out", 5e9), Hop("network in", 5e9)),))
-    found = gains(subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge"))
+    made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
+    found = gains(made, step(made))
     assert limit(found) == "network" and found["network"] > 0.9
-    assert limit(gains(subject(Layout(8, 4, 4), Exchange()))) == "computing"
+    alone = subject(Layout(8, 4, 4), Exchange())
+    assert limit(gains(alone, step(alone))) == "computing"
 
 
 def test_gpus_that_share_a_board_or_a_switch_are_slower() -> None:
