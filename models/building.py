@@ -18,7 +18,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from models.convolutions import NO_PRODUCTS, Products
+from models.convolutions import USUAL_KERNELS, Kernels
 from models.layers import DataFormat, Layers
 from models.model_spec import ModelSpec
 
@@ -91,7 +91,7 @@ def build(
     num_classes: int,
     seed: int,
     precision: str = "fp32",
-    products: Products = NO_PRODUCTS,
+    kernels: Kernels = USUAL_KERNELS,
     fused_bn: bool = True,
     owning: bool = False,
 ) -> Model:
@@ -104,7 +104,7 @@ def build(
         seed: of the initial values.
         precision: with `bf16` and `fp16`, layers compute in 16 bits; variables, batch-norm statistics and logits stay
             in float32.
-        products: the parts of convolutions that are computed as matrix products; NHWC only.
+        kernels: what computes convolutions and pools; matrix products are for NHWC only.
         fused_bn: batch normalisation is TensorFlow's fused kernel, not separate operations.
         owning: Keras allocates and owns the variables, for a reference loop such as `fit`. It needs the eager runtime.
     """
@@ -112,7 +112,7 @@ def build(
 
     def built() -> Model:
         with scope(seed, _POLICIES[precision]):
-            layers = Layers(data_format, products=products, fused_bn=fused_bn)
+            layers = Layers(data_format, kernels=kernels, fused_bn=fused_bn)
             size = (spec.image_size, spec.image_size)
             images = keras.Input(
                 (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels), name="images"

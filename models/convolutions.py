@@ -16,17 +16,20 @@ import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
-class Products:
-    """Which convolutions, or parts of them, are computed as matrix products.
+class Kernels:
+    """What computes convolutions and pools, where it is not TensorFlow's usual kernel.
 
     Attributes:
-        conv1x1: 1x1 convolutions and their gradients.
-        filter_gradients: the filter gradients of larger convolutions without strides. With strides, the pixels would
-            have to be gathered one by one, which is slower than TensorFlow's kernel.
+        conv1x1: 1x1 convolutions and their gradients are matrix products.
+        filter_gradients: the filter gradients of larger convolutions without strides are matrix products. With strides,
+            the pixels would have to be gathered one by one, which is slower than TensorFlow's kernel.
+        that_pad: kernels pad symmetrically on their own, instead of a copy of the images with zeros around them. On
+            CPUs, oneDNN has no gradients of such convolutions, and no kernel takes NCHW; XLA has no such pools.
     """
 
     conv1x1: bool = False
     filter_gradients: bool = False
+    that_pad: bool = False
 
     def layer(self, size: int | tuple[int, int], stride: int) -> type[keras.layers.Conv2D]:
         """Returns the layer class for a convolution of this kernel size (height and width) and stride."""
@@ -35,7 +38,7 @@ class Products:
         return ProductGradient if self.filter_gradients and stride == 1 else keras.layers.Conv2D
 
 
-NO_PRODUCTS = Products()
+USUAL_KERNELS = Kernels()
 
 
 class PixelwiseProduct(keras.layers.Conv2D):
@@ -61,6 +64,22 @@ class ProductGradient(keras.layers.Conv2D):
         """Convolves a 4-D batch with known height and width."""
         outputs = _convolution(self.padding.upper())(inputs, tf.convert_to_tensor(self.kernel))
         return _with_bias_and_activation(self, outputs)
+
+
+class SymmetricConvolution(keras.layers.Conv2D):
+    """A convolution of an odd size that pads all sides by half of it. Its outputs have the shape of Keras' `same`."""
+
+    def call(self, inputs: Any) -> Any:
+        """Convolves a 4-D batch."""
+        layout, kernel = _layout(self), tf.convert_to_tensor(self.kernel)
+        outputs = tf.nn.conv2d(inputs, kernel, self.strides, margins(self.kernel_size, layout), layout)
+        return _with_bias_and_activation(self, outputs)
+
+
+def margins(size: tuple[int, int], layout: str) -> list[tuple[int, int]]:
+    """Returns half of a kernel's height and width as TensorFlow's explicit padding of images in this layout."""
+    half = {"H": size[0] // 2, "W": size[1] // 2}
+    return [(half.get(axis, 0),) * 2 for axis in layout]
 
 
 class GroupedConvolution(keras.layers.Conv2D):

@@ -269,7 +269,7 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
         if layer.groups > 1:
             return GroupedConvolution.from_config(layer.get_config())
         if len({*layer.strides}) == 1:
-            made = layers.products.layer(tuple(layer.kernel_size), layer.strides[0])
+            made = layers.kernels.layer(tuple(layer.kernel_size), layer.strides[0])
             return made.from_config(layer.get_config())
     return None
 

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from models.attention import ClassTokenAndPositions, DotProductAttention
-from models.convolutions import NO_PRODUCTS, DepthwiseConvolution, Products
+from models.convolutions import USUAL_KERNELS, DepthwiseConvolution, Kernels, SymmetricConvolution, margins
 from models.model_spec import USUAL_STYLE, Style
 from models.seeds import RunTimeSeed
 
@@ -97,13 +97,16 @@ class Pool(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         """Pools a 4-D batch in this layer's data format."""
         pool = tf.nn.max_pool2d if self.kind == "max" else tf.nn.avg_pool2d
-        return pool(inputs, self.size, self.stride, self.padding.upper(), self.data_format)
+        padding: Any = self.padding.upper()
+        if self.padding == "symmetric":
+            padding = margins((self.size, self.size), self.data_format)
+        return pool(inputs, self.size, self.stride, padding, self.data_format)
 
     def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape after pooling, so that Keras does not trace the layer to find it."""
         shape = list(input_shape)
         for axis in (2, 3) if self.data_format == "NCHW" else (1, 2):
-            covered = shape[axis] if self.padding == "same" else shape[axis] - self.size + 1
+            covered = shape[axis] - self.size + 1 if self.padding == "valid" else shape[axis]
             shape[axis] = -(-covered // self.stride)
         return tuple(shape)
 
@@ -142,13 +145,13 @@ class Layers:
         self,
         data_format: DataFormat,
         style: Style = USUAL_STYLE,
-        products: Products = NO_PRODUCTS,
+        kernels: Kernels = USUAL_KERNELS,
         *,
         fused_bn: bool = True,
     ) -> None:
         self.data_format = data_format
         self._style = style
-        self.products = products
+        self.kernels = kernels
         self.batch_norm = FusedBatchNorm if fused_bn else SeparateBatchNorm
         self._keras_format, self._channel_axis = (
             ("channels_first", 1) if data_format == "NCHW" else ("channels_last", 3)
@@ -192,7 +195,8 @@ class Layers:
 
     def pool(self, x: Tensor, kind: PoolKind, size: int, stride: int, *, padding: str = "valid", name: str) -> Tensor:
         """Maximum or average pooling; `symmetric` pads with zeros, which do not change a maximum after a ReLU."""
-        x, padding = self._padded(x, size, stride, padding, name)
+        if not (self.kernels.that_pad and kind == "max"):
+            x, padding = self._padded(x, size, stride, padding, name)
         return Pool(kind, size=size, stride=stride, padding=padding, data_format=self.data_format, name=name)(x)
 
     def pad_channels(self, x: Tensor, channels: int) -> Tensor:
@@ -321,8 +325,11 @@ class Layers:
     def _conv2d(
         self, x: Tensor, filters: int, size: Size, *, stride: int, padding: str, use_bias: bool, name: str
     ) -> Tensor:
+        kind = self.kernels.layer(size, stride)
+        if padding == "symmetric" and stride > 1 and self.kernels.that_pad:
+            kind, padding = SymmetricConvolution, "same"
         x, padding = self._padded(x, size, stride, padding, name)
-        return self.products.layer(size, stride)(
+        return kind(
             filters,
             size,
             strides=stride,
@@ -340,6 +347,5 @@ class Layers:
         if stride == 1:
             return x, "same"
         rows, columns = (size, size) if isinstance(size, int) else size
-        # A layer: TensorFlow's kernels take no explicit padding for NCHW on CPUs, nor for pools under XLA.
         pad = keras.layers.ZeroPadding2D((rows // 2, columns // 2), data_format=self._keras_format, name=f"{name}_pad")
         return pad(x), "valid"

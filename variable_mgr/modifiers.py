@@ -124,10 +124,12 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
     for (first, second), because in EXCLUSIVE.items():
         if getattr(modifiers, first) and getattr(modifiers, second):
             return f"{FLAGS[first][0]} and {FLAGS[second][0]}: {because}: use one of them."
-    problem = _why_not_here(manager, modifiers, place) if manager in MANAGERS else None
-    if problem:
-        return problem
-    return None if modifiers.all_reduce_spec is None else _why_not_reduced(manager, modifiers, place)
+    if manager not in MANAGERS:
+        return None
+    problem = _why_not_here(manager, modifiers, place)
+    if not problem and modifiers.all_reduce_spec:
+        problem = _why_not_reduced(manager, modifiers, place)
+    return problem or _why_not_sent(manager, modifiers, place)
 
 
 def _why_not_reduced(manager: str, modifiers: Modifiers, place: Place) -> str | None:
@@ -142,12 +144,19 @@ def _why_not_reduced(manager: str, modifiers: Modifiers, place: Place) -> str | 
             f"--all_reduce_spec={modifiers.all_reduce_spec}: {manager} reduces by {' or '.join(only)} only: use one of "
             "them, or --variable_update=replicated in one process, distributed_all_reduce in several."
         )
-    problem = all_reduce_spec.why_not(ranges, place)
-    if problem or not modifiers.uses_nccl or modifiers.wire_dtype != "bfloat16":
-        return problem
+    return all_reduce_spec.why_not(ranges, place)
+
+
+def _why_not_sent(manager: str, modifiers: Modifiers, place: Place) -> str | None:
+    """Returns a sentence if the reduction has no kernel for the type in which gradients travel."""
+    on_gpus = any("gpu" in device.lower() for device in place.towers)
+    usual = MANAGERS[manager].default_reduction(in_cluster=place.in_cluster, on_host=False)
+    spec = modifiers.all_reduce_spec or usual or ""
+    if modifiers.wire_dtype != "bfloat16" or not on_gpus or not ("nccl" in spec or "collective" in spec):
+        return None
     return (
-        "--compact_gradient_dtype=bfloat16: TensorFlow's NCCL collectives take float32 and float16, not bfloat16: use "
-        "float16, another --all_reduce_spec, or omit --compact_gradient_transfer."
+        "--compact_gradient_dtype=bfloat16: on GPUs, TensorFlow's collectives take float32 and float16, not bfloat16: "
+        "use float16, --variable_update=replicated --all_reduce_spec=psgpu, or omit --compact_gradient_transfer."
     )
 
 

@@ -222,7 +222,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
     earlier = resuming.find_earlier(config, team, display)
     display.phase("building the graph", None)
     with tf.Graph().as_default():
-        model = run_graph.build_model(config.workload, config.training, config.computing)
+        model = run_graph.build_model(config.workload, config.training, config.computing, config.devices)
         _, manager = run_graph.divided(config.variables, model, devices)
         manager.create(model.variables)
         evaluator = build_evaluator(config, model, manager, devices)

@@ -198,7 +198,7 @@ def _reduction(
     if entry.copies_by_default(in_cluster=in_cluster):
         return requested
     reduces = not (given["forward_only"] or given["eval"])
-    if requested is None and owns_gpus and reduces and given["compact_gradient_dtype"] != "bfloat16":
+    if requested is None and owns_gpus and reduces:
         return "nccl"
     return None if requested == "collective" else requested
 

@@ -27,7 +27,7 @@ from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.options import Training
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
 from models import building, parts, specs
-from models.convolutions import Products
+from models.convolutions import Kernels
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.place import HOST, Place
@@ -67,7 +67,7 @@ def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGra
     """Builds everything that the session runs, in the default graph; earlier runs have drawn `images_before`."""
     workload, training, computing, variables = config.workload, config.training, config.computing, config.variables
     is_training = not workload.forward_only
-    model = build_model(workload, training, computing)
+    model = build_model(workload, training, computing, config.devices)
     spec = input_spec(workload, config.place, training.seed, config.batch_global if variables.pipeline else 0)
     tower_input = build_input(
         workload,
@@ -155,7 +155,7 @@ def _penalty(objective: objectives.Objective, model: building.Model, manager: Va
         return objective.penalty(decayed) if objective.weight_decay and decayed else None
 
 
-def build_model(workload: Workload, training: Training, computing: Computing) -> building.Model:
+def build_model(workload: Workload, training: Training, computing: Computing, devices: Devices) -> building.Model:
     """Builds the model of a run, whose variables do not exist yet."""
     model = building.build(
         specs.find_model(workload.model),
@@ -163,7 +163,11 @@ def build_model(workload: Workload, training: Training, computing: Computing) ->
         num_classes=workload.num_classes,
         seed=training.seed,
         precision=computing.precision,
-        products=Products(conv1x1=computing.conv1x1_as_matmul, filter_gradients=computing.filter_gradients_as_matmul),
+        kernels=Kernels(
+            conv1x1=computing.conv1x1_as_matmul,
+            filter_gradients=computing.filter_gradients_as_matmul,
+            that_pad=devices.on_gpu and computing.xla == "off",
+        ),
         fused_bn=computing.fused_bn,
     )
     return building.decaying(model, training.weight_decay_on)

@@ -52,8 +52,9 @@ def trace(run: RunSession) -> None:
     with _excused(team):
         every = [traced_step(run, loop, with_graphs=fully, with_kernels=fully) for loop in loops]
     seconds = time.perf_counter() - begin
-    used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
-    log.observe(peak_gpu_memory_bytes=max(used, default=None))
+    if config.computing.xla == "off":  # what XLA allocates while it computes is in no trace
+        used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
+        log.observe(peak_gpu_memory_bytes=max(used, default=None))
     _write(every, config.traces, team)
     if every and (several or log.traced_always):
         by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}

@@ -11,9 +11,9 @@ from benchmarks.training import flop_count
 from models import building
 from models.convolutions import (
     DepthwiseConvolution,
+    Kernels,
     PixelwiseProduct,
     ProductGradient,
-    Products,
     SeparableConvolution,
 )
 from models.layers import Layers
@@ -169,20 +169,18 @@ def test_copies_are_not_made_before_the_way_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("products", "pixelwise", "gradients"),
+    ("kernels", "pixelwise", "gradients"),
     [
-        (Products(), [], []),
-        (Products(conv1x1=True), ["one"], []),
-        (Products(filter_gradients=True), [], ["three", "seven"]),
-        (Products(conv1x1=True, filter_gradients=True), ["one"], ["three", "seven"]),
+        (Kernels(), [], []),
+        (Kernels(conv1x1=True), ["one"], []),
+        (Kernels(filter_gradients=True), [], ["three", "seven"]),
+        (Kernels(conv1x1=True, filter_gradients=True), ["one"], ["three", "seven"]),
     ],
 )
-def test_only_what_was_asked_for_becomes_products(
-    products: Products, pixelwise: list[str], gradients: list[str]
-) -> None:
+def test_only_what_was_asked_for_becomes_products(kernels: Kernels, pixelwise: list[str], gradients: list[str]) -> None:
     with building.stateless_building(seed=0):
         images = keras.Input((8, 8, 3))
-        layers = Layers("NHWC", products=products).styled(Style())
+        layers = Layers("NHWC", kernels=kernels).styled(Style())
         x = layers.conv_bn(images, 4, 1, name="one")
         x = layers.conv_bn(x, 4, 3, name="three")
         x = layers.conv_bn(x, 4, 3, stride=2, name="every_second")

@@ -22,9 +22,9 @@ from models import applications, building, from_keras, parts, specs
 from models.convolutions import (
     DepthwiseConvolution,
     GroupedConvolution,
+    Kernels,
     PixelwiseProduct,
     ProductGradient,
-    Products,
     SeparableConvolution,
 )
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
@@ -218,7 +218,7 @@ def test_layers_become_those_of_this_suite(own: str) -> None:
     assert {FusedBatchNorm, GroupedConvolution, DepthwiseConvolution, SeparableConvolution, Pool} <= plain
     assert keras.layers.DepthwiseConv2D in plain and keras.layers.SeparableConv2D not in plain
     assert not {keras.layers.BatchNormalization, keras.layers.MaxPooling2D, PixelwiseProduct} & plain
-    assert {PixelwiseProduct, ProductGradient} <= kinds(products=Products(conv1x1=True, filter_gradients=True))
+    assert {PixelwiseProduct, ProductGradient} <= kinds(kernels=Kernels(conv1x1=True, filter_gradients=True))
     assert SeparateBatchNorm in kinds(fused_bn=False)
     with building.stateless_building(seed=0):
         kept = keras.layers.BatchNormalization(momentum=0.7, epsilon=0.02, scale=False, name="kept")
@@ -232,7 +232,7 @@ def test_layers_become_those_of_this_suite(own: str) -> None:
 
 def test_products_apply_the_activation_of_a_convolution(own: str) -> None:
     name, images = f"{own}:build", tf.constant(references.images(16))
-    usual, other = _build(name, 16), _build(name, 16, products=Products(conv1x1=True, filter_gradients=True))
+    usual, other = _build(name, 16), _build(name, 16, kernels=Kernels(conv1x1=True, filter_gradients=True))
     values = _values(usual)
     wanted = usual.call(values, images, training=False)[0].numpy()
     found = other.call(values, images, training=False)[0].numpy()

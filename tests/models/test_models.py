@@ -14,10 +14,10 @@ from benchmarks.data.pipeline import tower_input
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from models import building, specs
-from models.convolutions import PixelwiseProduct, ProductGradient, Products
+from models.convolutions import Kernels, PixelwiseProduct, ProductGradient
 from models.layers import FusedBatchNorm, SeparateBatchNorm
 from models.model_spec import ModelSpec
-from tests.support import models
+from tests.support import models, references
 from tests.support.models import every_model, every_model_in_parts, small_and_whole_models, small_models
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
@@ -158,6 +158,22 @@ def test_v15_strides_in_the_3x3_and_v1_in_the_first_1x1() -> None:
     assert strides("resnet50_v1.5", "stage2_block1_conv2") == (2, 2)
 
 
+def test_kernels_that_pad_give_the_same_and_copy_nothing() -> None:
+    def trained(**options: Any) -> tuple[list[np.ndarray], set[str]]:
+        model = models.build("resnet50_v1.5", image_size=32, **options)
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+            values = [tf.convert_to_tensor(variable.initial_value()) for variable in model.variables]
+            logits, _ = model.call(values, tf.constant(references.images(32)), training=False)
+            weights = [v for v, of in zip(values, model.variables, strict=True) if of.kind == "weight"]
+            found = session.run([logits, *tf.gradients(logits, weights)])
+        return found, {operation.type for operation in graph.get_operations()}
+
+    (usual, with_copies), (found, without) = trained(), trained(kernels=Kernels(that_pad=True))
+    assert "Pad" in with_copies and "Pad" not in without
+    for one, other in zip(found, usual, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * np.abs(other).max())
+
+
 @pytest.mark.parametrize(("name", "wide"), [("alexnet", ["fc6", "fc7"]), ("vgg16", ["fc1", "fc2"])])
 def test_half_of_each_wide_dense_layer_is_dropped(name: str, wide: list[str]) -> None:
     pairs = list(itertools.pairwise(models.build(name).keras_model.layers))
@@ -198,7 +214,7 @@ def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, pr
 def test_a_model_states_which_convolutions_and_normalisation_it_has(spec: ModelSpec) -> None:
     usual = models.build_spec(spec).keras_model.layers
     other = models.build_spec(
-        spec, products=Products(conv1x1=True, filter_gradients=True), fused_bn=False
+        spec, kernels=Kernels(conv1x1=True, filter_gradients=True), fused_bn=False
     ).keras_model.layers
     for has, kind in (
         (spec.has_conv1x1, PixelwiseProduct),

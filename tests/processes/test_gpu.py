@@ -32,14 +32,14 @@ def test_two_virtual_gpus_train_on_data_under_strict_placement(
 ) -> None:
     done = run_process(
         *VIRTUAL, f"--variable_update={manager}", f"--model={model}", f"--data_dir={fake_imagenet}", "--batch_size=4",
-        "--num_batches=5",
+        "--num_batches=8",
     )  # fmt: skip
     assert done.status == 0, done.stderr
     assert "2 virtual GPUs" in done.stdout
     (record,) = records()
     assert (record["status"], record["config"]["device"], record["config"]["data_format"]) == ("ok", "gpu", "NCHW")
     measured = record["measurement"]
-    assert len(measured["losses"]) == 5 and np.isfinite(measured["losses"]).all()
+    assert len(measured["losses"]) == 8 and np.isfinite(measured["losses"]).all()
     assert not measured["replica_drift"], "towers that exchange gradients hold equal weights"
     assert 0 < record["measurement"]["peak_gpu_memory_bytes"] < record["derived"]["gpu_memory_reserved_bytes"]
 
@@ -83,7 +83,7 @@ def test_without_flags_clocks_have_time_to_settle(run_process: Callable[..., Fin
     assert done.status == 0, done.stderr
     (record,) = records()
     steps = record["measurement"]["step_seconds"]
-    assert f"\nMeasuring {len(steps)} steps: at least 100, and 20 s" in done.stdout
+    assert f"\nMeasuring {len(steps)} steps: 20 s, but 100 to 20,000 steps" in done.stdout
     assert len(steps) >= 100 and sum(steps) > 15, "the steps of the warm-up may have been slower"
     assert record["config"]["precision"] in ("fp32", "tf32")
 

@@ -287,10 +287,12 @@ BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
         ([*COLLECTIVE, "--num_gpus=2", "--virtual_gpus=2", "--all_reduce_spec=nccl"], 1, "nccl needs a physical GPU"),
         ([*COLLECTIVE, "--all_reduce_spec=xring"], 0, "reduces by collective or nccl only: .* --variable_update="),
         (["--variable_update=local_sgd", "--hierarchical_copy"], 0, "local_sgd reduces by collective or nccl only"),
+        ([*COLLECTIVE, "--num_gpus=2", *BFLOAT16, "--all_reduce_spec=nccl"], 2, "not bfloat16: use float16"),
+        ([*COLLECTIVE, "--num_gpus=2", "--virtual_gpus=2", *BFLOAT16], 1, "TensorFlow's collectives take .* not bfl"),
         (
-            [*COLLECTIVE, "--num_gpus=2", *BFLOAT16, "--all_reduce_spec=nccl"],
+            ["--variable_update=replicated", "--all_reduce_spec=collective", "--num_gpus=2", *BFLOAT16],
             2,
-            "not bfloat16: use float16, another --all_reduce_spec",
+            "on GPUs, .* not bfloat16: .* --all_reduce_spec=psgpu",
         ),
         ([*NCCL, "--num_gpus=2", *BFLOAT16, "--precision=fp16"], 2, "or omit --compact_gradient_transfer"),
     ],
@@ -298,12 +300,6 @@ BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
 def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         resolve(*arguments, gpus=gpus)
-
-
-def test_gradients_in_bfloat16_travel_around_rings() -> None:
-    for more in ((), ("--all_reduce_spec=collective",), ("--precision=fp16",)):
-        assert not resolve(*COLLECTIVE, "--num_gpus=2", *BFLOAT16, *more, gpus=2).variables.modifiers.uses_nccl
-    assert resolve(*NCCL, "--num_gpus=2", "--precision=bf16", gpus=2).variables.modifiers.wire_dtype == "float32"
 
 
 def test_nccl_is_the_default_where_each_tower_has_a_gpu_of_its_own_and_gradients() -> None:
