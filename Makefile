@@ -41,7 +41,7 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench gpu-first compare-peers check test pytest pytest-check pytest-ci pytest-all test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
+.PHONY: bench compare-peers check test pytest pytest-check pytest-ci pytest-all test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
     install install-test browser clean gate nightly dist images release
 .DELETE_ON_ERROR:
 
@@ -129,12 +129,6 @@ faults: install-test
 
 acceptance: install-test
 	$(PYTEST) -m row
-
-# What is done first on a GPU, in half an hour; everything is written into OUT (docstring of tools/gpu_first.py).
-OUT ?= out/gpu
-override export OUT := $(value OUT)
-gpu-first: install-test
-	@$(BIN)/python -m tools.gpu_first "$$OUT"
 
 # Runs the commands whose outputs the pages show, and writes these anew: on an idle machine. PAGES=docs/start.md selects some.
 PAGES ?=

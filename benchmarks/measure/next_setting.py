@@ -45,6 +45,8 @@ def _better(record: Record) -> Iterator[str]:
     faster = next((name for name in ("bf16", "fp16") if data_sheet_peak(gpus[0], name)), None)
     if config.get("precision") == "fp32" and faster and "precision" in by_default:
         yield f"--precision={faster} uses the tensor cores (this run used fp32 without TF32)"
+    if config.get("precision") == "tf32" and faster and "precision" in by_default:
+        yield f"--precision={faster} computes in 16 bits, for ResNet-50 on an H200 1.8 times as fast as tf32"
     spec = (config.get("modifiers") or {}).get("all_reduce_spec")
     has_nvlink = data_sheet(gpus[0]).get("link", "").startswith("nvlink")
     if spec == "psgpu" and used > 1 and has_nvlink and "all_reduce_spec" in by_default:

@@ -13,7 +13,7 @@ Clock = Callable[[], float]
 Numbers = Mapping[str, float]  # of one step: what `results.measurement.Observed` has fetched
 TakeStep = Callable[[], tuple[float, int, Numbers]]  # returns the loss, the staleness, and more numbers
 
-TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, or another --optimizer."
+TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, another --optimizer, or no --xla."
 
 
 @dataclasses.dataclass(frozen=True)

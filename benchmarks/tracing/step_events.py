@@ -56,7 +56,7 @@ def events(metadata: tf.compat.v1.RunMetadata) -> list[Event]:
     reporting = {process for process, stats in by_process if stats.device.endswith(step_trace.KERNELS)}
     found = []
     for process, stats in by_process:
-        of_gpu, is_copy = stats.device.startswith(step_trace.OF_GPU), stats.device.endswith(step_trace.COPIES)
+        of_gpu, of_copies = stats.device.startswith(step_trace.OF_GPU), stats.device.endswith(step_trace.COPIES)
         if of_gpu and not stats.device.endswith((step_trace.KERNELS, step_trace.COPIES)):
             continue  # a part of all streams; waits of the host
         if not of_gpu and step_trace.OF_GPU in stats.device and process in reporting:
@@ -69,16 +69,14 @@ def events(metadata: tf.compat.v1.RunMetadata) -> list[Event]:
                 device = process + device.rpartition("/")[0]
                 if operation := _OF_OPERATION.fullmatch(name):
                     name, of_type = operation.groups()
-                if name in nodes and not is_copy and step_trace.OF_GPU in nodes[name].device:
+                if name in nodes and not of_copies and step_trace.OF_GPU in nodes[name].device:
                     device = nodes[name].device  # it may be a part of a split GPU, which the driver does not know
             copied, labelled = _COPY.match(node.timeline_label), _LABEL.match(node.timeline_label)
             if copied:
-                of_type = copied[0]
-            elif name in nodes:
-                of_type = nodes[name].op
+                kind, of_type = _kind_of_copy(name, of_type), copied[0]
             else:
-                of_type = of_type or (labelled[1] if labelled else name)
-            kind = EXCHANGE if is_copy or copied else _kind(name, of_type)
+                of_type = nodes[name].op if name in nodes else of_type or (labelled[1] if labelled else name)
+                kind = _kind(name, of_type)
             found.append(Event(_short(device), kind, of_type, name, node.all_start_micros, node.all_end_rel_micros))
     return sorted([*found, *_transfers(metadata, reporting)], key=lambda event: event.begin_us)
 
@@ -99,6 +97,11 @@ def _kind(name: str, of_type: str) -> str:
     if _EXCHANGES.match(of_type):
         return EXCHANGE
     return INPUT if _INPUTS.match(of_type) or _OF_INPUT.fullmatch(name.partition("/")[0]) else COMPUTE
+
+
+def _kind_of_copy(name: str, of_type: str) -> str:
+    """A copy inside an operation, such as of the statistics of a batch normalisation, leaves no device."""
+    return _kind(name, of_type) if of_type else EXCHANGE
 
 
 def _transfers(metadata: tf.compat.v1.RunMetadata, reporting: set[str]) -> Iterator[Event]:

@@ -147,7 +147,8 @@ def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
 def _as_label(column: Column, cell: str) -> str:
     if column.name == "devices":
         return counted(int(cell), "device")
-    return f"{column.name.removesuffix(' per device')} {cell}" if column.is_number and cell else cell
+    says_nothing_alone = column.is_number or cell in ("True", "False")
+    return f"{column.name.removesuffix(' per device')} {cell}" if says_nothing_alone and cell else cell
 
 
 def table(rows: Sequence[Row], *, brief: bool = False) -> Table:

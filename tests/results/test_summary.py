@@ -296,6 +296,8 @@ def test_labels_name_only_what_is_needed_to_tell_rows_apart() -> None:
     assert headline.labels(summarize(runs)) == ("variable manager", ["independent", "replicated psgpu"])
     more = [*runs, fake_run(variable_update="independent", num_devices=2)]
     assert headline.labels(summarize(more))[1][2] == "independent, 2 devices"
+    switched = [fake_run(batchnorm_persistent=on) for on in (True, False)]
+    assert headline.labels(summarize(switched))[1] == ["batchnorm_persistent True", "batchnorm_persistent False"]
 
 
 def test_a_record_with_steps_of_no_time_has_no_rate() -> None:

@@ -1,10 +1,15 @@
-"""What happened in a step, from traces made by hand."""
+"""What happened in a step, from traces made by hand, and one of a GPU."""
 
 from __future__ import annotations
+
+import lzma
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from benchmarks.tracing import step_trace
 from benchmarks.tracing.step_events import Event, by_type, events
 
 HOST = "/job:localhost/replica:0/task:0/device:"
@@ -71,9 +76,28 @@ def test_a_transfer_ends_when_its_first_user_could_start() -> None:
     assert found == Event("/device:CPU:1", "exchange", "transfer or wait", "gradient", 120, 30)
 
 
+def test_of_a_step_of_two_virtual_gpus() -> None:
+    """ResNet-20 on an H200 with TensorFlow 2.21: a traced step without attributes and most of its memory figures."""
+    metadata = tf.compat.v1.RunMetadata()
+    packed = Path(__file__).with_name("step_on_two_virtual_gpus.pb.xz").read_bytes()
+    metadata.ParseFromString(lzma.decompress(packed))
+    found = events(metadata)
+    on_gpus = [event for event in found if "GPU" in event.device]
+    of_type = Counter((event.device, event.type) for event in on_gpus if event.kind == "compute")
+    kernels = {(f"/device:GPU:{tower}", "ResourceApplyGradientDescent") for tower in (0, 1)}
+    assert kernels & of_type.keys() and of_type["/device:GPU:1", "Conv2DBackpropFilter"] > 20
+    assert not [event for event in on_gpus if ":" in event.name or ":" in event.type]
+    exchanged = [event for event in found if event.kind == "exchange"]
+    assert {event.type for event in exchanged} == {"MemcpyD2D", "MemcpyD2H"}
+    inside = [event for event in on_gpus if event.type == "MemcpyD2D" and event.kind == "compute"]
+    assert {event.name.rpartition("/")[2] for event in inside} == {"FusedBatchNormV3"}, "they copy their statistics"
+    assert len(inside) == 38 and len(exchanged) == 196
+    assert not step_trace.lacks_kernels(metadata)
+    assert step_trace.tower_seconds(metadata, 2) == pytest.approx([0.016, 0.008], rel=0.05)
+
+
 # The traces of GPUs below are made as TensorFlow's source makes them (core/profiler/convert/xplane_to_step_stats.cc,
-# core/nccl/nccl_manager.cc, core/common_runtime/copy_tensor.cc). They are to be replaced by the trace of a real step:
-# `make gpu-first` writes it to step.pb.
+# core/nccl/nccl_manager.cc, core/common_runtime/copy_tensor.cc).
 def test_of_a_gpu_its_own_reports_count_once_by_the_type_of_their_operation() -> None:
     trace = Trace()
     for stream in ("stream:all", "stream:13"):
