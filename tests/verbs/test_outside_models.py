@@ -457,6 +457,7 @@ def test_a_model_neither_ends_nor_holds_the_process(
         assert not psutil.pid_exists(number)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_wait_for_a_model_that_never_ends_is_printed(
     run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
