@@ -13,6 +13,7 @@ from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import manager_on_real_devices
 from benchmarks.predict.hosts import (
     BETWEEN_GPUS,
+    COPIES,
     HOST_MEMORY,
     LOOPBACK,
     NCCL_1,
@@ -32,7 +33,12 @@ from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_k
 
 
 def exchange_of(
-    variables: Variables, layout: Layout, model_variables: Sequence[ModelVariable], *, nccl_1: bool = False
+    variables: Variables,
+    layout: Layout,
+    model_variables: Sequence[ModelVariable],
+    *,
+    nccl_1: bool = False,
+    on_cpus: bool = False,
 ) -> Exchange:
     """Returns what a configuration exchanges.
 
@@ -41,6 +47,7 @@ def exchange_of(
         layout: of devices and hosts.
         model_variables: of the model.
         nccl_1: NCCL is version 1, as in 2017: a device does not compute while it reduces.
+        on_cpus: the device is the host's CPU: it does not compute while it sends, receives or adds.
 
     Raises:
         UsageError: the manager does not work so, or does not state what it sends.
@@ -50,6 +57,8 @@ def exchange_of(
         raise UsageError("predict has no model of layers that are divided over devices: leave these flags out.")
     weights = FLOAT32_BYTES * sum(weight_elements(model_variables))
     if layout.hosts == 1 and WorksIn.ONE in MANAGERS[name].processes:
+        if on_cpus:
+            return Exchange()  # the one device has all variables
         manager = manager_on_real_devices(Devices(device="gpu", num_devices=layout.devices), variables)
         sent, is_old = manager.transfers(model_variables), nccl_1 and modifiers.uses_nccl
         reads, gradients = _in_one_process(sent, layout.devices, weights, variables, with_nccl_1=is_old)
@@ -57,14 +66,14 @@ def exchange_of(
         sent = _in_cluster(variables, layout).transfers(model_variables)
         if not by_link(sent):
             raise UsageError(f"predict has no model of {name} on several hosts: it does not state what it sends.")
-        reads, gradients = _between_hosts(sent, layout, weights, variables)
+        reads, gradients = _between_hosts(sent, layout, weights, variables, on_cpus=on_cpus)
     when: When = "as they come"
     if modifiers.asynchronous:
         when = "without waiting"
     elif modifiers.staged_vars or modifiers.relaxed_consistency:
         when = "a step later"
-    elif modifiers.gradient_repacking or modifiers.local_sgd_steps:
-        when = "all at the end"
+    elif modifiers.gradient_repacking or modifiers.local_sgd_steps or on_cpus:
+        when = "all at the end"  # the cores of a CPU compute first
     return Exchange(reads, gradients, when)
 
 
@@ -117,11 +126,11 @@ def _in_cluster(variables: Variables, layout: Layout) -> VariableManager:
 
 
 def _between_hosts(
-    sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables
+    sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables, *, on_cpus: bool
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     links = by_link(sent)
     if busiest_server(links) is None:
-        return (), _around_ring(max(links.values()), layout)
+        return (), _around_ring(max(links.values()), layout, on_cpus=on_cpus)
     devices = layout.devices
     ends = {link: tuple(link.split(" -> ")) for link in links}
     loads = summed((end, 1, size) for link, size in links.items() for end in ends[link] if end.startswith("ps "))
@@ -134,7 +143,8 @@ def _between_hosts(
         sent_out = sum(size for link, size in sizes.items() if ends[link][0] in own and ends[link][1] not in own)
         got = sum(size for link, size in sizes.items() if ends[link][1] in own and ends[link][0] not in own)
         inside = sum(size for link, size in sizes.items() if {*ends[link]} == own)
-        return Hop(NETWORK_OUT, sent_out), Hop(NETWORK_IN, got), Hop(LOOPBACK, inside)
+        copied = Hop(COPIES, on_cpus * (sent_out + got + 2 * inside), on_device=True, is_sent=False)
+        return Hop(NETWORK_OUT, sent_out), Hop(NETWORK_IN, got), Hop(LOOPBACK, inside), copied
 
     read = by_link([one for one in sent if one.what == "read"])
     back = by_link([one for one in sent if one.what != "read"])
@@ -142,12 +152,12 @@ def _between_hosts(
     added = sum(size for link, size in back.items() if ends[link][1] == server)
     to_server: Sequence[Stage] = (
         (Hop(BETWEEN_GPUS, (devices - 1) / devices * weights),),  # where a worker takes the mean of its own
-        (Hop(PCIE_UP, wire / devices),),
+        (Hop(PCIE_UP, (not on_cpus) * wire / devices),),
         crossing(back),
         # The server reads all gradients, and reads and writes its weights.
-        (Hop(HOST_MEMORY, added + 2 * added / layout.hosts, 0, is_sent=False),),
+        (Hop(COPIES if on_cpus else HOST_MEMORY, added + 2 * added / layout.hosts, 0, on_cpus, is_sent=False),),
     )
-    to_worker: Sequence[Stage] = (crossing(read), (Hop(PCIE_DOWN, weights),))
+    to_worker: Sequence[Stage] = (crossing(read), (Hop(PCIE_DOWN, (not on_cpus) * weights),))
     to_worker, to_server = (
         tuple(used for stage in stages if (used := tuple(hop for hop in stage if hop.size_bytes)))
         for stages in (to_worker, to_server)
@@ -155,9 +165,11 @@ def _between_hosts(
     return (to_worker, to_server) if MANAGERS[variables.variable_update].one_copy else ((), (*to_server, *to_worker))
 
 
-def _around_ring(size_bytes: float, layout: Layout) -> tuple[Stage, ...]:
+def _around_ring(size_bytes: float, layout: Layout, *, on_cpus: bool) -> tuple[Stage, ...]:
     """Returns the one stage of a ring of all devices: each sends as much to the next, the last one to the next host."""
     hops = [Hop(link, size_bytes, 2 * (layout.hosts - 1)) for link in (NETWORK_OUT, NETWORK_IN)]
     if layout.devices > 1:
         hops.append(Hop(BETWEEN_GPUS, size_bytes, 2 * (layout.total - layout.hosts)))
+    if on_cpus:
+        hops.append(Hop(COPIES, 2 * size_bytes, 0, on_device=True, is_sent=False))
     return (tuple(hops),)

@@ -24,6 +24,7 @@ SHIPPED_NAMES = tuple(path.stem for path in _SHIPPED)
 PCIE_DOWN, PCIE_UP, BETWEEN_GPUS = "host to device", "device to host", "device to device"
 NCCL_1 = "device to device, NCCL 1"
 HOST_MEMORY, LOOPBACK = "host memory", "between processes of a host"
+COPIES = "copies by the device"  # of a host without GPUs, whose cores also compute
 NETWORK_IN, NETWORK_OUT = "network in", "network out"
 Side = Literal["low", "usual", "high"]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -63,27 +64,47 @@ class Network(_Strict, frozen=True, kw_only=True):
     latency_microseconds: Annotated[float, msgspec.Meta(ge=0)]
 
 
+class Cpu(_Strict, frozen=True, kw_only=True):
+    """The cores of a host without GPUs: 1e9 bytes/s that they send, receive and add while they do not compute."""
+
+    copies_gbytes_per_second: _Positive
+
+
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A host, of which there may be several.
 
     Attributes:
         title: its name.
-        gpu: of `results/data/peaks.csv`.
+        gpu: of `results/data/peaks.csv`; empty: the host's CPU is its one device.
         gpus: in a host.
         gpus_per_board: that share the power of one board.
         testbed: the first words of its name in `results/data/guide2017.csv`; empty if it is none of them.
         gpu_link: None: GPUs send to each other by PCIe.
+        pcie, cpu: one of them; `pcie` goes with GPUs.
     """
 
     title: str
-    gpu: str
-    gpus: _Count
-    pcie: Pcie
     memory: Memory
     network: Network
+    gpu: str = ""
+    gpus: _Count = 1
+    pcie: Pcie | None = None
+    cpu: Cpu | None = None
     gpu_link: GpuLink | None = None
     gpus_per_board: _Count = 1
     testbed: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if tables and fields of a host with GPUs and of one without are mixed."""
+        if self.gpu and (not self.pcie or self.cpu):
+            raise ValueError("a host with a gpu needs the table [pcie], and none named [cpu]")
+        if not self.gpu and (not self.cpu or self.pcie or self.gpu_link or self.gpus > 1):
+            raise ValueError("a host without gpu needs the table [cpu], and no gpus, [pcie] or [gpu_link]")
+
+    @property
+    def device(self) -> str:
+        """Returns what one device is, in words."""
+        return self.gpu or "CPU"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,26 +158,27 @@ def link_rates(hardware: Hardware, shares: Reached, devices: int) -> dict[str, L
 
     GPUs behind a PCIe switch share its link to the host.
     """
-    pcie, own = link_bytes_per_sec(hardware.pcie.link) * shares.pcie, hardware.gpu_link
-    down = LinkRate(pcie / min(devices, hardware.pcie.gpus_per_switch))
-    crossing = 1 if devices <= hardware.pcie.gpus_per_switch else hardware.pcie.gpus_per_switch
     network = LinkRate(
         1e9 * hardware.network.gbytes_per_second * shares.network, 1e-6 * hardware.network.latency_microseconds
     )
-    between = {BETWEEN_GPUS: LinkRate(pcie / crossing), NCCL_1: LinkRate(pcie)}
-    if own:
-        whole, latency = link_bytes_per_sec(own.link), 1e-6 * own.latency_microseconds
-        reached_by = {BETWEEN_GPUS: shares.gpu_link, NCCL_1: shares.nccl_1}
-        between = {link: LinkRate(whole * share, latency) for link, share in reached_by.items()}
-    return {
-        PCIE_DOWN: down,
-        PCIE_UP: down,
-        **between,
+    common = {
         HOST_MEMORY: LinkRate(1e9 * hardware.memory.gbytes_per_second * shares.memory),
         LOOPBACK: LinkRate(1e9 * shares.loopback_gbytes_per_second),
         NETWORK_IN: network,
         NETWORK_OUT: network,
     }
+    if hardware.cpu:
+        return common | {COPIES: LinkRate(1e9 * hardware.cpu.copies_gbytes_per_second)}
+    assert hardware.pcie, "__post_init__"
+    pcie, own = link_bytes_per_sec(hardware.pcie.link) * shares.pcie, hardware.gpu_link
+    down = LinkRate(pcie / min(devices, hardware.pcie.gpus_per_switch))
+    crossing = 1 if devices <= hardware.pcie.gpus_per_switch else hardware.pcie.gpus_per_switch
+    between = {BETWEEN_GPUS: LinkRate(pcie / crossing), NCCL_1: LinkRate(pcie)}
+    if own:
+        whole, latency = link_bytes_per_sec(own.link), 1e-6 * own.latency_microseconds
+        reached_by = {BETWEEN_GPUS: shares.gpu_link, NCCL_1: shares.nccl_1}
+        between = {link: LinkRate(whole * share, latency) for link, share in reached_by.items()}
+    return common | {PCIE_DOWN: down, PCIE_UP: down} | between
 
 
 @functools.cache
@@ -199,6 +221,7 @@ def host_of(gpu: KnownGpu) -> Hardware:
     for hardware in shipped().values():
         if find_gpu(hardware.gpu).chip == gpu.chip and gpu.link:
             pcie, between = hardware.pcie, None
+            assert pcie, "hosts that come with the suite have GPUs"
             if not gpu.link.startswith("nvlink"):
                 pcie = msgspec.structs.replace(pcie, link=gpu.link)
             elif hardware.gpu_link:
@@ -226,10 +249,9 @@ def load(path: Path) -> Hardware:
         raise UsageError(
             f"--hardware={path}: {str(error).rstrip('.')}. See docs/prediction.md for the fields and their units."
         ) from error
-    links = [hardware.pcie.link, *([hardware.gpu_link.link] if hardware.gpu_link else [])]
-    for link in links:
+    for link in (table.link for table in (hardware.pcie, hardware.gpu_link) if table):
         if link not in LINKS:
             raise UsageError(f"--hardware={path}: there is no link '{link}'. Links: {', '.join(LINKS)}.")
-    if hardware.gpu not in NAMES:
+    if hardware.gpu and hardware.gpu not in NAMES:
         hardware = msgspec.structs.replace(hardware, gpu=find_gpu(hardware.gpu).name)
     return hardware

@@ -60,7 +60,7 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
         raise UsageError("--explain draws in text: leave it out with --output_format=json.")
     host = find_hardware(values["hardware"]) if values["hardware"] else _hardware_here()
     manager = values["variable_update"] or _DEFAULT_MANAGER
-    layouts = _layouts(values["num_gpus"], values["hosts"], host, MANAGERS[named(manager)].processes)
+    layouts = _layouts(values, host, MANAGERS[named(manager)].processes)
     found = _outlooks(values, host, layouts, manager)
     for line in outlook.as_json(found) if values["output_format"] == "json" else outlook.as_text(found):
         say(line)
@@ -116,7 +116,7 @@ def _numbers(flag: str, text: str, most: int) -> list[int]:
     return found
 
 
-def _layouts(num_gpus: str | None, hosts: str | None, host: Hardware, processes: WorksIn) -> list[Layout]:
+def _layouts(values: Mapping[str, Any], host: Hardware, processes: WorksIn) -> list[Layout]:
     """Returns the numbers of devices and hosts: those that are named; else 1, 2, 4 ... up to 1,000 devices.
 
     `processes`: in which the manager works; in one process, there is one host.
@@ -124,12 +124,15 @@ def _layouts(num_gpus: str | None, hosts: str | None, host: Hardware, processes:
     Raises:
         UsageError: a number is impossible.
     """
+    num_gpus, hosts, num_ps = values["num_gpus"], values["hosts"], values["num_ps"]
     per_host = _numbers("num_gpus", num_gpus, host.gpus) if num_gpus else []
     if hosts and len(per_host) > 1:
         raise UsageError(f"--num_gpus={num_gpus}: with --hosts, all hosts have equally many GPUs: give one number.")
     if hosts:
         (each,) = per_host or [host.gpus]
-        return [Layout(each, count, count) for count in _numbers("hosts", hosts, _MOST_HOSTS)]
+        return [Layout(each, count, min(count, num_ps or count)) for count in _numbers("hosts", hosts, _MOST_HOSTS)]
+    if num_ps:
+        raise UsageError(f"--num_ps={num_ps}: how many hosts run a parameter server; name the hosts, too: --hosts=1,2.")
     if per_host:
         return [Layout(count, 1, 1) for count in per_host]
     most = 1 if processes == WorksIn.ONE else max(1, _MOST_DEVICES // host.gpus)
@@ -144,20 +147,23 @@ def _config(values: Mapping[str, Any], host: Hardware, manager: str, layout: Lay
         UsageError: the manager does not work so.
     """
     entry = MANAGERS[named(manager)]
-    settings = {**values, "variable_update": manager, "num_gpus": layout.devices, "device": "gpu", "hosts": None}
+    device = "gpu" if host.gpu else "cpu"
+    chosen = {"variable_update": manager, "num_gpus": layout.devices, "device": device}
+    settings = {**values, **chosen, "hosts": None, "num_ps": None}
     if layout.hosts > 1 or entry.smallest_cluster:
         if entry.processes == WorksIn.ONE:
             raise UsageError(f"--variable_update={manager} works on one host only: leave --hosts out, or name another.")
         servers = "ps:1," if WorksIn.SERVERS in entry.processes else ""
         settings["local_cluster"] = f"{servers}worker:2"
-    machine_there = gpu_of(host.gpu).machine(host.gpus, host.gpu_link.link if host.gpu_link else host.pcie.link)
+    link = host.gpu_link or host.pcie
+    machine_there = gpu_of(host.gpu).machine(host.gpus, link.link) if link else None
     return resolve(settings, lambda: ANY_NUMBER_OF_GPUS, {}, assumed=machine_there)
 
 
 def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layout], manager: str) -> Outlook:
     of_rate = {name: value if name in _OF_RATE else None for name, value in values.items()}
     first = _config(of_rate, host, "replicated", Layout(host.gpus))
-    gpu = host.gpu if values["hardware"] and not values["peak_tflops"] else None
+    gpu = host.gpu if host.gpu and values["hardware"] and not values["peak_tflops"] else None
     rates = known_rates({**values, "gpu": gpu, "link": None}, first.devices, first.computing.precision)
     start(Runtime())
     from benchmarks.predict.exchange import exchange_of
@@ -169,7 +175,7 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
     )
     if balance.images_per_sec is None:
         raise UsageError(
-            f"Nothing is known of the rate of one {host.gpu} in {first.computing.precision}: pass --peak_tflops and "
+            f"Nothing is known of the rate of one {host.device} in {first.computing.precision}: pass --peak_tflops and "
             "--assumed_mfu, or --results with records of a run on one device."
         )
     low, high = balance.images_per_sec.value, balance.images_per_sec.highest
@@ -182,7 +188,7 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
             parts=model.parts,
             hardware=host,
             batch_per_device=batch,
-            exchange=exchange_of(config.variables, layout, model.variables),
+            exchange=exchange_of(config.variables, layout, model.variables, on_cpus=not host.gpu),
             step_seconds=batch / usual,
             layout=layout,
             measured=measured,
@@ -230,6 +236,7 @@ _FLAGS: Groups = {
         ),
         Flag("num_gpus", str, "GPUs per host, or a list such as 1,2,4", default="all of the host"),
         Flag("hosts", str, "number of hosts, or a list such as 1,2,4,8", default="1, 2, 4 ... up to 1,000 devices"),
+        Flag("num_ps", int, "how many of the hosts also run a parameter server", default="all", at_least=1),
         Flag(
             "network_gbytes_per_second",
             float,

@@ -94,6 +94,23 @@ def test_json_has_a_point_for_each_number_and_a_plot_is_drawn(run_bench: RunBenc
     assert (tmp_path / "rates.svg").exists() and (tmp_path / "rates.png").exists()
 
 
+def test_a_host_without_gpus_computes_before_it_sends(run_bench: RunBench, tmp_path: Path) -> None:
+    (path := tmp_path / "core.toml").write_text(
+        'title = "one core"\ncpu = {copies_gbytes_per_second = 1e9, source = "a test"}\n'
+        'memory = {gbytes_per_second = 10, source = "a test"}\n'
+        'network = {gbytes_per_second = 1, latency_microseconds = 0, source = "a test"}\n'
+    )
+    words = ("--model=alexnet", "--batch_size=32", f"--hardware={path}", "--hosts=1,2", "--output_format=json")
+    rate = ("--peak_tflops=0.1", "--assumed_mfu=0.5", "--network_gbytes_per_second=0.125")
+    done = run_bench("predict", *words, *rate, "--num_ps=1", "--variable_update=parameter_server")
+    assert done.status == ExitStatus.OK, done.stderr
+    one, two = json.loads(done.stdout.splitlines()[-1])["points"]
+    # Worker 1 sends 250 MB to the one server, after it computed; reading overlaps the forward pass in part.
+    assert two["step_seconds"] - one["step_seconds"] > 250e6 / 125e6
+    done = run_bench("predict", *words)
+    assert done.status == ExitStatus.USAGE and "Nothing is known of the rate of one CPU in fp32" in done.stderr
+
+
 def test_links_that_were_measured_replace_those_of_data_sheets(run_bench: RunBench) -> None:
     def rate(*flags: str) -> float:
         words = ("--model=vgg16", "--hardware=dgx-1-p100", "--precision=fp32", "--hosts=8", "--output_format=json")
@@ -142,6 +159,7 @@ def test_a_gpu_without_a_data_sheet_is_named(run_bench: RunBench, monkeypatch: p
         (["--hardware=H100", "--num_gpus=1,2", "--hosts=2"], "give one number"),
         (["--hardware=H100", "--explain", "--output_format=json"], "--explain draws in text"),
         (["--hardware=H100", "--hosts=host_0,host_1"], "--hosts=host_0,host_1: give a number"),
+        (["--hardware=H100", "--num_ps=2"], "name the hosts, too"),
         (["--hardware=H100", "--hosts=2", "--variable_update=replicated"], "works on one host only"),
         (["--hardware=H100", "--variable_update=keras_fit"], "reference training loop"),
         (["--hardware=K80", "--precision=fp16"], "has no rate for --precision=fp16"),

@@ -10,7 +10,7 @@ from benchmarks.config.variable_update import Variables
 from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import manager_on_real_devices
 from benchmarks.predict.exchange import exchange_of
-from benchmarks.predict.hosts import LinkRate, find_hardware, link_rates, reached
+from benchmarks.predict.hosts import COPIES, LinkRate, find_hardware, link_rates, reached
 from benchmarks.predict.prediction import Subject, step
 from benchmarks.predict.step_graph import Exchange, Layout, shares, tasks_of_step
 from benchmarks.process.tensorflow_setup import Devices
@@ -110,6 +110,18 @@ def test_packed_gradients_and_averaged_weights_come_at_the_end() -> None:
     assert packed.when == averaged.when == "all at the end"
     deferred = made("replicated", Layout(4), all_reduce_spec="xring", relaxed_consistency=True)
     assert deferred.when == "a step later"
+
+
+def test_a_cpu_computes_nothing_while_it_copies_and_adds() -> None:
+    """Of two hosts, the one with the server: each of the two gets and sends all; inside, both ends copy."""
+    variables = Variables(variable_update="distributed_replicated", shared_on="cpu")
+    exchange = exchange_of(variables, Layout(1, 2, 1), WEIGHTS, on_cpus=True)  # type: ignore[arg-type]
+    hops = [hop for stage in exchange.gradients for hop in stage]
+    assert all(hop.on_device == (hop.link == COPIES) for hop in hops)
+    passed_on, added = 2 * (2 + 1) * BYTES, 2 * BYTES + 2 * BYTES
+    assert sum(hop.size_bytes for hop in hops if hop.link == COPIES) == passed_on + added
+    one = exchange_of(variables, Layout(1, 1, 1), WEIGHTS, on_cpus=True)  # type: ignore[arg-type]
+    assert not [hop for stage in one.gradients for hop in stage if "network" in hop.link]
 
 
 def test_nccl_of_2017_kept_the_device_busy() -> None:

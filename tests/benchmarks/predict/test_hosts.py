@@ -8,9 +8,15 @@ import pytest
 
 from benchmarks.errors import UsageError
 from benchmarks.explain.known_gpus import find_gpu
-from benchmarks.predict.hosts import SHIPPED_NAMES, find_hardware, host_of, shipped
+from benchmarks.predict.hosts import COPIES, SHIPPED_NAMES, find_hardware, host_of, link_rates, reached, shipped
 
 SHIPPED = Path(__file__).resolve().parents[3] / "benchmarks" / "predict" / "hardware"
+ONE_CORE = """
+title = "one core"
+cpu = {copies_gbytes_per_second = 2, source = "a test"}
+memory = {gbytes_per_second = 10, source = "a test"}
+network = {gbytes_per_second = 0.125, latency_microseconds = 0, source = "a test"}
+"""
 GOOD = (SHIPPED / "dgx-1-p100.toml").read_text()
 
 
@@ -21,7 +27,7 @@ def test_hosts_that_come_with_the_suite_name_the_source_of_each_figure() -> None
         "EC2 p2.8xlarge",
     }
     for host in shipped().values():
-        for part in (host.pcie, host.memory, host.network, *([host.gpu_link] if host.gpu_link else [])):
+        for part in filter(None, (host.pcie, host.memory, host.network, host.gpu_link)):
             assert len(part.source) > 20, host.title
 
 
@@ -56,6 +62,8 @@ def test_a_card_of_a_known_chip_is_put_into_the_host_of_the_chip_with_its_own_li
         (('link = "pcie3"', 'link = "pcie9"'), "there is no link 'pcie9'. Links: nvlink5"),
         (('gpu = "P100-SXM2-16GB"', 'gpu = "P1000"'), "no such GPU is known"),
         (("[memory]", "[memoria]"), "memor"),
+        (('gpu = "P100-SXM2-16GB"', ""), "a host without gpu needs the table [cpu]"),
+        (("[pcie]", '[cpu]\ncopies_gbytes_per_second = 1\nsource = "x"\n[pcie]'), "and none named [cpu]"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(
@@ -66,6 +74,13 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(
     with pytest.raises(UsageError) as caught:
         find_hardware(str(path))
     assert problem in str(caught.value)
+
+
+def test_a_host_without_gpus_is_one_device_that_also_copies(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.toml").write_text(ONE_CORE)
+    host = find_hardware(str(path))
+    assert (host.device, host.gpus) == ("CPU", 1)
+    assert link_rates(host, reached(), 1)[COPIES].bytes_per_sec == 2e9
 
 
 def test_an_unknown_name_or_a_missing_file_names_what_there_is() -> None:
