@@ -173,11 +173,15 @@ def seconds(pattern: re.Pattern[Any], method: str, text: str) -> float:
 def is_linear(pattern: re.Pattern[Any], method: str, begin: str, word: str, end: str) -> bool:
     if seconds(pattern, method, begin + word * (SMALL // len(word)) + end) < FAST_SECONDS:
         return True
-    large, quarter = (
-        min(seconds(pattern, method, begin + word * (count // len(word)) + end) for _ in range(3))
-        for count in (LARGE, LARGE // 4)
-    )
-    return large < min(MOST_SECONDS, MOST_GROWTH * quarter)
+
+    def grows_little() -> bool:
+        large, quarter = (
+            min(seconds(pattern, method, begin + word * (count // len(word)) + end) for _ in range(3))
+            for count in (LARGE, LARGE // 4)
+        )
+        return large < min(MOST_SECONDS, MOST_GROWTH * quarter)
+
+    return any(grows_little() for _ in range(3))  # others may slow one measurement, but not all
 
 
 @pytest.fixture
