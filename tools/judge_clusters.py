@@ -24,7 +24,6 @@ from pathlib import Path
 from benchmarks.errors import ExitStatus
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.process.subprocesses import RUN_BENCH
-from results.loading import load
 from results.store import Store
 from results.text import Table
 
@@ -218,7 +217,7 @@ def main() -> int:
             for model, batch in {case.model: case.batch for case in chosen}.items()
         }
         records = given.folder / "one" / "results.jsonl"
-        print(f"{load(records).records[0].environment['cpu_model']}, {os.cpu_count()} cores.")
+        print(f"{Store(given.folder / 'one').load().records[0].environment['cpu_model']}, {os.cpu_count()} cores.")
         predictions = [predicted(case, described[case.model], network, records) for case in chosen]
         for case, (rate, low, high) in zip(chosen, predictions, strict=True):
             print(f"predicted: {case}: {rate:.4g} images/s ({low:.4g} to {high:.4g})", flush=True)

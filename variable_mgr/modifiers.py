@@ -127,7 +127,7 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
     if manager not in MANAGERS:
         return None
     problem = _why_not_here(manager, modifiers, place)
-    if not problem and modifiers.all_reduce_spec:
+    if not problem and modifiers.all_reduce_spec is not None:
         problem = _why_not_reduced(manager, modifiers, place)
     return problem or _why_not_sent(manager, modifiers, place)
 

@@ -66,7 +66,9 @@ def exchange_of(
         sent = _in_cluster(variables, layout).transfers(model_variables)
         if not by_link(sent):
             raise UsageError(f"predict has no model of {name} on several hosts: it does not state what it sends.")
-        reads, gradients = _between_hosts(sent, layout, weights, variables, on_cpus=on_cpus)
+        reads, gradients = _between_hosts(sent, layout, weights, variables)
+    if on_cpus:
+        reads, gradients = _by_cores(reads), _by_cores(gradients)
     when: When = "as they come"
     if modifiers.asynchronous:
         when = "without waiting"
@@ -126,11 +128,11 @@ def _in_cluster(variables: Variables, layout: Layout) -> VariableManager:
 
 
 def _between_hosts(
-    sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables, *, on_cpus: bool
+    sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     links = by_link(sent)
     if busiest_server(links) is None:
-        return (), _around_ring(max(links.values()), layout, on_cpus=on_cpus)
+        return (), _around_ring(max(links.values()), layout)
     devices = layout.devices
     ends = {link: tuple(link.split(" -> ")) for link in links}
     loads = summed((end, 1, size) for link, size in links.items() for end in ends[link] if end.startswith("ps "))
@@ -143,8 +145,7 @@ def _between_hosts(
         sent_out = sum(size for link, size in sizes.items() if ends[link][0] in own and ends[link][1] not in own)
         got = sum(size for link, size in sizes.items() if ends[link][1] in own and ends[link][0] not in own)
         inside = sum(size for link, size in sizes.items() if {*ends[link]} == own)
-        copied = Hop(COPIES, on_cpus * (sent_out + got + 2 * inside), on_device=True, is_sent=False)
-        return Hop(NETWORK_OUT, sent_out), Hop(NETWORK_IN, got), Hop(LOOPBACK, inside), copied
+        return Hop(NETWORK_OUT, sent_out), Hop(NETWORK_IN, got), Hop(LOOPBACK, inside)
 
     read = by_link([one for one in sent if one.what == "read"])
     back = by_link([one for one in sent if one.what != "read"])
@@ -152,12 +153,12 @@ def _between_hosts(
     added = sum(size for link, size in back.items() if ends[link][1] == server)
     to_server: Sequence[Stage] = (
         (Hop(BETWEEN_GPUS, (devices - 1) / devices * weights),),  # where a worker takes the mean of its own
-        (Hop(PCIE_UP, (not on_cpus) * wire / devices),),
+        (Hop(PCIE_UP, wire / devices),),
         crossing(back),
         # The server reads all gradients, and reads and writes its weights.
-        (Hop(COPIES if on_cpus else HOST_MEMORY, added + 2 * added / layout.hosts, 0, on_cpus, is_sent=False),),
+        (Hop(HOST_MEMORY, added + 2 * added / layout.hosts, 0, is_sent=False),),
     )
-    to_worker: Sequence[Stage] = (crossing(read), (Hop(PCIE_DOWN, (not on_cpus) * weights),))
+    to_worker: Sequence[Stage] = (crossing(read), (Hop(PCIE_DOWN, weights),))
     to_worker, to_server = (
         tuple(used for stage in stages if (used := tuple(hop for hop in stage if hop.size_bytes)))
         for stages in (to_worker, to_server)
@@ -165,11 +166,22 @@ def _between_hosts(
     return (to_worker, to_server) if MANAGERS[variables.variable_update].one_copy else ((), (*to_server, *to_worker))
 
 
-def _around_ring(size_bytes: float, layout: Layout, *, on_cpus: bool) -> tuple[Stage, ...]:
+def _by_cores(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Returns the stages of a host without GPUs: its cores copy what its processes send and get, and add."""
+    found: list[Stage] = []
+    for stage in stages:
+        sent = [hop for hop in stage if hop.link in (NETWORK_OUT, NETWORK_IN, LOOPBACK)]
+        of_memory = sum(hop.size_bytes for hop in stage if hop.link == HOST_MEMORY)
+        # Both ends of what stays inside are here.
+        copied = of_memory + sum((1 + (hop.link == LOOPBACK)) * hop.size_bytes for hop in sent)
+        if copied:
+            found.append((*sent, Hop(COPIES, copied, on_device=True, is_sent=False)))
+    return tuple(found)
+
+
+def _around_ring(size_bytes: float, layout: Layout) -> tuple[Stage, ...]:
     """Returns the one stage of a ring of all devices: each sends as much to the next, the last one to the next host."""
     hops = [Hop(link, size_bytes, 2 * (layout.hosts - 1)) for link in (NETWORK_OUT, NETWORK_IN)]
     if layout.devices > 1:
         hops.append(Hop(BETWEEN_GPUS, size_bytes, 2 * (layout.total - layout.hosts)))
-    if on_cpus:
-        hops.append(Hop(COPIES, 2 * size_bytes, 0, on_device=True, is_sent=False))
     return (tuple(hops),)
