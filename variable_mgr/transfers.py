@@ -40,6 +40,7 @@ class Transfer:
         what: `read`: values that towers fetch; `gradient`: gradients on their way to where they are reduced, and their
             means on the way back; `weight`: weights that towers exchange with each other; `activation`: activations,
             and gradients of them; `statistic`: moving averages on their way to where they are kept.
+        variable: the name of the variable of which they are; empty: of several.
     """
 
     source: str
@@ -47,6 +48,7 @@ class Transfer:
     size_bytes: float
     number: float = 1
     what: What = "gradient"
+    variable: str = ""
 
     @property
     def kind(self) -> str:
@@ -144,14 +146,15 @@ def over_servers(
     homes = balance_by_bytes([FLOAT32_BYTES * count for count in elements], range(servers))
     sent = []
     for variable, count, home in zip(shared, elements, homes, strict=True):
+        name = variable.name
         for number in range(workers):
             server, worker = f"ps {home}", f"worker {number}"
-            sent.append(Transfer(server, worker, exchanges * FLOAT32_BYTES * count, exchanges, "read"))
+            sent.append(Transfer(server, worker, exchanges * FLOAT32_BYTES * count, exchanges, "read", name))
             if training and variable.kind == "weight":
-                sent.append(Transfer(worker, server, exchanges * wire_bytes * count, exchanges))
+                sent.append(Transfer(worker, server, exchanges * wire_bytes * count, exchanges, "gradient", name))
             elif training:
                 times = 1 if number == 0 else 0  # a link without bytes is listed, too
-                sent.append(Transfer(worker, server, times * FLOAT32_BYTES * count, times, "statistic"))
+                sent.append(Transfer(worker, server, times * FLOAT32_BYTES * count, times, "statistic", name))
     return sent
 
 

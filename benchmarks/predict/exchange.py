@@ -6,7 +6,8 @@ hosts with parameter servers it is the one whose server has most to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from benchmarks.config.variable_update import Variables
 from benchmarks.errors import UsageError
@@ -134,29 +135,35 @@ def _between_hosts(
     if busiest_server(links) is None:
         return (), _around_ring(max(links.values()), layout)
     devices = layout.devices
-    ends = {link: tuple(link.split(" -> ")) for link in links}
-    loads = summed((end, 1, size) for link, size in links.items() for end in ends[link] if end.startswith("ps "))
-    server = max(loads, key=lambda end: loads[end][1])
+    ends = ((end, one.size_bytes) for one in sent for end in (one.source, one.target))
+    loads = _summed((end, size) for end, size in ends if end.startswith("ps "))
+    server = max(loads, key=lambda end: loads[end])
     worker = server.replace("ps", "worker")
 
-    def crossing(sizes: Mapping[str, int]) -> Stage:
+    def hop(link: str, among: Sequence[Transfer], **fields: Any) -> Hop:
+        by_layer = _summed((one.variable.rpartition("/")[0], one.size_bytes) for one in among)
+        return Hop(link, sum(by_layer.values()), by_layer=by_layer, **fields)
+
+    def crossing(among: Sequence[Transfer]) -> Stage:
         """Returns what this host sends to others and gets from them, and what its own processes send each other."""
         own = {worker, server}
-        sent_out = sum(size for link, size in sizes.items() if ends[link][0] in own and ends[link][1] not in own)
-        got = sum(size for link, size in sizes.items() if ends[link][1] in own and ends[link][0] not in own)
-        inside = sum(size for link, size in sizes.items() if {*ends[link]} == own)
-        return Hop(NETWORK_OUT, sent_out), Hop(NETWORK_IN, got), Hop(LOOPBACK, inside)
+        return (
+            hop(NETWORK_OUT, [one for one in among if one.source in own and one.target not in own]),
+            hop(NETWORK_IN, [one for one in among if one.target in own and one.source not in own]),
+            hop(LOOPBACK, [one for one in among if {one.source, one.target} == own]),
+        )
 
-    read = by_link([one for one in sent if one.what == "read"])
-    back = by_link([one for one in sent if one.what != "read"])
-    wire = sum(size for link, size in back.items() if ends[link][0] == worker)
-    added = sum(size for link, size in back.items() if ends[link][1] == server)
+    read = [one for one in sent if one.what == "read"]
+    back = [one for one in sent if one.what != "read"]
+    wire = sum(one.size_bytes for one in back if one.source == worker)
+    added = [one for one in back if one.target == server]
+    # The server reads all gradients, and reads and writes its weights.
+    added += [one for one in read if (one.source, one.target) == (server, worker) for _ in range(2)]
     to_server: Sequence[Stage] = (
         (Hop(BETWEEN_GPUS, (devices - 1) / devices * weights),),  # where a worker takes the mean of its own
         (Hop(PCIE_UP, wire / devices),),
         crossing(back),
-        # The server reads all gradients, and reads and writes its weights.
-        (Hop(HOST_MEMORY, added + 2 * added / layout.hosts, 0, is_sent=False),),
+        (hop(HOST_MEMORY, added, messages=0, is_sent=False),),
     )
     to_worker: Sequence[Stage] = (crossing(read), (Hop(PCIE_DOWN, weights),))
     to_worker, to_server = (
@@ -171,12 +178,19 @@ def _by_cores(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     found: list[Stage] = []
     for stage in stages:
         sent = [hop for hop in stage if hop.link in (NETWORK_OUT, NETWORK_IN, LOOPBACK)]
-        of_memory = sum(hop.size_bytes for hop in stage if hop.link == HOST_MEMORY)
         # Both ends of what stays inside are here.
-        copied = of_memory + sum((1 + (hop.link == LOOPBACK)) * hop.size_bytes for hop in sent)
+        copied = [hop for hop in stage if hop in sent or hop.link == HOST_MEMORY]
+        copied += [hop for hop in sent if hop.link == LOOPBACK]
         if copied:
-            found.append((*sent, Hop(COPIES, copied, on_device=True, is_sent=False)))
+            by_layer = _summed((layer, size) for hop in copied for layer, size in (hop.by_layer or {}).items())
+            size = sum(hop.size_bytes for hop in copied)
+            found.append((*sent, Hop(COPIES, size, on_device=True, is_sent=False, by_layer=by_layer or None)))
     return tuple(found)
+
+
+def _summed(sizes: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Returns the sums of sizes by key."""
+    return {layer: size for layer, (_, size) in summed((layer, 1, size) for layer, size in sizes).items()}
 
 
 def _around_ring(size_bytes: float, layout: Layout) -> tuple[Stage, ...]:

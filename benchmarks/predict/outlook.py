@@ -156,11 +156,11 @@ def drawn_step(one: Point) -> Iterator[str]:
 
 def _marks(timeline: Timeline, resource: str) -> str:
     marks = [" "] * _COLUMNS
-    for task in timeline.tasks:
-        if task.resource == resource and task.seconds:
-            first = int(_COLUMNS * timeline.begin[task.name] / timeline.end_seconds)
-            last = int(_COLUMNS * (timeline.begin[task.name] + task.seconds) / timeline.end_seconds)
-            mark = {"forward": "f", "backward": "b"}.get(task.name.partition(" ")[0], "#")
+    for turn in timeline.turns:
+        if turn.task.resource == resource and turn.seconds:
+            first = int(_COLUMNS * turn.begin_seconds / timeline.end_seconds)
+            last = int(_COLUMNS * (turn.begin_seconds + turn.seconds) / timeline.end_seconds)
+            mark = {"forward": "f", "backward": "b"}.get(turn.task.name.partition(" ")[0], "#")
             for column in range(first, max(first + 1, min(last, _COLUMNS))):
                 marks[min(column, _COLUMNS - 1)] = mark
     return "".join(marks)

@@ -140,7 +140,7 @@ def gains(subject: Subject, base: Timeline) -> dict[str, float]:
 
     `base`: the time line of a step of the subject.
     """
-    used = {task.resource for task in base.tasks if task.seconds}
+    used = {turn.task.resource for turn in base.turns if turn.seconds}
     found = {COMPUTING: base.end_seconds / step(subject, compute_factor=0.5).end_seconds - 1}
     found[LATENCY] = base.end_seconds / step(subject, latency_factor=0.5).end_seconds - 1
     for name, links in _LINKS.items():

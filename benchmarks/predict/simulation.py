@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import simpy
+
+_TURNS = 64  # that a resource takes in all, if its tasks take turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +18,7 @@ class Task:
     Attributes:
         name: unique in a step.
         resource: such as `device`; a resource does one task at a time, in the order in which tasks become ready.
+        takes_turns: with others on the same resource, as messages on a network; else it is done without a pause.
         seconds: for which it occupies the resource.
         after: the names of the tasks that must end before; they stand before this one in the list of tasks.
         latency_seconds: from when the resource is free again until the task has ended.
@@ -27,27 +31,30 @@ class Task:
     after: tuple[str, ...] = ()
     latency_seconds: float = 0.0
     size_bytes: float = 0.0
+    takes_turns: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """A time in which a task occupied its resource: all of the task, or a part of it. Seconds from the step's start."""
+
+    task: Task
+    begin_seconds: float
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """When each task occupied its resource, in seconds from the start of the step.
+    """When each task occupied its resource, in the order in which they began, and when the last one ended."""
 
-    Attributes:
-        tasks: all, in the order in which they started.
-        begin: by name.
-        end_seconds: of the last task.
-    """
-
-    tasks: Sequence[Task]
-    begin: Mapping[str, float]
+    turns: Sequence[Turn]
     end_seconds: float
 
     def busy_seconds(self) -> dict[str, float]:
         """Returns how long each resource is occupied."""
         busy: dict[str, float] = {}
-        for task in self.tasks:
-            busy[task.resource] = busy.get(task.resource, 0.0) + task.seconds
+        for turn in self.turns:
+            busy[turn.task.resource] = busy.get(turn.task.resource, 0.0) + turn.seconds
         return busy
 
 
@@ -58,20 +65,23 @@ def simulate(tasks: Sequence[Task]) -> Timeline:
     """
     environment = simpy.Environment()
     resources = {task.resource: simpy.Resource(environment) for task in tasks}
-    begin: dict[str, float] = {}
+    a_turn = {name: sum(task.seconds for task in tasks if task.resource == name) / _TURNS for name in resources}
+    turns: list[Turn] = []
     ended: dict[str, simpy.Process] = {}
 
     def carried_out(task: Task, before: Sequence[simpy.Process]) -> Iterator[simpy.Event]:
         if before:
             yield environment.all_of(before)
-        with resources[task.resource].request() as granted:
-            yield granted
-            begin[task.name] = environment.now
-            yield environment.timeout(task.seconds)
+        count = math.ceil(task.seconds / a_turn[task.resource]) if task.takes_turns and task.seconds else 1
+        for _ in range(count):
+            with resources[task.resource].request() as granted:
+                yield granted
+                turns.append(Turn(task, environment.now, task.seconds / count))
+                yield environment.timeout(task.seconds / count)
         if task.latency_seconds:
             yield environment.timeout(task.latency_seconds)
 
     for task in tasks:
         ended[task.name] = environment.process(carried_out(task, [ended[name] for name in task.after]))
     environment.run()
-    return Timeline(sorted(tasks, key=lambda task: begin[task.name]), begin, environment.now)
+    return Timeline(turns, environment.now)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from benchmarks.predict.hosts import LinkRate
+from benchmarks.predict.hosts import NETWORK_IN, NETWORK_OUT, LinkRate
 from benchmarks.predict.simulation import Task
 
 DEVICE = "device"
@@ -33,6 +33,16 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
+class LayerShare:
+    """Consecutive layers: their share of a model's operations, and that of its weights, and the names of all."""
+
+    name: str
+    work: float
+    weights: float
+    layers: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
 class Hop:
     """What one device, or its host, sends over a link in a step.
 
@@ -42,6 +52,7 @@ class Hop:
         messages: one after the other, of each layer; each has the link's latency.
         on_device: kernels of the device send, so it does not compute meanwhile.
         is_sent: part of `transfers()`; else it is read and written in a host's memory.
+        by_layer: how much of it belongs to each layer; None: as much as the layer has of all weights.
     """
 
     link: str
@@ -49,6 +60,13 @@ class Hop:
     messages: float = 1
     on_device: bool = False
     is_sent: bool = True
+    by_layer: Mapping[str, float] | None = None
+
+    def size_of(self, part: LayerShare) -> float:
+        """Returns the bytes of a part of the model."""
+        if self.by_layer is None:
+            return part.weights * self.size_bytes
+        return sum(self.by_layer.get(layer, 0.0) for layer in part.layers)
 
 
 Stage = tuple[Hop, ...]  # at the same time
@@ -70,15 +88,6 @@ class Exchange:
     when: When = "as they come"
 
 
-@dataclasses.dataclass(frozen=True)
-class LayerShare:
-    """Consecutive layers: their share of a model's operations, and that of its weights."""
-
-    name: str
-    work: float
-    weights: float
-
-
 def shares(layers: Sequence[tuple[str, int, int]]) -> list[LayerShare]:
     """Returns the parts of a model, given name, operations and bytes of weights of each layer in forward order.
 
@@ -86,11 +95,14 @@ def shares(layers: Sequence[tuple[str, int, int]]) -> list[LayerShare]:
     """
     all_work, all_weights = sum(flops for _, flops, _ in layers), sum(size for *_, size in layers)
     joined: list[LayerShare] = []
+    known: set[str] = set()
     for name, flops, size in layers:
-        share = LayerShare(name, flops / all_work, size / all_weights)
+        share = LayerShare(name, flops / all_work, size / all_weights, frozenset({name} - known))
+        known.add(name)
         last = joined[-1] if joined else None
         if last and (not flops or max(last.work, last.weights) < 1 / _PARTS):
-            joined[-1] = LayerShare(last.name, last.work + share.work, last.weights + share.weights)
+            together = last.work + share.work, last.weights + share.weights
+            joined[-1] = LayerShare(last.name, *together, last.layers | share.layers)
         else:
             joined.append(share)
     return joined
@@ -115,11 +127,11 @@ def tasks_of_step(
         for number, stage in enumerate(stages):
             names = []
             for hop in stage:
-                rate, size = rates[hop.link], part.weights * hop.size_bytes
+                rate, size = rates[hop.link], hop.size_of(part)
                 name, resource = f"{label} {number} {hop.link} {part.name}", DEVICE if hop.on_device else hop.link
                 latency = hop.messages * rate.latency_seconds
-                moved = size if hop.is_sent else 0.0
-                tasks.append(Task(name, resource, size / rate.bytes_per_sec, after, latency, moved))
+                moved, shared = size if hop.is_sent else 0.0, resource in (NETWORK_IN, NETWORK_OUT)
+                tasks.append(Task(name, resource, size / rate.bytes_per_sec, after, latency, moved, shared))
                 names.append(name)
             after = tuple(names)
         return after
