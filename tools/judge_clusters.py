@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import BenchError, ExitStatus, UsageError
 from benchmarks.process.signals import raise_on_termination
 from benchmarks.process.subprocesses import RUN_BENCH, Command, supervise
 from results.store import Store
@@ -51,6 +51,10 @@ for _ in range(50):
     except OSError: time.sleep(0.1)
 link.sendall(bytes({size}))
 """
+
+
+class ClusterFailedError(BenchError):
+    """A task of a measured cluster failed."""
 
 
 Enter = Sequence[str]  # the words that start a command on a host
@@ -90,7 +94,13 @@ def hosts(count: int, gbit_per_second: float) -> Iterator[list[Enter]]:
     """Makes network namespaces that reach each other through a bridge, and yields the words that enter each of them."""
 
     def run(command: str) -> None:
-        subprocess.run(shlex.split(command), check=True, capture_output=True)
+        try:
+            subprocess.run(shlex.split(command), check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            why = str(getattr(error, "stderr", "") or error).strip()
+            raise UsageError(
+                f"{command}: {why}. Be root, install iproute2, and remove what an ended call left."
+            ) from error
 
     limit = f"root tbf rate {gbit_per_second}gbit burst 256kb latency 100ms"
     with ExitStack() as made:
@@ -103,6 +113,7 @@ def hosts(count: int, gbit_per_second: float) -> Iterator[list[Enter]]:
             run(f"ip netns add {name}")
             made.callback(run, f"ip netns del {name}")
             run(f"ip link add {name} type veth peer name eth0 netns {name}")
+            made.callback(run, f"ip link del {name}")  # else it is there for a while after its namespace
             run(f"ip link set {name} up master cnnbench")
             run(f"ip -n {name} addr add {_address(host)}/24 dev eth0")
             for device in ("lo", "eth0"):
@@ -150,7 +161,7 @@ def measured(enter: Sequence[Enter], case: Case, folder: Path, steps: int, at: S
         at: the first host of each cluster.
 
     Raises:
-        RuntimeError: a task failed.
+        ClusterFailedError: a task failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     output = folder / "output.txt"
@@ -162,7 +173,7 @@ def measured(enter: Sequence[Enter], case: Case, folder: Path, steps: int, at: S
         ]
         ended = supervise(*commands, timeout_seconds=_MOST_SECONDS)
     if failed := [one.in_words() for one in ended if one.returncode]:
-        raise RuntimeError(f"{case}: a task {failed[0]}, see {output}.")
+        raise ClusterFailedError(f"{case}: a task {failed[0]}, see {output}.")
     rates = [record.derived.images_per_sec for record in Store(folder).load().records[-len(at) :]]
     return statistics.fmean(rate for rate in rates if rate is not None)
 
@@ -232,15 +243,22 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     raise_on_termination()  # so that the namespaces are removed
+    try:
+        return _judge(given.workers, given.gbit_per_second, given.repeats, given.folder)
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+
+
+def _judge(numbers: Sequence[int], gbit_per_second: float, repeats: int, folder: Path) -> ExitStatus:
     predictions: dict[Case, tuple[float, float, float]] = {}
-    for workers in given.workers:
-        with hosts(workers, given.gbit_per_second) as enter:
-            predictions |= predict_all(cases(workers), enter, given.folder / f"{workers}")
+    for workers in numbers:
+        with hosts(workers, gbit_per_second) as enter:
+            predictions |= predict_all(cases(workers), enter, folder / f"{workers}")
     rows, errors, inside = [], [], 0
     for number, (case, (rate, low, high)) in enumerate(predictions.items()):
-        folder = given.folder / f"{case.workers}" / f"{number}"
-        with hosts(case.workers, given.gbit_per_second) as enter:
-            rates = [measured(enter, case, folder, steps=8) for _ in range(given.repeats)]
+        with hosts(case.workers, gbit_per_second) as enter:
+            rates = [measured(enter, case, folder / f"{case.workers}/{number}", steps=8) for _ in range(repeats)]
         print(f"measured: {case}: {', '.join(f'{rate:.4g}' for rate in rates)} images/s", flush=True)
         found = statistics.median(rates)
         errors.append(rate / found - 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.errors import UsageError
 from benchmarks.predict.prediction import LATENCY, Prediction, Subject, gains, limit, link_that_limits, predict, step
 from benchmarks.predict.simulation import Timeline
+from results.exchange.public_table import Figure, written
 from results.text import Table, counted, first_few, rounded
 
 _COLUMNS = 60
@@ -140,6 +141,36 @@ def as_json(outlook: Outlook) -> Iterator[str]:
     fields = {name: value for name, value in vars(outlook).items() if name != "points"}
     batch = outlook.points[0].subject.batch_per_device
     yield json.dumps({**fields, "batch_per_device": batch, "points": points})
+
+
+def write_table(outlook: Outlook, managers: Sequence[str], path: str) -> None:
+    """Writes the predictions as a public table; `managers` are those of the points, with their modifiers.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    figures = (
+        Figure(
+            machine=outlook.hardware,
+            software="predict, 90 % intervals",
+            model=outlook.model,
+            devices=one.subject.layout.total,
+            batch_per_device=one.subject.batch_per_device,
+            images_per_sec=one.prediction.images_per_sec,
+            images_per_sec_low=one.prediction.low,
+            images_per_sec_high=one.prediction.high,
+            variable_update=manager,
+            precision=outlook.precision,
+            data="synthetic",
+            forward_only=False,
+            gpu=one.subject.hardware.gpu,
+        )
+        for one, manager in zip(outlook.points, managers, strict=True)
+    )
+    try:
+        Path(path).write_text(written(figures), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--table={path}: the table cannot be written: {error.strerror or error}.") from error
 
 
 def drawn_step(one: Point) -> Iterator[str]:

@@ -33,6 +33,7 @@ from benchmarks.predict.prediction import Subject
 from benchmarks.predict.step_graph import Layout
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.sweep.grid import doublings
+from results.summary import manager_of
 from results.utilisation import is_in_data_sheets
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, WorksIn, named
 
@@ -69,6 +70,9 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
             say(line)
     if values["plot"]:
         outlook.plot(found, values["plot"])
+    if values["table"]:
+        settings = [manager_of(_config(values, host, manager, layout).to_dict()) for layout in layouts]
+        outlook.write_table(found, settings, values["table"])
     return ExitStatus.OK
 
 
@@ -258,6 +262,7 @@ _FLAGS: Groups = {
         Flag("judge", bool, "predict the published rates of several devices from those of one, and print the errors"),
         Flag("explain", bool, "draw the time line of a step on the largest number of devices"),
         Flag("plot", str, "write a plot of rates and intervals, as .svg and .png", path="file"),
+        Flag("table", str, "write the predictions as a table (CSV) for `report --against`", path="file"),
         *only(RUN_FLAGS["Output"], "output_format"),
     ),
 }

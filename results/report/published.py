@@ -19,7 +19,7 @@ from results.exchange.public_table import Figure, TableError
 from results.intervals import ASSUMED_SPREAD, Interval
 from results.record import Record
 from results.report.anomalies import title
-from results.summary import Row, grouped, summarize
+from results.summary import Row, grouped, manager_of, summarize
 from results.text import counted, first_few, one_line, rounded
 
 # The tables of the suite, in `results/data`.
@@ -149,6 +149,13 @@ def beside(row: Row, table: FigureTable) -> list[Figure]:
     """
     figures = table.figures if row.images_per_sec is not None else ()
     return [figure for figure in figures if not _differences(row, figure)[0]]
+
+
+def with_devices(row: Row, devices: int, table: FigureTable) -> list[Figure]:
+    """Returns the figures under the same variable manager that are comparable with a row of so many devices."""
+    manager = manager_of(row.config)
+    figures = [figure for figure in table.figures if (figure.devices, figure.variable_update) == (devices, manager)]
+    return [f for f in figures if all(different.startswith("devices ") for different in _differences(row, f)[0])]
 
 
 def not_compared(row: Row, figure: Figure) -> list[str]:

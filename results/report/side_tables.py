@@ -9,7 +9,7 @@ from typing import Any
 
 from results import placement_tables
 from results.input_bottleneck import costs
-from results.intervals import ASSUMED_SPREAD
+from results.intervals import ASSUMED_SPREAD, Interval
 from results.record import Kind, Record
 from results.report import published, ranking, scalability
 from results.report.anomalies import title
@@ -60,7 +60,7 @@ def side_tables(
     records: Sequence[Record], rows: Sequence[Row], against: Sequence[published.FigureTable] = ()
 ) -> list[SideTable]:
     """Returns the tables that are not empty; `against` are those of other people's figures."""
-    tables = [*_published(rows, against), *comparisons(rows), _scaling(rows), _reductions(records)]
+    tables = [*_published(rows, against), *comparisons(rows), *_scaling(rows, against), _reductions(records)]
     tables += [_input_stages(records), *_placements(rows)]
     return [
         dataclasses.replace(side, table=dataclasses.replace(side.table, rows=side.table.rows[:_MOST_ROWS]))
@@ -110,11 +110,33 @@ def _winners(rows: Sequence[Row]) -> list[SideTable]:
     ]
 
 
-def _scaling(rows: Sequence[Row]) -> SideTable:
+def _scaling(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> list[SideTable]:
+    """Returns the law of each curve, and its rates beside figures of the same setting, such as those of `predict`."""
+    curves = scalability.to_report(rows)
     columns = ("runs", "measured", "sigma %", "kappa %", "predicted", "efficiency %", "50 % at", "falls beyond")
-    table = Table(columns, list(map(scalability.summary, scalability.to_report(rows))))
     note = "Universal Scalability Law with 95 % intervals: sigma is contention, kappa coherence."
-    return SideTable("scalability", "How far it scales", table, note)
+    cells = []
+    for curve in curves:
+        first, row = next(iter(curve.rows.items()))
+        for number in (*curve.rows, *curve.predicted):
+            measured = curve.rate(number) if number in curve.rows else None
+            by_law = curve.fit.rate(number) if curve.fit else None
+            known = [cell for rate in (measured, by_law) for cell in _rate_cells(rate)]
+            for figure in (f for t in tables for f in published.with_devices(row, number * row.devices // first, t)):
+                cells.append([curve.title, str(number), *known, *_rate_cells(figure.measured), figure.where])
+    rates = ("measured", "interval", "by the law", "interval", "figure", "interval")
+    beside = Table((*("runs", "devices or workers"), *rates, "of"), cells, ("measured", "by the law", "figure"))
+    about = (
+        "Where the two differ, more devices meet a limit that the measured ones do not show, or `predict` misses one."
+    )
+    return [
+        SideTable("scalability", "How far it scales", Table(columns, list(map(scalability.summary, curves))), note),
+        SideTable("law_and_figures", "The law beside predictions and figures", beside, about),
+    ]
+
+
+def _rate_cells(rate: Interval | None) -> tuple[str, str]:
+    return ("", "") if rate is None else (rate.rounded(), rate.range())
 
 
 def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> list[SideTable]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from benchmarks.errors import ExitStatus
 from benchmarks.predict import judge
+from results.report import published
 from tests.support.commands import Finished
 from tests.support.nvidia import Card, Machine, stand_in
 from tests.support.records import fake_reduction, fake_run
@@ -170,3 +171,18 @@ def test_a_gpu_without_a_data_sheet_is_named(run_bench: RunBench, monkeypatch: p
 def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
     done = run_bench("predict", *words)
     assert done.status == ExitStatus.USAGE and problem in done.stderr, done.stderr
+
+
+def test_a_table_can_be_compared_with_in_a_report(run_bench: RunBench, tmp_path: Path) -> None:
+    path = tmp_path / "predicted.csv"
+    words = ("predict", "--model=trivial", "--hardware=H100", "--variable_update=replicated", "--output_format=json")
+    done = run_bench(*words, f"--table={path}")
+    figures = published.table(str(path)).figures
+    rates = [point["images_per_sec"] for point in json.loads(done.stdout.splitlines()[-1])["points"]]
+    assert [(f.devices, f.images_per_sec) for f in figures] == [
+        (devices, pytest.approx(rate, rel=1e-5)) for devices, rate in zip((1, 2, 4, 8), rates, strict=True)
+    ]
+    assert figures[-1].variable_update == "replicated nccl small 4194304", "as a run on such a host records it"
+    assert figures[-1].gpu == "H100 80GB HBM3"
+    nowhere = run_bench(*words, f"--table={tmp_path}/none/predicted.csv")
+    assert nowhere.status == ExitStatus.USAGE and "cannot be written" in nowhere.stderr

@@ -21,21 +21,23 @@ from variable_mgr.transfers import by_kind
 
 @dataclasses.dataclass(frozen=True)
 class _Variable:
-    """A variable of which only the size matters; all are float32."""
+    """A variable of which only the size and the layer matter; all are float32."""
 
     kind: str
     shape: tuple[int, ...]
+    name: str
 
 
-WEIGHTS = [_Variable("weight", (1000,)), _Variable("weight", (24,))]
+WEIGHTS = [_Variable("weight", (1000,), "a/kernel"), _Variable("weight", (24,), "b/kernel")]
 BYTES = 4096
+LINKS = (*link_rates(find_hardware("H100"), reached(), 1),)
 PARTS = shares([("a", 3, 4000), ("b", 1, 96)])
 
 
 def made(manager: str, layout: Layout, *, on: str = "cpu", scale: int = 1, **modifiers: object) -> Exchange:
     spec = {} if "all_reduce_spec" in modifiers or manager != "replicated" else {"all_reduce_spec": "pscpu"}
     variables = Variables(variable_update=manager, shared_on=on, modifiers=Modifiers(**{**spec, **modifiers}))
-    larger = [_Variable(weight.kind, (scale * weight.shape[0],)) for weight in WEIGHTS]
+    larger = [dataclasses.replace(weight, shape=(scale * weight.shape[0],)) for weight in WEIGHTS]
     return exchange_of(variables, layout, larger)  # type: ignore[arg-type]
 
 
@@ -78,6 +80,17 @@ def test_the_link_of_a_server_is_shared_by_all_workers() -> None:
     # With a server on each of four hosts, the busiest has the largest variable.
     busiest = sent(made("parameter_server", Layout(1, 4, 4)))
     assert busiest["network out"] == pytest.approx(3 * 4000 + 96)
+
+
+def test_a_variable_crosses_the_network_to_the_server_that_has_it() -> None:
+    """Of two hosts, the one whose server has `a`: it sends gradients of `b` and values of `a`, and gets the others."""
+    tasks = tasks_of_step(
+        PARTS, made("distributed_replicated", Layout(1, 2, 2)), dict.fromkeys(LINKS, LinkRate(1.0)), 1.0
+    )
+    crossed = [(task.resource, task.name[-1], task.size_bytes) for task in tasks if "network" in task.resource]
+    assert sorted(one for one in crossed if one[2]) == sorted(
+        [("network out", "b", 96), ("network in", "a", 4000), ("network out", "a", 4000), ("network in", "b", 96)]
+    )
 
 
 def test_copies_of_masters_come_back_after_the_update_and_shared_weights_are_read_before() -> None:

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from benchmarks.predict import prediction
+from benchmarks.predict.hosts import Cpu, Hardware, Memory, Network, Reached, find_hardware, link_rates, reached
 from benchmarks.predict.hosts import LinkRate as Rate
-from benchmarks.predict.hosts import Reached, find_hardware, link_rates, reached
 from benchmarks.predict.prediction import Subject, expected_maximum, gains, limit, step
 from benchmarks.predict.simulation import Task, simulate
 from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, shares, tasks_of_step
@@ -33,9 +33,17 @@ def test_a_resource_does_one_task_at_a_time_in_the_order_in_which_they_become_re
         Task("e", "device", 1, ("b", "d")),  # b arrives at 6, d at 6
     ]
     timeline = simulate(tasks)
-    assert timeline.begin == {"a": 0, "b": 2, "c": 2, "d": 5, "e": 6}
+    assert {turn.task.name: turn.begin_seconds for turn in timeline.turns} == {"a": 0, "b": 2, "c": 2, "d": 5, "e": 6}
     assert timeline.end_seconds == 7
     assert timeline.busy_seconds() == {"device": 4, "link": 4}
+
+
+def test_messages_on_a_network_take_turns_so_a_large_one_delays_a_small_one_little() -> None:
+    tasks = [Task("large", "network", 9, takes_turns=True), Task("small", "network", 1, takes_turns=True)]
+    tasks.append(Task("after", "device", 1, ("small",)))
+    timeline = simulate(tasks)
+    (begin,) = (turn.begin_seconds for turn in timeline.turns if turn.task.name == "after")
+    assert 2 <= begin < 2.5 and timeline.end_seconds == pytest.approx(10), "the link serves both at half its rate"
 
 
 def test_one_layer_is_read_computed_and_sent_one_after_the_other() -> None:
@@ -136,10 +144,22 @@ def test_the_interval_is_around_the_rate_and_includes_what_is_not_known_of_one_d
     assert wider.low == pytest.approx(found.low / 2) and wider.high == pytest.approx(2 * found.high)
 
 
+def test_the_interval_of_cpus_that_read_from_servers_has_gradients_that_are_sent_early() -> None:
+    stages = ((Hop("network out", 5e8),),)
+    cpu = Hardware(
+        title="", memory=Memory(gbytes_per_second=10, source=""), cpu=Cpu(copies_gbytes_per_second=5, source=""),
+        network=Network(gbytes_per_second=1, latency_microseconds=0, source=""),
+    )  # fmt: skip
+    made = subject(Layout(1, 2, 1), Exchange(stages, stages, "all at the end"), hardware=cpu)
+    early = dataclasses.replace(made, exchange=Exchange(stages, stages))
+    found, fastest = prediction.predict(made), prediction.predict(early)
+    assert found.high == fastest.high and found.images_per_sec < fastest.images_per_sec
+
+
 def test_a_thousand_devices_take_as_many_tasks_as_eight() -> None:
     exchange = Exchange(gradients=((Hop("network out", 5e8), Hop("network in", 5e8)),))
     few, many = (step(subject(Layout(8, hosts, hosts), exchange)) for hosts in (1, 125))
-    assert len(few.tasks) == len(many.tasks)
+    assert len(few.turns) == pytest.approx(len(many.turns), rel=0.1)
 
 
 def test_shares_of_data_sheets_lie_between_their_ends() -> None:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from results.exchange.public_table import Figure
 from results.intervals import Interval
 from results.record import Record, Status
 from results.report import figures, scalability, scaling_plots
+from results.report.published import FigureTable
 from results.report.side_tables import side_tables
 from results.report.write import PLOTS
 from results.summary import summarize
@@ -50,6 +52,18 @@ def test_a_report_has_a_line_for_each_curve_of_three_points_or_more() -> None:
     assert second[:2] == ["resnet50, batch 32 per device, independent", "1, 2, 8 devices"]
     assert first[2].startswith("10.0 % (") and first[4] == "8 devices" and first[5].startswith("58.8 % (")
     assert table_of(repeated(1, 2)) == []
+
+
+def test_the_law_stands_beside_what_a_table_predicts_for_the_same_setting() -> None:
+    records = repeated(1, 2, 4)
+    fields = {"machine": "8 x T4", "model": "resnet50", "batch_per_device": 32, "variable_update": "replicated psgpu"}
+    predicted = [Figure(**fields, devices=number, images_per_sec=100.0 * number) for number in (4, 8, 16, 32)]
+    other = Figure(**{**fields, "variable_update": "replicated nccl"}, devices=8, images_per_sec=900.0)
+    tables = [FigureTable(name="predicted.csv", source="", figures=(*predicted, other))]
+    (side,) = (s for s in side_tables(records, summarize(records), tables) if s.name == "law_and_figures")
+    devices = [(row[1], row[2] != "", row[6], row[8]) for row in side.table.rows]
+    assert devices == [("4", True, "400", "8 x T4"), ("8", False, "800", "8 x T4"), ("16", False, "1600", "8 x T4")]
+    assert [row[4] for row in side.table.rows] == ["985", "1506", "2048"]  # 320 n / (1 + 0.1 (n - 1))
 
 
 def test_workers_and_devices_of_each_worker_are_different_curves() -> None:
