@@ -238,7 +238,7 @@ def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4], choices=range(2, 17), metavar="N")
     parser.add_argument("--gbit_per_second", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()

@@ -24,7 +24,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
 from results.text import amount, rounded
-from results.utilisation import data_sheet_peak
+from results.utilisation import data_sheet_peak, is_in_data_sheets
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
@@ -224,13 +224,14 @@ def known_rates(values: Mapping[str, Any], devices: Devices, precision: str) -> 
     files = record_files.paths([values["results"]] if values["results"] else [])
     gpu = known_gpus.find_gpu(values["gpu"]) if values["gpu"] else None if given_peak else _gpu_here(devices, precision)
     peak = 1e12 * given_peak if given_peak else gpu.peak_flops_per_sec(precision) if gpu else None
+    records = record_files.load(files) if values["results"] or files[0].exists() else ()
     name = values["link"] or (gpu.link if gpu else "")
     of_name = _of_data_sheet(name) if name else None
     return Rates(
-        records=record_files.load(files) if values["results"] or files[0].exists() else (),
+        records=tuple(record for record in records if not values["gpu"] or gpu is None or _is_of(record, gpu)),
         gpu=gpu,
         peak_flops_per_sec=peak or _stored_peak(devices, precision),
-        hardware_is_given=bool(given_peak or values["gpu"]),
+        hardware_is_given=bool(given_peak or (values["gpu"] and not values["results"])),
         assumed_mfu=values["assumed_mfu"],
         link=Rate(1e9 * link, "--link_gbytes_per_second") if link else of_name,
         link_is_given=bool(link or values["link"]),
@@ -291,6 +292,12 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
         return None
     peak = device_peak.stored_peak(device_peak.peak_key_here(inventory, precision))
     return peak.flops_per_sec if peak else None
+
+
+def _is_of(record: Record, gpu: KnownGpu) -> bool:
+    """Returns whether a record is of GPUs that are like this one."""
+    names = {str(name) for name in record.environment.get("gpus") or ()}
+    return bool(names) and all(is_in_data_sheets(name) and known_gpus.gpu_of(name).is_like(gpu) for name in names)
 
 
 def _is_alone(record: Record, workload: Workload, precision: str) -> bool:

@@ -6,6 +6,7 @@ hosts with parameter servers it is the one whose server has most to do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from benchmarks.predict.step_graph import Exchange, Hop, Layout, Stage, When
 from benchmarks.process.tensorflow_setup import Devices
 from models.building import ModelVariable
 from variable_mgr import factory
-from variable_mgr.catalog import MANAGERS, WorksIn
+from variable_mgr.catalog import IN_GRAPH, MANAGERS, WorksIn
 from variable_mgr.manager import VariableManager
 from variable_mgr.place import Place
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_kind, by_link, summed, weight_elements
@@ -67,7 +68,7 @@ def exchange_of(
         sent = _in_cluster(variables, layout).transfers(model_variables)
         if not by_link(sent):
             raise UsageError(f"predict has no model of {name} on several hosts: it does not state what it sends.")
-        reads, gradients = _between_hosts(sent, layout, weights, variables)
+        reads, gradients = _between_hosts(sent, layout, weights, variables, on_cpus=on_cpus)
     if on_cpus:
         reads, gradients = _by_cores(reads), _by_cores(gradients)
     when: When = "as they come"
@@ -77,7 +78,7 @@ def exchange_of(
         when = "a step later"
     elif modifiers.gradient_repacking or modifiers.local_sgd_steps or on_cpus:
         when = "all at the end"  # the cores of a CPU compute first
-    return Exchange(reads, gradients, when)
+    return Exchange(reads, gradients, when, modifiers.local_sgd_steps or 1)
 
 
 def _in_one_process(
@@ -93,7 +94,7 @@ def _in_one_process(
         if link == PCIE_UP and others.get(link):
             # The host reads all gradients; it writes their mean, or reads and writes the weights.
             extra = 2 if MANAGERS[variables.variable_update].one_copy else 1
-            stages.append((Hop(HOST_MEMORY, devices * others[link] + extra * weights, 0, is_sent=False),))
+            stages.append((Hop(HOST_MEMORY, devices * others[link] + extra * weights, messages=0),))
     return tuple((Hop(link, size),) for link, size in reads.items() if size), tuple(stages)
 
 
@@ -129,11 +130,11 @@ def _in_cluster(variables: Variables, layout: Layout) -> VariableManager:
 
 
 def _between_hosts(
-    sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables
+    sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables, *, on_cpus: bool
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     links = by_link(sent)
     if busiest_server(links) is None:
-        return (), _around_ring(max(links.values()), layout)
+        return (), _around_ring(max(links.values()), layout, on_cpus=on_cpus)
     devices = layout.devices
     ends = ((end, one.size_bytes) for one in sent for end in (one.source, one.target))
     loads = _summed((end, size) for end, size in ends if end.startswith("ps "))
@@ -153,6 +154,8 @@ def _between_hosts(
             hop(LOOPBACK, [one for one in among if {one.source, one.target} == own]),
         )
 
+    # One client that does not wait sends the gradients of each tower.
+    takes_mean = not (variables.modifiers.asynchronous and variables.variable_update in IN_GRAPH)
     read = [one for one in sent if one.what == "read"]
     back = [one for one in sent if one.what != "read"]
     wire = sum(one.size_bytes for one in back if one.source == worker)
@@ -160,10 +163,10 @@ def _between_hosts(
     # The server reads all gradients, and reads and writes its weights.
     added += [one for one in read if (one.source, one.target) == (server, worker) for _ in range(2)]
     to_server: Sequence[Stage] = (
-        (Hop(BETWEEN_GPUS, (devices - 1) / devices * weights),),  # where a worker takes the mean of its own
+        (Hop(BETWEEN_GPUS, (devices - 1) / devices * weights if takes_mean else 0),),  # of a worker's own gradients
         (Hop(PCIE_UP, wire / devices),),
         crossing(back),
-        (hop(HOST_MEMORY, added, messages=0, is_sent=False),),
+        (hop(HOST_MEMORY, added, messages=0),),
     )
     to_worker: Sequence[Stage] = (crossing(read), (Hop(PCIE_DOWN, weights),))
     to_worker, to_server = (
@@ -177,14 +180,13 @@ def _by_cores(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """Returns the stages of a host without GPUs: its cores copy what its processes send and get, and add."""
     found: list[Stage] = []
     for stage in stages:
-        sent = [hop for hop in stage if hop.link in (NETWORK_OUT, NETWORK_IN, LOOPBACK)]
-        # Both ends of what stays inside are here.
-        copied = [hop for hop in stage if hop in sent or hop.link == HOST_MEMORY]
-        copied += [hop for hop in sent if hop.link == LOOPBACK]
+        sent = [hop for hop in stage if hop.link in (NETWORK_OUT, NETWORK_IN)]
+        inside = [hop for hop in stage if hop.link == LOOPBACK]
+        copied = [*sent, *inside, *inside, *(hop for hop in stage if hop.link == HOST_MEMORY)]  # both ends are here
         if copied:
             by_layer = _summed((layer, size) for hop in copied for layer, size in (hop.by_layer or {}).items())
             size = sum(hop.size_bytes for hop in copied)
-            found.append((*sent, Hop(COPIES, size, on_device=True, is_sent=False, by_layer=by_layer or None)))
+            found.append((*sent, Hop(COPIES, size, on_device=True, by_layer=by_layer or None)))
     return tuple(found)
 
 
@@ -193,9 +195,15 @@ def _summed(sizes: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {layer: size for layer, (_, size) in summed((layer, 1, size) for layer, size in sizes).items()}
 
 
-def _around_ring(size_bytes: float, layout: Layout) -> tuple[Stage, ...]:
-    """Returns the one stage of a ring of all devices: each sends as much to the next, the last one to the next host."""
-    hops = [Hop(link, size_bytes, 2 * (layout.hosts - 1)) for link in (NETWORK_OUT, NETWORK_IN)]
-    if layout.devices > 1:
-        hops.append(Hop(BETWEEN_GPUS, size_bytes, 2 * (layout.total - layout.hosts)))
-    return (tuple(hops),)
+def _around_ring(size_bytes: float, layout: Layout, *, on_cpus: bool) -> tuple[Stage, ...]:
+    """Returns the stages of an all-reduce of all devices: each sends as much to the next, the last to the next host.
+
+    NCCL has a tree between hosts where there are many, which sends as much and has fewer messages.
+    """
+    messages = 2 * (layout.hosts - 1 if on_cpus else math.ceil(math.log2(layout.hosts)))
+    hops = [Hop(link, size_bytes, messages) for link in (NETWORK_OUT, NETWORK_IN)]
+    if layout.devices == 1:
+        return (tuple(hops),)
+    # Both links send at the same time, but a message passes first the one and then the other.
+    within = Hop(BETWEEN_GPUS, 0.0, 2 * (layout.devices - 1))
+    return ((*hops, Hop(BETWEEN_GPUS, size_bytes, messages=0)), (within,))

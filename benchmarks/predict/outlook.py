@@ -16,6 +16,7 @@ from results.text import Table, counted, first_few, rounded
 
 _COLUMNS = 60
 _ALIKE = 0.02
+_95_OVER_90 = 1.96 / 1.645  # widths of normal intervals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,12 +24,14 @@ class Point:
     """A prediction for one number of devices.
 
     Attributes:
+        setting: the variable manager with its modifiers.
         gains: by which share the rate rises if computing, or a link, is twice as fast.
         of_managers: images/s under each manager that works there.
         twice_the_batch: images/s with it, if computing takes twice as long.
     """
 
     subject: Subject
+    setting: str
     prediction: Prediction
     gains: dict[str, float]
     of_managers: dict[str, float]
@@ -49,7 +52,7 @@ class Outlook:
     points: Sequence[Point]
 
 
-def point(subject: Subject, manager: str, others: Mapping[str, Callable[[], Subject]]) -> Point:
+def point(subject: Subject, manager: str, setting: str, others: Mapping[str, Callable[[], Subject]]) -> Point:
     """Predicts a number of devices, and compares its manager with others; those that do not work there are left out."""
     prediction = predict(subject)
     of_managers = {manager: prediction.images_per_sec}
@@ -62,6 +65,7 @@ def point(subject: Subject, manager: str, others: Mapping[str, Callable[[], Subj
     )
     return Point(
         subject=subject,
+        setting=setting,
         prediction=prediction,
         gains=gains(subject, prediction.timeline),
         of_managers=of_managers,
@@ -143,8 +147,8 @@ def as_json(outlook: Outlook) -> Iterator[str]:
     yield json.dumps({**fields, "batch_per_device": batch, "points": points})
 
 
-def write_table(outlook: Outlook, managers: Sequence[str], path: str) -> None:
-    """Writes the predictions as a public table; `managers` are those of the points, with their modifiers.
+def write_table(outlook: Outlook, path: str) -> None:
+    """Writes the predictions as a public table, whose intervals are of 95 %.
 
     Raises:
         UsageError: the file cannot be written.
@@ -152,20 +156,20 @@ def write_table(outlook: Outlook, managers: Sequence[str], path: str) -> None:
     figures = (
         Figure(
             machine=outlook.hardware,
-            software="predict, 90 % intervals",
+            source="predicted, not measured",
             model=outlook.model,
             devices=one.subject.layout.total,
             batch_per_device=one.subject.batch_per_device,
-            images_per_sec=one.prediction.images_per_sec,
-            images_per_sec_low=one.prediction.low,
-            images_per_sec_high=one.prediction.high,
-            variable_update=manager,
+            images_per_sec=(rate := one.prediction.images_per_sec),
+            images_per_sec_low=rate * (one.prediction.low / rate) ** _95_OVER_90,
+            images_per_sec_high=rate * (one.prediction.high / rate) ** _95_OVER_90,
+            variable_update=one.setting,
             precision=outlook.precision,
             data="synthetic",
             forward_only=False,
             gpu=one.subject.hardware.gpu,
         )
-        for one, manager in zip(outlook.points, managers, strict=True)
+        for one in outlook.points
     )
     try:
         Path(path).write_text(written(figures), encoding="utf-8")

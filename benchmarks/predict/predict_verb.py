@@ -39,8 +39,8 @@ from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, WorksIn, named
 
 _DEFAULT_MANAGER = "collective_all_reduce"
 # Of these and the one that is predicted, the fastest is named.
-_COMPARED = ("collective_all_reduce", "distributed_replicated", "parameter_server", "replicated", "staged")
-_MOST_DEVICES, _MOST_HOSTS = 1000, 10_000
+_COMPARED = ("collective_all_reduce", "distributed_replicated", "parameter_server", "replicated")
+_MOST_DEVICES, _MOST_HOSTS = 1000, 1000
 # What decides the rate of one device and of its links, besides the flags of rates.
 _OF_RATE = ("model", "batch_size", "precision", "all_reduce_spec")
 
@@ -71,8 +71,7 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["plot"]:
         outlook.plot(found, values["plot"])
     if values["table"]:
-        settings = [manager_of(_config(values, host, manager, layout).to_dict()) for layout in layouts]
-        outlook.write_table(found, settings, values["table"])
+        outlook.write_table(found, values["table"])
     return ExitStatus.OK
 
 
@@ -134,7 +133,13 @@ def _layouts(values: Mapping[str, Any], host: Hardware, processes: WorksIn) -> l
         raise UsageError(f"--num_gpus={num_gpus}: with --hosts, all hosts have equally many GPUs: give one number.")
     if hosts:
         (each,) = per_host or [host.gpus]
-        return [Layout(each, count, min(count, num_ps or count)) for count in _numbers("hosts", hosts, _MOST_HOSTS)]
+        counted_hosts = _numbers("hosts", hosts, _MOST_HOSTS)
+        if num_ps and (WorksIn.SERVERS not in processes or num_ps > counted_hosts[-1]):
+            raise UsageError(
+                f"--num_ps={num_ps}: so many of the hosts run a parameter server; there are at most "
+                f"{counted_hosts[-1]} hosts, and --variable_update must be one that has servers."
+            )
+        return [Layout(each, count, min(count, num_ps or count)) for count in counted_hosts]
     if num_ps:
         raise UsageError(f"--num_ps={num_ps}: how many hosts run a parameter server; name the hosts, too: --hosts=1,2.")
     if per_host:
@@ -199,13 +204,11 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
             uncertain=(low / usual, high / usual),
         )
 
-    others = [name for name in _COMPARED if name != manager]
-    points = [
-        outlook.point(
-            subject(manager, layout), manager, {name: functools.partial(subject, name, layout) for name in others}
-        )
-        for layout in layouts
-    ]
+    points = []
+    for layout in layouts:
+        others = {name: functools.partial(subject, name, layout) for name in _COMPARED if name != manager}
+        setting = manager_of(_config(values, host, manager, layout).to_dict())
+        points.append(outlook.point(subject(manager, layout), manager, setting, others))
     rate = balance.images_per_sec
     return Outlook(
         hardware=host.title,

@@ -21,6 +21,7 @@ _LINKS: Mapping[str, tuple[str, ...]] = {
     "host memory": ("host memory",),
     "processes of a host": ("between processes of a host",),
     "network": ("network in", "network out"),
+    "copies by the cores": ("copies by the device",),
 }
 
 
@@ -89,8 +90,8 @@ def predict(subject: Subject, usual: Reached | None = None) -> Prediction:
     rate = subject.images / timeline.end_seconds
     return Prediction(
         images_per_sec=rate,
-        low=min(rate, low) * (1 - ASSUMED_SPREAD) * subject.uncertain[0],
-        high=max(rate, high) * (1 + ASSUMED_SPREAD) * subject.uncertain[1],
+        low=low * (1 - ASSUMED_SPREAD) * subject.uncertain[0],
+        high=high * (1 + ASSUMED_SPREAD) * subject.uncertain[1],
         efficiency=subject.step_seconds / timeline.end_seconds,
         timeline=timeline,
     )
@@ -117,7 +118,8 @@ def step(
     rates = _rates(subject, shares, subject.layout.devices)
     rates = {link: rate.times(2 if link in faster else 1, latency_factor) for link, rate in rates.items()}
     waits = subject.exchange.when != "without waiting"
-    slowest = 1 + shares.spread * expected_maximum(subject.layout.total) if waits else 1.0
+    spread = shares.spread / subject.exchange.every**0.5  # of the time between two exchanges
+    slowest = 1 + spread * expected_maximum(subject.layout.total) if waits else 1.0
     on_board = shares.board if min(subject.hardware.gpus_per_board, subject.layout.devices) > 1 else 1.0
     seconds = compute_factor * compute_seconds(subject, shares) * slowest / on_board
     return simulate(tasks_of_step(subject.parts, subject.exchange, rates, seconds))
@@ -146,7 +148,7 @@ def gains(subject: Subject, base: Timeline) -> dict[str, float]:
 
     `base`: the time line of a step of the subject.
     """
-    used = {turn.task.resource for turn in base.turns if turn.seconds}
+    used = {hop.link for stage in (*subject.exchange.reads, *subject.exchange.gradients) for hop in stage}
     found = {COMPUTING: base.end_seconds / step(subject, compute_factor=0.5).end_seconds - 1}
     found[LATENCY] = base.end_seconds / step(subject, latency_factor=0.5).end_seconds - 1
     for name, links in _LINKS.items():

@@ -22,7 +22,6 @@ class Task:
         seconds: for which it occupies the resource.
         after: the names of the tasks that must end before; they stand before this one in the list of tasks.
         latency_seconds: from when the resource is free again until the task has ended.
-        size_bytes: that are moved; 0 of a computation.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Task:
     seconds: float
     after: tuple[str, ...] = ()
     latency_seconds: float = 0.0
-    size_bytes: float = 0.0
     takes_turns: bool = False
 
 

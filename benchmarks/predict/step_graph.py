@@ -49,9 +49,8 @@ class Hop:
     Attributes:
         link: its name in `hosts.link_rates`.
         size_bytes: of all layers together.
-        messages: one after the other, of each layer; each has the link's latency.
+        messages: of each layer, each with the link's latency. Several follow each other and occupy the link.
         on_device: kernels of the device send, so it does not compute meanwhile.
-        is_sent: part of `transfers()`; else it is read and written in a host's memory.
         by_layer: how much of it belongs to each layer; None: as much as the layer has of all weights.
     """
 
@@ -59,7 +58,6 @@ class Hop:
     size_bytes: float
     messages: float = 1
     on_device: bool = False
-    is_sent: bool = True
     by_layer: Mapping[str, float] | None = None
 
     def size_of(self, part: LayerShare) -> float:
@@ -81,11 +79,13 @@ class Exchange:
         gradients: of gradients to where they are added, and of their mean, or of new weights, back.
         when: gradients are sent as they come; all at the end; a step later, so nothing in the step waits; or as they
             come, and no device waits for the others.
+        every: steps, of which only one exchanges; bytes are already the mean of all.
     """
 
     reads: tuple[Stage, ...] = ()
     gradients: tuple[Stage, ...] = ()
     when: When = "as they come"
+    every: int = 1
 
 
 def shares(layers: Sequence[tuple[str, int, int]]) -> list[LayerShare]:
@@ -129,9 +129,10 @@ def tasks_of_step(
             for hop in stage:
                 rate, size = rates[hop.link], hop.size_of(part)
                 name, resource = f"{label} {number} {hop.link} {part.name}", DEVICE if hop.on_device else hop.link
-                latency = hop.messages * rate.latency_seconds
-                moved, shared = size if hop.is_sent else 0.0, resource in (NETWORK_IN, NETWORK_OUT)
-                tasks.append(Task(name, resource, size / rate.bytes_per_sec, after, latency, moved, shared))
+                seconds, latency = size / rate.bytes_per_sec, hop.messages * rate.latency_seconds / exchange.every
+                if hop.messages > 1:
+                    seconds, latency = seconds + latency, 0.0
+                tasks.append(Task(name, resource, seconds, after, latency, resource in (NETWORK_IN, NETWORK_OUT)))
                 names.append(name)
             after = tuple(names)
         return after

@@ -38,6 +38,7 @@ class _Variable:
 
     kind: str
     shape: tuple[int, ...]
+    name: str = "layer/kernel"
 
 
 WEIGHTS = [

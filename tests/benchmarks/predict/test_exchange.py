@@ -10,9 +10,9 @@ from benchmarks.config.variable_update import Variables
 from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import manager_on_real_devices
 from benchmarks.predict.exchange import exchange_of
-from benchmarks.predict.hosts import COPIES, LinkRate, find_hardware, link_rates, reached
+from benchmarks.predict.hosts import COPIES, HOST_MEMORY, LOOPBACK, find_hardware, link_rates, reached
 from benchmarks.predict.prediction import Subject, step
-from benchmarks.predict.step_graph import Exchange, Layout, shares, tasks_of_step
+from benchmarks.predict.step_graph import Exchange, Layout, shares
 from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, WorksIn
 from variable_mgr.modifiers import Modifiers
@@ -30,7 +30,6 @@ class _Variable:
 
 WEIGHTS = [_Variable("weight", (1000,), "a/kernel"), _Variable("weight", (24,), "b/kernel")]
 BYTES = 4096
-LINKS = (*link_rates(find_hardware("H100"), reached(), 1),)
 PARTS = shares([("a", 3, 4000), ("b", 1, 96)])
 
 
@@ -42,13 +41,12 @@ def made(manager: str, layout: Layout, *, on: str = "cpu", scale: int = 1, **mod
 
 
 def sent(exchange: Exchange) -> dict[str, float]:
-    """The bytes of the tasks by link, of one device or host."""
-    links = {hop.link for stage in (*exchange.reads, *exchange.gradients) for hop in stage}
-    found = dict.fromkeys(links, 0.0)
-    for task in tasks_of_step(PARTS, exchange, dict.fromkeys(links, LinkRate(1.0)), 1.0):
-        if task.size_bytes:
-            found[task.resource] += task.size_bytes
-    return {link: size for link, size in found.items() if size}
+    """The bytes that cross each link, of one device or host."""
+    found: dict[str, float] = {}
+    for hop in (hop for stage in (*exchange.reads, *exchange.gradients) for hop in stage if hop.size_bytes):
+        if hop.link not in (HOST_MEMORY, COPIES):
+            found[hop.link] = found.get(hop.link, 0.0) + sum(hop.size_of(part) for part in PARTS)
+    return found
 
 
 @pytest.mark.parametrize("manager", IN_ONE_PROCESS)
@@ -84,10 +82,9 @@ def test_the_link_of_a_server_is_shared_by_all_workers() -> None:
 
 def test_a_variable_crosses_the_network_to_the_server_that_has_it() -> None:
     """Of two hosts, the one whose server has `a`: it sends gradients of `b` and values of `a`, and gets the others."""
-    tasks = tasks_of_step(
-        PARTS, made("distributed_replicated", Layout(1, 2, 2)), dict.fromkeys(LINKS, LinkRate(1.0)), 1.0
-    )
-    crossed = [(task.resource, task.name[-1], task.size_bytes) for task in tasks if "network" in task.resource]
+    exchange = made("distributed_replicated", Layout(1, 2, 2))
+    hops = [hop for stage in exchange.gradients for hop in stage if "network" in hop.link]
+    crossed = [(hop.link, part.name, hop.size_of(part)) for hop in hops for part in PARTS]
     assert sorted(one for one in crossed if one[2]) == sorted(
         [("network out", "b", 96), ("network in", "a", 4000), ("network out", "a", 4000), ("network in", "b", 96)]
     )
@@ -133,6 +130,7 @@ def test_a_cpu_computes_nothing_while_it_copies_and_adds() -> None:
     assert all(hop.on_device == (hop.link == COPIES) for hop in hops)
     passed_on, added = 2 * (2 + 1) * BYTES, 2 * BYTES + 2 * BYTES
     assert sum(hop.size_bytes for hop in hops if hop.link == COPIES) == passed_on + added
+    assert not [hop for hop in hops if hop.link == LOOPBACK], "the cores copy it"
     one = exchange_of(variables, Layout(1, 1, 1), WEIGHTS, on_cpus=True)  # type: ignore[arg-type]
     assert not [hop for stage in one.gradients for hop in stage if "network" in hop.link]
 

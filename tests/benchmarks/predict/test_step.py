@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from benchmarks.predict import prediction
-from benchmarks.predict.hosts import Cpu, Hardware, Memory, Network, Reached, find_hardware, link_rates, reached
+from benchmarks.predict.hosts import Cpu, Hardware, Memory, Network, Reached, Side, find_hardware, link_rates, reached
 from benchmarks.predict.hosts import LinkRate as Rate
 from benchmarks.predict.prediction import Subject, expected_maximum, gains, limit, step
 from benchmarks.predict.simulation import Task, simulate
@@ -15,6 +15,7 @@ from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, sha
 
 ONE = [LayerShare("all", 1.0, 1.0)]
 THREE = [LayerShare("a", 0.5, 0.1), LayerShare("b", 0.3, 0.2), LayerShare("c", 0.2, 0.7)]
+ENDS: tuple[Side, Side] = ("low", "high")
 PERFECT = Reached(1, 1, 1, 1, 1, 10, 1, 0)
 
 
@@ -47,7 +48,7 @@ def test_messages_on_a_network_take_turns_so_a_large_one_delays_a_small_one_litt
 
 
 def test_one_layer_is_read_computed_and_sent_one_after_the_other() -> None:
-    exchange = Exchange(reads=((Hop("x", 8),),), gradients=((Hop("x", 6),), (Hop("y", 4, is_sent=False),)))
+    exchange = Exchange(reads=((Hop("x", 8),),), gradients=((Hop("x", 6),), (Hop("y", 4),)))
     assert seconds(ONE, exchange, 3, x=2, y=4) == pytest.approx(8 / 2 + 3 + 6 / 2 + 4 / 4)
 
 
@@ -70,9 +71,15 @@ def test_kernels_that_send_do_not_overlap_computing() -> None:
     assert seconds(THREE, exchange, 3, x=2) == pytest.approx(3 + 8 / 2)
 
 
-def test_latency_delays_and_does_not_occupy() -> None:
-    tasks = tasks_of_step(THREE, Exchange(gradients=((Hop("x", 10, messages=3),),)), {"x": Rate(2, 1.0)}, 30)
-    assert simulate(tasks).end_seconds == pytest.approx(30 + 0.1 * 10 / 2 + 3)
+def test_latency_delays_and_several_messages_occupy_the_link() -> None:
+    def end(compute: float, messages: int, every: int = 1) -> float:
+        exchange = Exchange(gradients=((Hop("x", 10, messages=messages),),), every=every)
+        return simulate(tasks_of_step(THREE, exchange, {"x": Rate(2, 1.0)}, compute)).end_seconds
+
+    assert end(30, 1) == pytest.approx(30 + 0.1 * 10 / 2 + 1)
+    assert end(3, 1) == pytest.approx(1.4 + 10 / 2 + 1), "the link is busy from the end of c on"
+    assert end(3, 4) == pytest.approx(1.4 + 10 / 2 + 3 * 4), "three collectives, one after the other"
+    assert end(3, 4, every=2) == pytest.approx(1.4 + 10 / 2 + 3 * 2)
 
 
 def test_small_layers_are_joined_and_nothing_is_lost() -> None:
@@ -123,6 +130,8 @@ def test_a_synchronous_step_waits_for_the_slowest_device_and_an_asynchronous_one
     assert step(made, uneven).end_seconds == pytest.approx(0.3 * slower)
     without = dataclasses.replace(made, exchange=Exchange(when="without waiting"))
     assert step(without, uneven).end_seconds == pytest.approx(0.3)
+    every_4 = dataclasses.replace(made, exchange=Exchange(every=4))
+    assert step(every_4, uneven).end_seconds == pytest.approx(0.3 * (1 + 0.05 * expected_maximum(64)))
     # Of two: 1 / sqrt(pi); of 1,000: 3.2414 (tables of order statistics).
     assert expected_maximum(1) == 0 and expected_maximum(2) == pytest.approx(0.5642, abs=0.03)
     assert expected_maximum(1000) == pytest.approx(3.2414, abs=0.03)
@@ -160,6 +169,14 @@ def test_a_thousand_devices_take_as_many_tasks_as_eight() -> None:
     exchange = Exchange(gradients=((Hop("network out", 5e8), Hop("network in", 5e8)),))
     few, many = (step(subject(Layout(8, hosts, hosts), exchange)) for hosts in (1, 125))
     assert len(few.turns) == pytest.approx(len(many.turns), rel=0.1)
+
+
+def test_the_slow_end_of_each_share_is_slow() -> None:
+    exchange = Exchange(gradients=((Hop("device to host", 1e9), Hop("host memory", 1e9)), (Hop("network out", 1e8),)))
+    made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
+    for name in ("pcie", "network", "memory", "board", "spread"):
+        slow, fast = (dataclasses.replace(reached(), **{name: getattr(reached(end), name)}) for end in ENDS)
+        assert step(made, slow).end_seconds > step(made, fast).end_seconds, name
 
 
 def test_shares_of_data_sheets_lie_between_their_ends() -> None:
