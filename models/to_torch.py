@@ -1,0 +1,407 @@
+"""Makes a PyTorch module of a model of this suite: the same function of the same weights. Imports PyTorch.
+
+Keras' graph is followed layer by layer, so no architecture is written twice. A module takes images in
+[batch, channels, height, width]; those in NHWC are the same numbers in PyTorch's memory format `channels_last`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from models.attention import ClassTokenAndPositions, DotProductAttention
+from models.building import Model, ordered
+from models.convolutions import DepthwiseConvolution, SymmetricConvolution
+from models.from_keras import UnusableModelError
+from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
+
+# From a tensor of PyTorch to a view of it in the layout of Keras.
+_View = Callable[[torch.Tensor], torch.Tensor]
+_SIXTEEN_BITS = ("bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """The modules of one layer: `before` pads; `weights` has, by Keras' name, the tensor of `main` and its view."""
+
+    main: nn.Module
+    weights: Mapping[str, tuple[str, _View]] = dataclasses.field(default_factory=dict)
+    before: nn.Module | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchModel:
+    """A model as a PyTorch module.
+
+    Attributes:
+        module: from images [batch, channels, height, width] to logits [batch, classes].
+        decayed: names of the parameters that weight decay applies to.
+    """
+
+    module: fx.GraphModule
+    decayed: frozenset[str]
+    _tensors: Mapping[str, tuple[str, _View]]
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Copies values into the module, by the names of the model's variables, in Keras' layout."""
+        for name, view in self._views().items():
+            view.copy_(torch.from_numpy(np.asarray(values[name])))
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Returns copies of the weights and moving averages, by the names of the model's variables."""
+        return {name: view.cpu().numpy().copy() for name, view in self._views().items()}
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Returns the gradients of the last backward pass, by the names of the model's variables."""
+        parameters = {name: (self.module.get_parameter(name).grad, view) for name, view in self._tensors.values()
+                      if name in dict(self.module.named_parameters())}
+        found = {}
+        for variable, (name, view) in self._tensors.items():
+            if name in parameters and (gradient := parameters[name][0]) is not None:
+                found[variable] = view(gradient).cpu().numpy().copy()
+        return found
+
+    def _views(self) -> dict[str, torch.Tensor]:
+        state = self.module.state_dict()  # shares memory with the module
+        return {variable: view(state[name]) for variable, (name, view) in self._tensors.items()}
+
+
+def convert(model: Model) -> TorchModel:
+    """Makes the module of a model, with weights of its own that `load` sets.
+
+    Raises:
+        UnusableModelError: the model has a layer that has no counterpart here.
+    """
+    keras_model = model.keras_model
+    described = {id(variable): facts for variable, facts in zip(ordered(keras_model), model.variables, strict=True)}
+    root, graph, tensors = nn.Module(), fx.Graph(), {}
+    nodes: dict[int, fx.Node] = {id(keras_model.inputs[0]): graph.placeholder("images")}
+    is_mixed = any(getattr(layer, "compute_dtype", "") in _SIXTEEN_BITS for layer in keras_model.layers)
+    for operation in keras_model.operations[1:]:  # after those that it needs; the first is the input
+        if len(operation._inbound_nodes) != 1:
+            raise UnusableModelError(f"its layer '{operation.name}' is called several times, which is not converted.")
+        name, made = re.sub(r"\W", "_", operation.name), _make(operation)
+        in_float32 = is_mixed and isinstance(made.main, nn.Linear) and operation.compute_dtype == "float32"
+        module, prefix = _chained(made, operation, in_float32=in_float32)
+        root.add_module(name, module)
+        arguments = [nodes[id(tensor)] for tensor in keras.tree.flatten(operation.input)]
+        nodes[id(operation.output)] = graph.call_module(name, tuple(arguments))
+        for variable in getattr(operation, "variables", ()):
+            leaf, facts = variable.path.rsplit("/", 1)[-1], described[id(variable)]
+            if leaf in made.weights:
+                attribute, view = made.weights[leaf]
+                tensors[facts.name] = (f"{name}.{prefix}{attribute}", view)
+    graph.output(nodes[id(keras_model.outputs[0])])
+    _in_place(graph, root)
+    decayed = {tensors[facts.name][0] for facts in model.variables if facts.decayed}
+    return TorchModel(fx.GraphModule(root, graph, class_name="Converted"), frozenset(decayed), tensors)
+
+
+def _make(operation: Any) -> _Made:
+    make = _MAKERS.get(type(operation)) or _MAKERS.get(type(operation).__name__)
+    if make is None:
+        raise UnusableModelError(
+            f"its layer '{operation.name}' is a {type(operation).__name__}, which has no counterpart in PyTorch here."
+        )
+    return make(operation)
+
+
+def _chained(made: _Made, layer: Any, *, in_float32: bool) -> tuple[nn.Module, str]:
+    """Returns one module of what a layer does, its activation included, and where its weights are in it."""
+    activation = getattr(layer, "activation", None)
+    after = None if activation is None or isinstance(layer, keras.layers.Activation) else _activation(layer)
+    modules = [module for module in (made.before, made.main, after) if module is not None]
+    if in_float32:
+        return _InFloat32(*modules), f"{modules.index(made.main)}."
+    return (nn.Sequential(*modules), f"{modules.index(made.main)}.") if len(modules) > 1 else (made.main, "")
+
+
+def _in_place(graph: fx.Graph, root: nn.Module) -> None:
+    """Lets a ReLU overwrite its input where nothing else needs that, as models of torchvision do."""
+    for node in graph.nodes:
+        if node.op != "call_module" or not isinstance(relu := root.get_submodule(node.target), nn.ReLU):
+            continue
+        (source,) = node.args
+        if source.op == "call_module" and len(source.users) == 1:
+            relu.inplace = isinstance(root.get_submodule(source.target), nn.Conv2d | nn.BatchNorm2d | _Sum)
+
+
+def _as_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """[outputs, inputs] as [inputs, outputs]."""
+    return tensor.t()
+
+
+def _kernel(tensor: torch.Tensor) -> torch.Tensor:
+    """[filters, channels, height, width] as [height, width, channels, filters]."""
+    return tensor.permute(2, 3, 1, 0)
+
+
+def _size(layer: Any) -> tuple[int, int]:
+    """Returns height and width of a layer's input."""
+    shape = layer.input.shape
+    first = layer.data_format in ("channels_first", "NCHW")
+    return (shape[2], shape[3]) if first else (shape[1], shape[2])
+
+
+def _channels(layer: Any) -> int:
+    shape = layer.input.shape
+    return int(shape[1] if layer.data_format in ("channels_first", "NCHW") else shape[-1])
+
+
+def _margins(size: Iterable[int], kernel: Iterable[int], strides: Iterable[int], padding: str) -> list[tuple[int, int]]:
+    """Returns how many rows and columns TensorFlow adds before and after; its `same` may add one more after."""
+    if padding == "symmetric":
+        return [(extent // 2, extent // 2) for extent in kernel]
+    if padding == "valid":
+        return [(0, 0)] * 2
+    margins = []
+    for pixels, extent, stride in zip(size, kernel, strides, strict=True):
+        total = max((math.ceil(pixels / stride) - 1) * stride + extent - pixels, 0)
+        margins.append((total // 2, total - total // 2))
+    return margins
+
+
+def _padded(layer: Any, padding: str) -> tuple[nn.Module | None, tuple[int, int]]:
+    """Returns a module that pads unequal margins, and the padding that a convolution does by itself."""
+    rows, columns = _margins(_size(layer), layer.kernel_size, layer.strides, padding)
+    if rows[0] == rows[1] and columns[0] == columns[1]:
+        return None, (rows[0], columns[0])
+    return nn.ZeroPad2d((*columns, *rows)), (0, 0)
+
+
+def _convolution(layer: Any) -> _Made:
+    before, padding = _padded(layer, "symmetric" if isinstance(layer, SymmetricConvolution) else layer.padding)
+    module = nn.Conv2d(
+        _channels(layer),
+        layer.filters,
+        layer.kernel_size,
+        layer.strides,
+        padding,
+        groups=layer.groups,
+        bias=layer.use_bias,
+    )
+    return _Made(module, {"kernel": ("weight", _kernel), "bias": ("bias", _as_is)}, before)
+
+
+def _depthwise(layer: Any) -> _Made:
+    before, padding = _padded(layer, layer.padding)
+    channels, multiplier = _channels(layer), layer.depth_multiplier
+    module = nn.Conv2d(
+        channels,
+        channels * multiplier,
+        layer.kernel_size,
+        layer.strides,
+        padding,
+        groups=channels,
+        bias=layer.use_bias,
+    )
+
+    def kernel(tensor: torch.Tensor) -> torch.Tensor:  # [channels * multiplier, 1, height, width]
+        return tensor.unflatten(0, (channels, multiplier)).squeeze(2).permute(2, 3, 0, 1)
+
+    return _Made(module, {"kernel": ("weight", kernel), "bias": ("bias", _as_is)}, before)
+
+
+def _batch_norm(layer: FusedBatchNorm) -> _Made:
+    module = nn.BatchNorm2d(_channels(layer), eps=layer.epsilon, momentum=1.0 - layer.momentum)
+    module.weight.requires_grad_(layer.scale)  # without a scale it stays 1: cuDNN wants one
+    module.bias.requires_grad_(layer.center)
+    names = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+    return _Made(module, {ours: (theirs, _as_is) for ours, theirs in names.items()})
+
+
+def _pool(layer: Pool) -> _Made:
+    kernel, strides = (layer.size,) * 2, (layer.stride,) * 2
+    rows, columns = _margins(_size(layer), kernel, strides, layer.padding)
+    unequal = rows[0] != rows[1] or columns[0] != columns[1]
+    if unequal and layer.stride == 1:
+        raise UnusableModelError(f"its pool '{layer.name}' pads unequally without a stride, which is not converted.")
+    # One more row after than before is a last window that is cut off, which PyTorch calls the ceiling mode.
+    padding = (rows[0], columns[0])
+    if layer.kind == "max":
+        return _Made(nn.MaxPool2d(kernel, strides, padding, ceil_mode=unequal))
+    return _Made(nn.AvgPool2d(kernel, strides, padding, ceil_mode=unequal, count_include_pad=False))
+
+
+def _dense(layer: Any) -> _Made:
+    module = nn.Linear(layer.input.shape[-1], layer.units, bias=layer.use_bias)
+    return _Made(module, {"kernel": ("weight", _transposed), "bias": ("bias", _as_is)})
+
+
+def _layer_norm(layer: Any) -> _Made:
+    module = nn.LayerNorm(layer.input.shape[-1], eps=layer.epsilon)
+    return _Made(module, {"gamma": ("weight", _as_is), "beta": ("bias", _as_is)})
+
+
+def _activation(layer: Any) -> nn.Module | None:
+    name = getattr(layer.activation, "__name__", str(layer.activation))
+    if name not in _ACTIVATIONS:
+        raise UnusableModelError(f"its layer '{layer.name}' has the activation {name}, which is not converted.")
+    return _ACTIVATIONS[name]()
+
+
+def _relu(layer: Any) -> _Made:
+    if layer.negative_slope or layer.threshold or layer.max_value not in (None, 6.0):
+        raise UnusableModelError(f"its layer '{layer.name}' is an unusual ReLU, which is not converted.")
+    return _Made(nn.ReLU() if layer.max_value is None else nn.ReLU6())
+
+
+def _zero_padding(layer: Any) -> _Made:
+    (top, bottom), (left, right) = layer.padding
+    return _Made(nn.ZeroPad2d((left, right, top, bottom)))
+
+
+def _cropping(layer: Any) -> _Made:
+    (top, bottom), (left, right) = layer.cropping
+    return _Made(nn.ZeroPad2d((-left, -right, -top, -bottom)))
+
+
+def _channel_padding(operation: Any) -> _Made:
+    """`Layers.pad_channels`: zeros are appended to the channels only."""
+    (after,) = (pair[1] for pair in operation.pad_width if tuple(pair) != (0, 0))
+    return _Made(nn.ZeroPad3d((0, 0, 0, 0, 0, after)) if False else _MoreChannels(after))
+
+
+def _positions(layer: ClassTokenAndPositions) -> _Made:
+    weights = {name: (name, _as_is) for name in ("class_token", "positions")}
+    return _Made(_Positions(layer.positions.shape), weights)
+
+
+class _InFloat32(nn.Sequential):
+    """Computes in float32 also where the rest of the model computes in 16 bits."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(images.device.type, enabled=False):
+            return super().forward(images.float())
+
+
+class _Sum(nn.Module):
+    def forward(self, *branches: torch.Tensor) -> torch.Tensor:
+        return functools.reduce(operator.add, branches)
+
+
+class _Concatenation(nn.Module):
+    def forward(self, *branches: torch.Tensor) -> torch.Tensor:
+        return torch.cat(branches, dim=1)
+
+
+class _MoreChannels(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return functional.pad(images, (0, 0, 0, 0, 0, self.count))
+
+
+class _Average(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean((2, 3))
+
+
+class _Flattened(nn.Module):
+    """[batch, height * width * channels], in this order, as the weights that follow have it."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return (images.permute(0, 2, 3, 1) if images.dim() == 4 else images).flatten(1)
+
+
+class _Tokens(nn.Module):
+    """[batch, height * width, channels]."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(2).transpose(1, 2)
+
+
+class _Cropped(nn.Module):
+    def __init__(self, begin: int, after: int) -> None:
+        super().__init__()
+        self.begin, self.after = begin, after
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens[:, self.begin : tokens.shape[1] - self.after]
+
+
+class _Normalized(nn.Module):
+    """Local response normalisation in float32."""
+
+    def __init__(self, layer: LocalResponseNorm) -> None:
+        super().__init__()
+        size = 2 * layer.radius + 1
+        self.norm = nn.LocalResponseNorm(size, alpha=layer.alpha * size, beta=layer.beta, k=1.0)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(images.device.type, enabled=False):
+            return self.norm(images.float()).to(images.dtype)
+
+
+class _Positions(nn.Module):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.class_token = nn.Parameter(torch.zeros(1, 1, shape[-1]))
+        self.positions = nn.Parameter(torch.zeros(tuple(shape)))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        first = self.class_token.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
+        return torch.cat([first, tokens], dim=1) + self.positions.to(tokens.dtype)
+
+
+class _Attention(nn.Module):
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        split = tokens.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return functional.scaled_dot_product_attention(*split.unbind()).transpose(1, 2).flatten(2)
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module | None]] = {
+    "linear": lambda: None,
+    "relu": lambda: nn.ReLU(inplace=True),
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+}
+# By the exact class of a layer: a subclass may compute something else. Keras hides the classes of operations.
+_MAKERS: dict[type | str, Callable[[Any], _Made]] = {
+    keras.layers.Conv2D: _convolution,
+    SymmetricConvolution: _convolution,
+    DepthwiseConvolution: _depthwise,
+    FusedBatchNorm: _batch_norm,
+    LocalResponseNorm: lambda layer: _Made(_Normalized(layer)),
+    Pool: _pool,
+    ClassTokenAndPositions: _positions,
+    DotProductAttention: lambda layer: _Made(_Attention(layer.heads)),
+    keras.layers.Activation: lambda layer: _Made(_activation(layer) or nn.Identity()),
+    keras.layers.Add: lambda layer: _Made(_Sum()),
+    keras.layers.Concatenate: lambda layer: _Made(_Concatenation()),
+    keras.layers.Cropping1D: lambda layer: _Made(_Cropped(*layer.cropping)),
+    keras.layers.Cropping2D: _cropping,
+    keras.layers.Dense: _dense,
+    keras.layers.Dropout: lambda layer: _Made(nn.Dropout(layer.rate)),
+    keras.layers.Flatten: lambda layer: _Made(_Flattened()),
+    keras.layers.GlobalAveragePooling2D: lambda layer: _Made(_Average()),
+    keras.layers.LayerNormalization: _layer_norm,
+    keras.layers.Permute: lambda layer: _Made(nn.Identity()),  # of images in NCHW to tokens, with what follows
+    keras.layers.ReLU: _relu,
+    keras.layers.Reshape: lambda layer: _Made(_Tokens()),
+    keras.layers.ZeroPadding2D: _zero_padding,
+    "Pad": _channel_padding,
+}
