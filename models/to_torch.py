@@ -64,13 +64,12 @@ class TorchModel:
 
     def gradients(self) -> dict[str, np.ndarray]:
         """Returns the gradients of the last backward pass, by the names of the model's variables."""
-        parameters = {name: (self.module.get_parameter(name).grad, view) for name, view in self._tensors.values()
-                      if name in dict(self.module.named_parameters())}
-        found = {}
-        for variable, (name, view) in self._tensors.items():
-            if name in parameters and (gradient := parameters[name][0]) is not None:
-                found[variable] = view(gradient).cpu().numpy().copy()
-        return found
+        gradients = {name: parameter.grad for name, parameter in self.module.named_parameters()}
+        return {
+            variable: view(gradient).cpu().numpy().copy()
+            for variable, (name, view) in self._tensors.items()
+            if (gradient := gradients.get(name)) is not None
+        }
 
     def _views(self) -> dict[str, torch.Tensor]:
         state = self.module.state_dict()  # shares memory with the module
@@ -273,8 +272,7 @@ def _cropping(layer: Any) -> _Made:
 
 def _channel_padding(operation: Any) -> _Made:
     """`Layers.pad_channels`: zeros are appended to the channels only."""
-    (after,) = (pair[1] for pair in operation.pad_width if tuple(pair) != (0, 0))
-    return _Made(nn.ZeroPad3d((0, 0, 0, 0, 0, after)) if False else _MoreChannels(after))
+    return _Made(_MoreChannels(sum(after for _, after in operation.pad_width)))
 
 
 def _positions(layer: ClassTokenAndPositions) -> _Made:

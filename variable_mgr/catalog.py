@@ -147,7 +147,11 @@ SHORTHANDS = {"nccl": ("replicated", "--all_reduce_spec=nccl"), "staged": ("para
 REFERENCE_LOOPS = {
     "keras_fit": "Keras' own fit, on several devices under MirroredStrategy",
     "mirrored_strategy": "tf.distribute.MirroredStrategy with a tf.function as its step",
+    "pytorch": "the same model as a PyTorch module, on one device",
+    "pytorch_ddp": "the same in several processes under DistributedDataParallel",
 }
+# Those that need PyTorch, which the extra `torch` installs.
+PYTORCH_LOOPS = ("pytorch", "pytorch_ddp")
 
 
 def named(name: str | None) -> str:

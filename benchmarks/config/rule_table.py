@@ -11,12 +11,14 @@ from benchmarks.data.sources.data_sets import SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.option import flags_of
 from benchmarks.tracing.options import Traces
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
-from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS
+from variable_mgr.catalog import IN_GRAPH, MANAGERS, PYTORCH_LOOPS, REFERENCE_LOOPS
 
 FACTS: Mapping[str, Fact] = {
     "@cpu": Fact("a run on CPUs", lambda run: not run.devices.on_gpu),
     "@gpu": Fact("a run on GPUs", lambda run: run.devices.on_gpu),
     "@cluster": Fact("several processes", lambda run: run.cluster is not None),
+    "@alone": Fact("a single process", lambda run: run.cluster is None),
+    "@servers": Fact("parameter servers", lambda run: run.cluster is not None and run.cluster.num_ps > 0),
     "@controller": Fact("a controller", lambda run: run.cluster is not None and run.cluster.controller is not None),
     "@synthetic": Fact("synthetic images", lambda run: run.data_name == SYNTHETIC),
     "@synthetic_host": Fact("synthetic images that are made on the host", lambda run: run.data_name == SYNTHETIC_HOST),
@@ -36,9 +38,13 @@ FACTS: Mapping[str, Fact] = {
         lambda run: not run.spec.name.startswith("resnet") or run.spec.data_name != "imagenet",
     ),
     "@workers": Fact("several workers", lambda run: run.cluster is not None and run.cluster.num_workers > 1),
+    "@several_devices": Fact("several devices in a process", lambda run: run.devices.num_devices > 1),
     "@no_shared_devices": Fact("managers that share nothing within a process", lambda run: not run.shares_devices),
 }
 _LOOPS = f"variable_update={'|'.join(REFERENCE_LOOPS)}"
+_DDP = "pytorch_ddp"
+_IN_PYTORCH = f"variable_update={'|'.join(PYTORCH_LOOPS)}"
+_IN_KERAS = f"variable_update={'|'.join(name for name in REFERENCE_LOOPS if name not in PYTORCH_LOOPS)}"
 _NO_LOOP = "Leave it out, or use --variable_update=replicated."
 _OWN_CLIENTS = f"variable_update!={'|'.join(IN_GRAPH)}"
 _UNLIKE_UPDATES = "variable_update=" + "|".join(
@@ -51,7 +57,7 @@ _UPDATES = " ".join(
 )
 # What reference loops read of it; of what is added to the others, they know nothing.
 _IN_LOOPS = "optimizer momentum weight_decay weight_decay_on init_learning_rate"
-_NOT_IN_LOOPS = " ".join(f"~{name}" for name in _UPDATES.split() if name not in _IN_LOOPS.split())
+_NOT_IN_LOOPS = [f"~{name}" for name in _UPDATES.split() if name not in _IN_LOOPS.split()]
 _SCALING = "fp16_loss_scale fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n"
 _CHECKPOINTS = "train_dir initial_weights save_model_steps save_model_secs"
 _EVALUATIONS = " ".join(WHEN_TO_EVALUATE)
@@ -196,12 +202,6 @@ _OF_VARIABLES: tuple[Rule, ...] = (
 
 _NOT_UNDER_LOOPS = {
     "optimizer!=sgd|momentum": "it updates by sgd or momentum",
-    "weight_decay_on!=kernels": "it decays kernels",
-    "nofused_bn": "it has Keras' batch normalisation",
-    _NOT_IN_LOOPS: "it trains at a constant rate, on plain labels, without limits of gradients",
-    "precision=fp16 xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul": (
-        "it trains once, with Keras' convolutions, without XLA and without scaling the loss"
-    ),
     "data_dir data_name=synthetic_host forward_only print_training_accuracy": (
         "it trains on synthetic images that are on the devices, and reports the loss only"
     ),
@@ -209,6 +209,22 @@ _NOT_UNDER_LOOPS = {
         "it decides by itself where variables, operations and gradients are, and how they are reduced"
     ),
     f"{_CHECKPOINTS} {_EVALUATIONS} {_SUMMARIES} eval": "it is measured as it is, with nothing between its steps",
+}
+_NOT_IN_KERAS = {
+    "weight_decay_on!=kernels": "it decays kernels",
+    "nofused_bn": "it has Keras' batch normalisation",
+    " ".join(_NOT_IN_LOOPS): "it trains at a constant rate, on plain labels, without limits of gradients",
+    "precision=fp16 xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul": (
+        "it trains once, with Keras' convolutions, without XLA and without scaling the loss"
+    ),
+}
+_NOT_IN_PYTORCH = {
+    " ".join(term for term in _NOT_IN_LOOPS if term != "~label_smoothing"): (
+        "it trains at a constant rate, without limits of gradients"
+    ),
+    "nofused_bn xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul deterministic": (
+        "it trains once, with the kernels that PyTorch chooses"
+    ),
 }
 _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
     Excludes(
@@ -219,11 +235,44 @@ _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
     ),
     Excludes(
         "@cluster",
-        _LOOPS,
+        _LOOPS.removesuffix(f"|{_DDP}"),
         "it works in one process only",
-        instead="Leave out the cluster, or use --variable_update=collective_all_reduce.",
+        instead=f"Leave out the cluster, or use --variable_update=collective_all_reduce or {_DDP}.",
     ),
-    *(Excludes(flags, _LOOPS, because, instead=_NO_LOOP) for flags, because in _NOT_UNDER_LOOPS.items()),
+    Excludes(
+        f"variable_update={_DDP}",
+        "@alone @servers",
+        "its processes exchange gradients, each as a worker",
+        instead="Use --local_cluster=worker:2 or workers on several hosts; --variable_update=pytorch for one process.",
+    ),
+    Excludes(
+        "torch_compile",
+        _IN_PYTORCH.replace("=", "!=", 1),
+        "it compiles a model in PyTorch",
+        instead="Use --variable_update=pytorch, or --xla=jit for the other loops.",
+    ),
+    *(
+        Excludes(flags, loops, because, instead=_NO_LOOP)
+        for loops, table in ((_LOOPS, _NOT_UNDER_LOOPS), (_IN_KERAS, _NOT_IN_KERAS), (_IN_PYTORCH, _NOT_IN_PYTORCH))
+        for flags, because in table.items()
+    ),
+    Excludes(
+        "@several_devices",
+        _IN_PYTORCH,
+        "it trains on one device",
+        instead=f"Use --num_gpus=1, and {_DDP} with a worker for each device.",
+    ),
+    Excludes(
+        "precision=tf32", _IN_PYTORCH, "on CPUs it is a mode of oneDNN in TensorFlow", when="@cpu", instead=_NO_LOOP
+    ),
+    Excludes(
+        "allow_growth gpu_memory_frac gpu_memory_limit_mb gpu_thread_mode per_gpu_thread_count nobatchnorm_persistent",
+        _IN_PYTORCH,
+        "it is about TensorFlow on GPUs",
+        when="@gpu",
+        instead=_NO_LOOP,
+    ),
+    Excludes("onednn", _IN_PYTORCH, "it is about TensorFlow's kernels", instead=_NO_LOOP),
     Excludes(
         "force_gpu_compatible", _LOOPS, "it decides by itself which memory is pinned", when="@gpu", instead=_NO_LOOP
     ),

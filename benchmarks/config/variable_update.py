@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from benchmarks.devices import options
 from benchmarks.errors import UsageError
 from benchmarks.machine.hardware import Inventory
+from benchmarks.machine.provenance import installed
 from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import catalog
@@ -44,6 +46,7 @@ class Variables:
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
             compute, GPUs or CPUs.
         pipeline: None: every tower has the whole model.
+        torch_version: of the PyTorch that trains; None: TensorFlow does.
     """
 
     variable_update: str = option(
@@ -56,6 +59,7 @@ class Variables:
     keras_application: bool = option(
         "with keras_fit: train keras.applications.ResNet50 instead of this suite's resnet50", default=False
     )
+    torch_compile: bool = option("with pytorch and pytorch_ddp: compile the model with torch.compile", default=False)
     shared_on: Literal["cpu", "gpu"] = option(
         "where shared variables are stored and copied gradients are averaged; cpu: on the host; gpu: spread over "
         "the devices that compute, GPUs or CPUs",
@@ -64,6 +68,7 @@ class Variables:
     )
     modifiers: Modifiers = Modifiers()
     pipeline: Pipelining | None = None
+    torch_version: str | None = None
 
 
 VARIABLE_FLAGS = (
@@ -160,11 +165,30 @@ def decide(
     if given["agg_small_grads_max_group"] and not modifiers.agg_small_grads_max_bytes:
         raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: add it.")
     pipeline = _pipeline(given, devices.num_devices, batch_per_device)
+    variables = filled(
+        Variables,
+        given,
+        variable_update=manager,
+        shared_on=shared_on,
+        modifiers=modifiers,
+        pipeline=pipeline,
+        torch_version=_torch_version(manager) if manager in catalog.PYTORCH_LOOPS else None,
+    )
     return (
-        filled(Variables, given, variable_update=manager, shared_on=shared_on, modifiers=modifiers, pipeline=pipeline),
+        variables,
         why * (devices.num_devices > 1),
         notices,
     )
+
+
+def _torch_version(loop: str) -> str:
+    version = installed("torch")
+    if version is None:
+        raise UsageError(
+            f"--variable_update={loop} needs the package 'torch', which is not installed: run "
+            f"{sys.executable} -m pip install 'cnn-train-bench[torch]', or use another --variable_update."
+        )
+    return version
 
 
 def _leaves_reduction_open(given: Mapping[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import train
 from benchmarks.tracing.options import Traces
+from variable_mgr.catalog import PYTORCH_LOOPS
 
 # Settings of the GPUs that a worker finds on its host.
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
@@ -51,17 +52,20 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
     computes = cluster.own.has_towers
     if cluster.own == cluster.leader and not cluster.local:
         warn(f"The network is not private: {OPEN_PORTS}")
-    device_plan.require_gpus(config.runtime.devices)
+    manager, limit_seconds = config.variables.variable_update, config.processes.start_timeout_seconds
+    in_pytorch = manager in PYTORCH_LOOPS  # which takes the GPUs itself
+    if not in_pytorch:
+        device_plan.require_gpus(config.runtime.devices)
     device_plan.set_arithmetic(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
     own_devices, description = device_plan.session_config(Devices()), "CPU"
     if computes:
+        description = device_plan.plan(config.devices, shared_on=config.variables.shared_on).description
+    if computes and not in_pytorch:
         own = config.devices
         own_devices = run_graph.session_config(own, config.runtime)
         if not own.on_gpu and not own.num_intra_threads:
-            own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
-        description = device_plan.plan(own, shared_on=config.variables.shared_on).description
-    manager, limit_seconds = config.variables.variable_update, config.processes.start_timeout_seconds
+            own_devices.intra_op_parallelism_threads = share_of_cores(cluster)
     with joined(cluster, manager, watchdog, own_devices, limit_seconds) as team:
         agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
         if cluster.own.job != "ps":
@@ -82,7 +86,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         say("The other tasks have ended, so this one ends too.")
 
 
-def _share_of_cores(cluster: Cluster) -> int:
+def share_of_cores(cluster: Cluster) -> int:
     """Returns how many threads an operation gets if workers share a host's cores; 0 leaves the choice to TensorFlow.
 
     With all cores each, workers would wait for each other: on 2 cores two workers were 1.15 x as fast with one each. A

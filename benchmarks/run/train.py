@@ -35,7 +35,7 @@ from benchmarks.run import loop, reference_loops
 from benchmarks.tracing import graph_files, profiles, traced_steps
 from benchmarks.training import pipeline
 from results.input_bottleneck import LEAST_REPORTED_WAIT
-from variable_mgr.catalog import REFERENCE_LOOPS
+from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 
 
 def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None:
@@ -51,6 +51,10 @@ def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None
     _wait_for_storage(config, display, team)
     if config.workload.eval_only:
         evaluation.evaluate_checkpoint(config, log, display, team)
+    elif config.variables.variable_update in PYTORCH_LOOPS:
+        from benchmarks.run import pytorch_loop  # PyTorch may not be installed
+
+        pytorch_loop.run_pytorch_loop(config, log, display, team)
     elif config.variables.variable_update in REFERENCE_LOOPS:
         reference_loops.run_reference_loop(config, log, display, team)
     else:

@@ -26,6 +26,13 @@ _STALE = {
     "staged_vars": "weights of the step before",
     "relaxed_consistency": "gradients of the step before",
 }
+# Reference loops, by `variable_update`: they are not ranked among variable managers.
+REFERENCE_LOOPS = {
+    "keras_fit": "Keras' fit",
+    "mirrored_strategy": "MirroredStrategy",
+    "pytorch": "PyTorch",
+    "pytorch_ddp": "PyTorch",
+}
 # Fields of the configuration that change the arithmetic of training, besides those of the variable manager.
 _ARITHMETIC = ("precision", "optimizer", "clipping", "weight_decay", "weight_decay_on", "label_smoothing")
 
@@ -60,8 +67,8 @@ class Winner:
 def ranking_groups(rows: Sequence[Row]) -> list[RankingGroup]:
     """Returns the valid rows in groups that may be ranked.
 
-    The groups of a model follow each other. Its first one applies in every step the mean gradient of that step, if any
-    does; of several such groups it is in fp32, and of several of these it has the most rows. The batch size, the
+    The groups of a model follow each other. Its first one has no reference loops, and applies in every step the mean
+    gradient of that step, if any does; of several such groups it is in fp32, and of several of these it has the most rows. The batch size, the
     learning rate, and how images are read are settings that a group may mix.
     """
     groups = []
@@ -78,19 +85,25 @@ def _valid_by_work(rows: Sequence[Row]) -> list[list[Row]]:
     return [*grouped([row for row in rows if row.images_per_sec is not None], _work).values()]
 
 
-def _how_unusual(group: Sequence[Row]) -> tuple[int, bool, int]:
-    return len(_exchange(group[0])), group[0].config.get("precision") != "fp32", -len(group)
+def _how_unusual(group: Sequence[Row]) -> tuple[bool, int, bool, int]:
+    return bool(_loop(group[0])), len(_exchange(group[0])), group[0].config.get("precision") != "fp32", -len(group)
 
 
 def _arithmetic(row: Row) -> dict[str, str]:
     names = ("precision",) if row.config.get("forward_only") else _ARITHMETIC
-    return {name: _in_words(row.config.get(name)) for name in names} | {"exchange": ", ".join(_exchange(row))}
+    of_manager = {"loop": _loop(row), "exchange": ", ".join(_exchange(row))}
+    return {name: _in_words(row.config.get(name)) for name in names} | of_manager
 
 
 def _in_words(value: object) -> str:
     if isinstance(value, Mapping):  # such as both limits of clipped gradients
         return " ".join(f"{name} {item}" for name, item in value.items() if item is not None) or "off"
     return str(value)
+
+
+def _loop(row: Row) -> str:
+    """Returns what takes the steps if it is a reference loop; empty for a variable manager."""
+    return REFERENCE_LOOPS.get(str(row.config.get("variable_update")), "")
 
 
 def _exchange(row: Row) -> list[str]:
@@ -112,9 +125,9 @@ def _exchange(row: Row) -> list[str]:
 
 def _difference(arithmetic: Mapping[str, str], usual: Mapping[str, str]) -> str:
     differing = {name: (value, usual[name]) for name, value in arithmetic.items() if value != usual[name]}
-    mine, theirs = differing.pop("exchange", ("", ""))
-    words = [f"{name} {value} instead of {other}" for name, (value, other) in differing.items()]
-    return first_few([*([mine or f"without {theirs}"] if mine or theirs else []), *words])
+    in_words = [differing.pop(name, ("", "")) for name in ("loop", "exchange")]
+    words = [mine or f"without {theirs}" for mine, theirs in in_words if mine or theirs]
+    return first_few([*words, *(f"{name} {value} instead of {other}" for name, (value, other) in differing.items())])
 
 
 def beats(one: Row, other: Row) -> bool:

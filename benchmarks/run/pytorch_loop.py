@@ -1,0 +1,245 @@
+"""The reference loop in PyTorch: the suite's model and images, and PyTorch's kernels, optimizer and update.
+
+TensorFlow builds the model, its initial values and the images, on the host; PyTorch alone uses GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import torch
+from torch import nn
+
+from benchmarks.callbacks.callback import Callbacks
+from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.config.workload import Workload
+from benchmarks.devices import device_plan
+from benchmarks.errors import OutOfMemoryError, UsageError, headline, lack_of_memory
+from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
+from benchmarks.graph.stepper import Stepper
+from benchmarks.measure import injected_delay
+from benchmarks.measure.display import Display
+from benchmarks.measure.run_log import RunLog
+from benchmarks.measure.timing import timed
+from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.run import loop, pytorch_group, pytorch_step
+from benchmarks.run.cluster_run import share_of_cores
+from benchmarks.training import flop_count
+from models import building, specs, to_torch
+from models.convolutions import Kernels
+from models.from_keras import UnusableModelError
+from results.text import counted
+from variable_mgr.place import HOST
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What TensorFlow has made on the host.
+
+    Attributes:
+        model: the architecture.
+        initial: values of its variables, by name.
+        batch: images and labels of the first step.
+        description: of the images.
+    """
+
+    model: building.Model
+    initial: Mapping[str, np.ndarray]
+    batch: tuple[np.ndarray, np.ndarray]
+    description: str
+
+
+def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Trains `config` in PyTorch and fills `log`.
+
+    Raises:
+        BenchError: as `benchmarks.run.train.carry_out`.
+    """
+    workload, training, computing = config.workload, config.training, config.computing
+    limit_seconds = config.processes.preparation_seconds
+    team.expect("Building the model", limit_seconds)
+    display.phase("building the model", None)
+    device, cluster = find_device(config.devices), config.processes.cluster
+    _set_threads(config.devices, cluster)
+    pytorch_step.set_arithmetic(computing.precision)
+    torch.manual_seed(training.seed + config.place.worker)
+    prepared = prepare(config)
+    converted = convert(prepared.model, config.variables.variable_update, workload.model)
+    converted.load(prepared.initial)
+    log.started("graph")
+    group = pytorch_group.joined(cluster, team, device, limit_seconds) if cluster else contextlib.nullcontext()
+    with _explained(), group:
+        layout = torch.channels_last if workload.data_format == "NHWC" else torch.contiguous_format
+        converted.module.to(device, memory_format=layout)
+        batch = _on_device(prepared.batch, workload.data_format, device)
+        log.placement = {
+            **_placement(config, prepared.model, device),
+            **_work_per_image(workload, prepared.model),
+        }
+        shown = {"PyTorch": _version(config.variables.torch_compile)}
+        display.start(shown | run_facts.shown_facts(config, prepared.description, log.placement))
+        optimizer = pytorch_step.make_optimizer(
+            converted.module,
+            converted.decayed,
+            learning_rate=training.learning_rate,
+            momentum=training.momentum if training.optimizer == "momentum" else 0.0,
+            weight_decay=training.weight_decay,
+        )
+        trained = pytorch_group.exchanging(converted.module, device) if cluster else converted.module
+        step = pytorch_step.make_step(
+            torch.compile(trained) if config.variables.torch_compile else trained,
+            optimizer,
+            lambda: batch,
+            device=device,
+            arithmetic=pytorch_step.Arithmetic(
+                precision=computing.precision,
+                loss_scaling=computing.loss_scaling,
+                label_smoothing=training.label_smoothing,
+            ),
+        )
+        planned = plan(
+            config.length, Epochs(images_per_epoch(workload.model, None), config.batch_global), config.steps_per_round
+        )
+        stepper = Stepper(timed(injected_delay.slowed(step)))
+        loop.measure(config, planned, stepper, log, display, team, Callbacks(team))
+        team.expect("Checking the variables after the run", limit_seconds)
+        log.weights_are_finite = _are_finite(converted.module)
+        if cluster:
+            log.observe(replica_drift=pytorch_group.drift(converted.module))
+        if device.type == "cuda":
+            log.observe(peak_gpu_memory_bytes=torch.cuda.max_memory_allocated(device))
+    team.expect_nothing()
+
+
+def find_device(devices: Devices) -> torch.device:
+    """Returns the device of this process, which has one.
+
+    Raises:
+        UsageError: PyTorch does not see the GPU.
+    """
+    if not devices.on_gpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        cause = "was built without CUDA" if torch.version.cuda is None else "sees none"
+        raise UsageError(
+            f"1 GPU wanted; PyTorch {torch.__version__} {cause}. Install a build of PyTorch for this driver "
+            "(https://pytorch.org/get-started), or use --device=cpu."
+        )
+    tf.config.set_visible_devices([], "GPU")  # an input pipeline starts the eager runtime, which would take its memory
+    return torch.device("cuda", 0)
+
+
+def prepare(config: Config) -> Prepared:
+    """Builds the model, and computes its initial values and the images of this process, as the suite's own loops do."""
+    workload, training = config.workload, config.training
+    with tf.Graph().as_default():
+        model = building.build(
+            specs.find_model(workload.model),
+            data_format=workload.data_format,
+            num_classes=workload.num_classes,
+            seed=training.seed,
+            precision=config.computing.precision,
+            kernels=Kernels(that_pad=True),  # as PyTorch's
+        )
+        model = building.decaying(model, training.weight_decay_on)
+        spec = run_graph.input_spec(workload, config.place, training.seed)
+        images = run_graph.build_input(workload, config.data, spec, [HOST], timed=False)
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+            session.run([tf.compat.v1.global_variables_initializer(), *images.initializers])
+            initial = session.run({v.name: v.initial_value() for v in model.variables if v.kind != "tower_state"})
+            (tower,) = images.towers
+            return Prepared(model, initial, session.run((tower.images, tower.labels)), images.description)
+
+
+def convert(model: building.Model, variable_update: str, name: str) -> to_torch.TorchModel:
+    """Returns the model in PyTorch.
+
+    Raises:
+        UsageError: it has a layer without a counterpart.
+    """
+    try:
+        return to_torch.convert(model)
+    except UnusableModelError as error:
+        raise UsageError(
+            f"--variable_update={variable_update} cannot train {name}: {error} Use another --model, or a variable "
+            "manager of this suite."
+        ) from None
+
+
+def _set_threads(devices: Devices, cluster: Cluster | None) -> None:
+    """Sets how many threads this process has: as flags say, else its share of the cores of its host."""
+    share = share_of_cores(cluster) if cluster and not devices.on_gpu else 0
+    if devices.num_intra_threads or share:
+        torch.set_num_threads(devices.num_intra_threads or share)
+    if devices.num_inter_threads:
+        torch.set_num_interop_threads(devices.num_inter_threads)
+
+
+def _on_device(
+    batch: tuple[np.ndarray, np.ndarray], data_format: str, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies a batch to the device; images in NHWC become [batch, channels, height, width] in `channels_last`."""
+    images, labels = map(torch.from_numpy, batch)
+    return (images.permute(0, 3, 1, 2) if data_format == "NHWC" else images).to(device), labels.to(device)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turns a lack of memory into the error that says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        what = "Out of memory" if isinstance(error, torch.OutOfMemoryError) else lack_of_memory(error)
+        if what:
+            raise OutOfMemoryError(f"{what}: {headline(error).removesuffix('.')}.") from error
+        raise
+
+
+def _are_finite(module: nn.Module) -> bool:
+    with torch.no_grad():
+        return all(bool(tensor.isfinite().all()) for tensor in module.state_dict().values())
+
+
+def _version(compiles: bool) -> str:
+    return f"{torch.__version__}, {'compiled by torch.compile' if compiles else 'eager'}"
+
+
+def _work_per_image(workload: Workload, model: building.Model) -> dict[str, int | None]:
+    """Returns the operations of a step as of the suite's own loops, which count those of the same model."""
+    batch = workload.batch_per_device
+    work = flop_count.of_built(
+        model, specs.find_model(workload.model), batch=batch, data_format=workload.data_format, forward_only=False
+    )
+    return work.per_image(batch)
+
+
+def _placement(config: Config, model: building.Model, device: torch.device) -> dict[str, Any]:
+    """Returns the placement for the record; see `benchmarks.training.placement_table`."""
+    kept = [variable for variable in model.variables if variable.kind != "tower_state"]
+    weights = [variable for variable in kept if variable.kind == "weight"]
+    (tower,) = config.place.towers
+    name = tf.DeviceSpec.from_string(tower).to_string()
+    size = sum(4 * math.prod(variable.shape) for variable in weights)
+    threads = counted(torch.get_num_threads(), "thread")
+    copies = "one copy per worker under DistributedDataParallel" if config.processes.cluster else "one copy"
+    has_slots = config.training.optimizer == "momentum" and config.training.momentum > 0
+    return {
+        "devices": "1 GPU" if device.type == "cuda" else f"1 CPU, {threads}",
+        "tower_devices": [name],
+        "manager": f"PyTorch, {copies}, {_version(config.variables.torch_compile).partition(', ')[2]}",
+        "variables": len(kept),
+        "weights": len(weights),
+        "variable_bytes_per_device": {name: sum(4 * math.prod(variable.shape) for variable in kept)},
+        "slot_bytes_per_device": {name: size} if has_slots else {},
+        "gradient_bytes_per_device": {name: size},
+        "sent_per_step": {},
+    }

@@ -1,0 +1,193 @@
+"""The reference loop in PyTorch: it trains as the suite's own managers, and is timed and kept alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.config import config, flag, run_flags, variable_update
+from benchmarks.errors import UsageError
+from benchmarks.training.computing import LossScaling
+from results.report import ranking
+from tests.support.commands import Finished
+from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
+
+torch = pytest.importorskip("torch")
+from benchmarks.run import pytorch_step  # noqa: E402 - it imports PyTorch
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict]]
+FLAGS = ("--device=cpu", "--batch_size=4", "--num_warmup_batches=1", "--num_batches=4", "--optimizer=momentum")
+
+
+def _losses(record: dict) -> list[float]:
+    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
+
+
+@pytest.mark.parametrize("model", ["mlp", "alexnet_cifar10", "resnet20"])
+def test_losses_are_those_of_replicated(run_bench: RunBench, records: Records, model: str) -> None:
+    for loop in ("replicated", "pytorch"):
+        done = run_bench(*FLAGS, f"--model={model}", "--weight_decay=1", f"--variable_update={loop}")
+        assert done.status == 0, done.stderr
+        assert "total images/sec: " in done.stdout
+    ours, theirs = records()
+    assert len(set(_losses(ours))) == 5, "it must train, or agreeing would say nothing"
+    assert _losses(theirs) == pytest.approx(_losses(ours), rel=1e-3)
+    assert theirs["status"] == "ok" and theirs["config"]["torch_version"] == torch.__version__
+    assert ours["config"]["torch_version"] is None
+    assert ours["identity"]["software_key"] == theirs["identity"]["software_key"], "one sweep gives one table"
+    assert min(theirs["measurement"]["step_seconds"]) > 0
+    for what in ("variables", "weights", "variable_bytes_per_device", "slot_bytes_per_device", "flops_per_image"):
+        assert theirs["placement"][what] == ours["placement"][what], what
+    assert "PyTorch:" in done.stdout and torch.__version__ in done.stdout
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--data_format=NCHW",),
+        ("--label_smoothing=0.1",),
+        ("--weight_decay=1", "--weight_decay_on=all"),
+        ("--num_intra_threads=1",),
+    ],
+)
+def test_flags_act_as_in_the_suites_own_loop(run_bench: RunBench, records: Records, flags: tuple[str, ...]) -> None:
+    threads = torch.get_num_threads()
+    for loop in ("replicated", "pytorch"):
+        done = run_bench(*FLAGS, "--model=resnet20", *flags, f"--variable_update={loop}")
+        assert done.status == 0, done.stderr
+    torch.set_num_threads(threads)
+    ours, theirs = map(_losses, records())
+    assert theirs == pytest.approx(ours, rel=1e-3)
+    if flags == ("--num_intra_threads=1",):
+        assert records()[1]["placement"]["devices"] == "1 CPU, 1 thread"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_sixteen_bits_train_alike(run_bench: RunBench, records: Records, precision: str) -> None:
+    for flags in (("--precision=fp32",), (f"--precision={precision}",)):
+        done = run_bench(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch")
+        assert done.status == 0, done.stderr
+    exact, rounded = map(_losses, records())
+    assert rounded == pytest.approx(exact, rel=0.05) and rounded != exact
+
+
+@pytest.mark.slow  # it compiles with the C++ compiler
+@pytest.mark.process
+def test_a_compiled_model_trains_alike(run_process: RunBench, records: Records) -> None:
+    for flags in ((), ("--torch_compile",)):
+        done = run_process(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch")
+        assert done.status == 0, done.stderr
+    eager, compiled = records()
+    assert _losses(compiled) == pytest.approx(_losses(eager), rel=1e-3)
+    assert eager["identity"]["config_key"] != compiled["identity"]["config_key"]
+    assert compiled["placement"]["manager"].endswith("compiled by torch.compile")
+
+
+def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:
+    done = run_bench("--device=cpu", "--model=mlp", "--init_learning_rate=1e30", "--variable_update=pytorch")
+    assert done.status == 4, done.stderr
+    assert records()[0]["status"] == "invalid"
+
+
+def _step(scaling: LossScaling | None, loss_factor: float) -> tuple[float, dict[str, float]]:
+    """Takes a step of size 1 on a weight of 1 whose gradient is `loss_factor`; returns the weight and the numbers."""
+    model = torch.nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    optimizer = pytorch_step.make_optimizer(model, (), learning_rate=1.0, momentum=0.0, weight_decay=0.0)
+    step = pytorch_step.make_step(
+        lambda images: loss_factor * model(images),
+        optimizer,
+        lambda: (torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)),
+        device=torch.device("cpu"),
+        arithmetic=pytorch_step.Arithmetic(loss_scaling=scaling),
+    )
+    _, staleness, numbers = step()
+    assert staleness == 0
+    return model.weight[0].item(), dict(numbers)
+
+
+def test_the_loss_scale_does_not_change_the_update_and_overflow_skips_it() -> None:
+    plain, _ = _step(None, 1.0)
+    assert plain == pytest.approx(1.5)
+    assert _step(LossScaling(128.0), 1.0) == (pytest.approx(1.5), {})
+    scaled, numbers = _step(LossScaling(1024.0, increase_every=10), 1.0)
+    assert (scaled, numbers) == (pytest.approx(1.5), {"loss_scales": 1024.0, "skipped_updates": 0.0})
+    skipped, numbers = _step(LossScaling(1024.0, increase_every=10), math.inf)
+    assert (skipped, numbers["skipped_updates"]) == (1.0, 1.0)
+
+
+def test_decay_goes_through_the_momentum_and_leaves_other_weights_alone() -> None:
+    model = torch.nn.Linear(1, 1)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    optimizer = pytorch_step.make_optimizer(model, ["weight"], learning_rate=0.1, momentum=0.9, weight_decay=0.5)
+    for _ in range(2):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    # 1 - 0.1 * 0.5 = 0.95, then 0.95 - (0.9 * 0.05 + 0.1 * 0.5 * 0.95)
+    assert (model.weight.item(), model.bias.item()) == (pytest.approx(0.8575), 1.0)
+
+
+def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--num_gpus=2",), "several devices"),
+        (("--xla",), "kernels that PyTorch chooses"),
+        (("--precision=tf32",), "mode of oneDNN"),
+        (("--optimizer=adam",), "sgd or momentum"),
+        (("--data_dir=x",), "synthetic images"),
+        (("--local_cluster=worker:2",), "pytorch_ddp"),
+        (("--onednn=on",), "TensorFlow's kernels"),
+    ],
+)
+def test_what_it_does_not_do_is_refused(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _resolve("--device=cpu", "--variable_update=pytorch", *flags)
+
+
+def test_other_loops_refuse_its_compiler_and_ddp_needs_workers() -> None:
+    with pytest.raises(UsageError, match="compiles a model in PyTorch"):
+        _resolve("--device=cpu", "--variable_update=replicated", "--torch_compile")
+    with pytest.raises(UsageError, match=r"--local_cluster=worker:2"):
+        _resolve("--device=cpu", "--variable_update=pytorch_ddp")
+    with pytest.raises(UsageError, match="parameter servers"):
+        _resolve("--device=cpu", "--variable_update=pytorch_ddp", "--local_cluster=ps:1,worker:2")
+
+
+def test_without_pytorch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variable_update, "installed", lambda *names: None)
+    for loop in PYTORCH_LOOPS:
+        cluster = ("--local_cluster=worker:2",) if loop == "pytorch_ddp" else ()
+        with pytest.raises(UsageError, match=r"pip install 'cnn-train-bench\[torch\]'"):
+            _resolve("--device=cpu", f"--variable_update={loop}", *cluster)
+    assert _resolve("--device=cpu", "--variable_update=replicated").variables.torch_version is None
+
+
+def test_a_model_with_an_unknown_layer_is_refused_by_name(run_bench: RunBench) -> None:
+    done = run_bench(*FLAGS, "--model=convnext_tiny", "--variable_update=pytorch")
+    assert done.status == 2
+    assert "cannot train convnext_tiny: its layer '" in done.stderr and "has no counterpart" in done.stderr
+
+
+def test_rankings_keep_reference_loops_apart(run_bench: RunBench, records: Records) -> None:
+    assert ranking.REFERENCE_LOOPS.keys() == REFERENCE_LOOPS.keys()
+    flags = (*FLAGS, "--model=mlp", "--output_format=json")
+    done = run_bench("sweep", *FLAGS, "--model=mlp", "--variable_update=replicated,independent,pytorch")
+    assert done.status == 0, done.stderr
+    assert flags and "pytorch" in done.stdout
+    done = run_bench("report", "out/results.jsonl")
+    assert "with PyTorch" in done.stdout or "PyTorch" in done.stdout
+
+
+def test_the_parts_of_a_step_are_values() -> None:
+    assert dataclasses.asdict(pytorch_step.Arithmetic())["precision"] == "fp32"
