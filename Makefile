@@ -25,7 +25,7 @@ CONSTRAINTS ?=
 # Another TensorFlow, in a fresh environment: make clean && make test TENSORFLOW=2.20
 TENSORFLOW ?=
 # CUDA's libraries: cuda, cuda-volta (GPUs older than Turing), or none. By default what the GPUs need. Before there is a
-# driver, as in an image: make install EXTRA=cuda
+# driver, as in an image: make install EXTRA=cuda. CI also installs PyTorch, several GB with CUDA, for its reference loops.
 EXTRA ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 \
     | awk '/^[0-9.]+$$/ && $$1 < 7.5 { extra = "cuda-volta" } END { print extra ? extra : "cuda" }')
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
@@ -205,7 +205,7 @@ $(VENV)/.installed: $(VENV)/.venv setup.cfg pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.venv setup.cfg pyproject.toml
 	@command -v git >/dev/null || { echo "The tests need git. Install it (on Debian and Ubuntu: apt-get install git)." >&2; exit 2; }
 	@echo "Installing (TensorFlow is large, so the first time takes some minutes) ..."
-	$(PIP_INSTALL) -e ".[test$(if $(EXTRA),$(comma)$(EXTRA))]"
+	$(PIP_INSTALL) -e ".[test$(if $(EXTRA),$(comma)$(EXTRA))$(if $(CI),$(comma)torch)]"
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-mutate: $(VENV)/.installed-test

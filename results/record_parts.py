@@ -35,6 +35,7 @@ class Config(msgspec.Struct):
     num_ps: _Scalar = None
     batch_per_device: _Scalar = None
     virtual_gpus: _Scalar = None
+    torch_version: _Scalar = None
     modifiers: Mapping[str, _Scalar] | None = None
     pipeline: Mapping[str, Any] | None = None
     input: Mapping[str, Any] | None = None

@@ -29,7 +29,7 @@ from benchmarks.graph.stepper import Stepper
 from benchmarks.measure import injected_delay
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
-from benchmarks.measure.timing import timed
+from benchmarks.measure.timing import TakeStep, timed
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.run import loop, pytorch_group, pytorch_step
 from benchmarks.run.cluster_run import share_of_cores
@@ -64,14 +64,13 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
     Raises:
         BenchError: as `benchmarks.run.train.carry_out`.
     """
-    workload, training, computing = config.workload, config.training, config.computing
-    limit_seconds = config.processes.preparation_seconds
+    workload, limit_seconds = config.workload, config.processes.preparation_seconds
     team.expect("Building the model", limit_seconds)
     display.phase("building the model", None)
     device, cluster = find_device(config.devices), config.processes.cluster
     _set_threads(config.devices, cluster)
-    pytorch_step.set_arithmetic(computing.precision)
-    torch.manual_seed(training.seed + config.place.worker)
+    pytorch_step.set_arithmetic(config.computing.precision)
+    torch.manual_seed(config.training.seed + config.place.worker)
     prepared = prepare(config)
     converted = convert(prepared.model, config.variables.variable_update, workload.model)
     converted.load(prepared.initial)
@@ -85,32 +84,12 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
             **_placement(config, prepared.model, device),
             **_work_per_image(workload, prepared.model),
         }
-        shown = {"PyTorch": _version(config.variables.torch_compile)}
+        shown = {"PyTorch": f"{torch.__version__}, {_how(config.variables.torch_compile)}"}
         display.start(shown | run_facts.shown_facts(config, prepared.description, log.placement))
-        optimizer = pytorch_step.make_optimizer(
-            converted.module,
-            converted.decayed,
-            learning_rate=training.learning_rate,
-            momentum=training.momentum if training.optimizer == "momentum" else 0.0,
-            weight_decay=training.weight_decay,
-        )
-        trained = pytorch_group.exchanging(converted.module, device) if cluster else converted.module
-        step = pytorch_step.make_step(
-            torch.compile(trained) if config.variables.torch_compile else trained,
-            optimizer,
-            lambda: batch,
-            device=device,
-            arithmetic=pytorch_step.Arithmetic(
-                precision=computing.precision,
-                loss_scaling=computing.loss_scaling,
-                label_smoothing=training.label_smoothing,
-            ),
-        )
-        planned = plan(
-            config.length, Epochs(images_per_epoch(workload.model, None), config.batch_global), config.steps_per_round
-        )
-        stepper = Stepper(timed(injected_delay.slowed(step)))
-        loop.measure(config, planned, stepper, log, display, team, Callbacks(team))
+        step = _make_step(config, converted, device, batch)
+        epochs = Epochs(images_per_epoch(workload.model, None), config.batch_global)
+        planned = plan(config.length, epochs, config.steps_per_round)
+        loop.measure(config, planned, Stepper(timed(injected_delay.slowed(step))), log, display, team, Callbacks(team))
         team.expect("Checking the variables after the run", limit_seconds)
         log.weights_are_finite = _are_finite(converted.module)
         if cluster:
@@ -118,6 +97,34 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
         if device.type == "cuda":
             log.observe(peak_gpu_memory_bytes=torch.cuda.max_memory_allocated(device))
     team.expect_nothing()
+
+
+def _make_step(
+    config: Config, converted: to_torch.TorchModel, device: torch.device, batch: tuple[torch.Tensor, torch.Tensor]
+) -> TakeStep:
+    """Returns the training step of a model that is on its device; in a cluster the process group must exist."""
+    training, computing = config.training, config.computing
+    optimizer = pytorch_step.make_optimizer(
+        converted.module,
+        converted.decayed,
+        learning_rate=training.learning_rate,
+        momentum=training.momentum if training.optimizer == "momentum" else 0.0,
+        weight_decay=training.weight_decay,
+    )
+    module: nn.Module = converted.module
+    if config.processes.cluster:
+        module = pytorch_group.exchanging(module, device)
+    return pytorch_step.make_step(
+        torch.compile(module) if config.variables.torch_compile else module,
+        optimizer,
+        *batch,
+        device=device,
+        arithmetic=pytorch_step.Arithmetic(
+            precision=computing.precision,
+            loss_scaling=computing.loss_scaling,
+            label_smoothing=training.label_smoothing,
+        ),
+    )
 
 
 def find_device(devices: Devices) -> torch.device:
@@ -209,8 +216,8 @@ def _are_finite(module: nn.Module) -> bool:
         return all(bool(tensor.isfinite().all()) for tensor in module.state_dict().values())
 
 
-def _version(compiles: bool) -> str:
-    return f"{torch.__version__}, {'compiled by torch.compile' if compiles else 'eager'}"
+def _how(compiles: bool) -> str:
+    return "compiled by torch.compile" if compiles else "eager"
 
 
 def _work_per_image(workload: Workload, model: building.Model) -> dict[str, int | None]:
@@ -235,7 +242,7 @@ def _placement(config: Config, model: building.Model, device: torch.device) -> d
     return {
         "devices": "1 GPU" if device.type == "cuda" else f"1 CPU, {threads}",
         "tower_devices": [name],
-        "manager": f"PyTorch, {copies}, {_version(config.variables.torch_compile).partition(', ')[2]}",
+        "manager": f"PyTorch, {copies}, {_how(config.variables.torch_compile)}",
         "variables": len(kept),
         "weights": len(weights),
         "variable_bytes_per_device": {name: sum(4 * math.prod(variable.shape) for variable in kept)},

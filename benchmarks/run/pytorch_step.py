@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterable
 
 import torch
@@ -13,9 +12,6 @@ from torch.nn import functional
 
 from benchmarks.measure.timing import Numbers, TakeStep
 from benchmarks.training.computing import LossScaling
-
-# Returns images [batch, channels, height, width] and labels [batch], both on the device of the model.
-Batches = Callable[[], tuple[torch.Tensor, torch.Tensor]]
 
 _SIXTEEN_BITS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -58,29 +54,26 @@ def make_optimizer(
 def make_step(
     module: Callable[[torch.Tensor], torch.Tensor],
     optimizer: torch.optim.Optimizer,
-    batches: Batches,
+    images: torch.Tensor,
+    labels: torch.Tensor,
     *,
     device: torch.device,
     arithmetic: Arithmetic,
-    reads: bool = False,
 ) -> TakeStep:
     """Returns a function that takes one training step and waits until the device has ended it.
 
     Args:
         module: from images to logits; what calls it may have been compiled, or exchange gradients.
         optimizer: of its parameters.
-        batches: the input.
-        device: of the model.
+        images: [batch, channels, height, width].
+        labels: [batch].
+        device: of the model, the images and the labels.
         arithmetic: how it computes.
-        reads: whether the input may have to be waited for; then the step reports how long it did.
     """
     sixteen_bits = _SIXTEEN_BITS.get(arithmetic.precision)
     scale = _make_scale(arithmetic.loss_scaling, device)
 
     def step() -> tuple[float, int, Numbers]:
-        begin = time.perf_counter()
-        images, labels = batches()
-        waited = {"input_wait_seconds": time.perf_counter() - begin} if reads else {}
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, sixteen_bits) if sixteen_bits else contextlib.nullcontext():
             logits = module(images)
@@ -88,7 +81,7 @@ def make_step(
         observed = scale(loss, optimizer)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return loss.item(), 0, {**waited, **observed}
+        return loss.item(), 0, observed
 
     return step
 

@@ -48,8 +48,8 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
     # An interrupted worker knows only its own part, which has no rate of all.
     drives_all = processes.cluster is None or variables.variable_update in IN_GRAPH
     if has_rate and (drives_all or len(log.reports) == processes.num_workers):
-        # XLA compiles within the first step, unless staging has computed before.
-        compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars
+        # XLA and torch.compile compile within the first step, unless staging has computed before.
+        compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars or variables.torch_compile
         on_cpu = not devices.on_gpu
         derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
     derived, doubts = device_peak.beside_peak(

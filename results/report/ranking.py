@@ -68,8 +68,8 @@ def ranking_groups(rows: Sequence[Row]) -> list[RankingGroup]:
     """Returns the valid rows in groups that may be ranked.
 
     The groups of a model follow each other. Its first one has no reference loops, and applies in every step the mean
-    gradient of that step, if any does; of several such groups it is in fp32, and of several of these it has the most rows. The batch size, the
-    learning rate, and how images are read are settings that a group may mix.
+    gradient of that step, if any does; of several such groups it is in fp32, and of several of these it has the most
+    rows. The batch size, the learning rate, and how images are read are settings that a group may mix.
     """
     groups = []
     for of_model in _valid_by_work(rows):

@@ -29,8 +29,8 @@ def _images(spec: specs.ModelSpec, count: int) -> np.ndarray:
     return np.random.default_rng(SEED).normal(size=shape).astype(np.float32)
 
 
-def _built(name: str, data_format: str, kernels: Kernels = Kernels(that_pad=True)) -> building.Model:
-    spec = specs.find_model(name)
+def _built(name: str, data_format: str, *, pads: bool = True) -> building.Model:
+    kernels, spec = Kernels(that_pad=pads), specs.find_model(name)
     return building.build(spec, data_format=data_format, num_classes=spec.classes, seed=SEED, kernels=kernels)
 
 
@@ -39,7 +39,7 @@ class _InTensorFlow:
 
     def __init__(self, name: str, images: np.ndarray, labels: np.ndarray) -> None:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            model = _built(name, "NHWC", Kernels())
+            model = _built(name, "NHWC", pads=False)
             values = [tf.constant(value) for value in session.run([v.initial_value() for v in model.variables])]
             generator = np.random.default_rng(SEED)
             values = [

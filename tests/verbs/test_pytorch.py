@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import math
 from collections.abc import Callable
 
@@ -11,7 +11,9 @@ import pytest
 from benchmarks.config import config, flag, run_flags, variable_update
 from benchmarks.errors import UsageError
 from benchmarks.training.computing import LossScaling
+from results.record import Record
 from results.report import ranking
+from results.summary import summarize
 from tests.support.commands import Finished
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 
@@ -51,19 +53,24 @@ def test_losses_are_those_of_replicated(run_bench: RunBench, records: Records, m
         ("--data_format=NCHW",),
         ("--label_smoothing=0.1",),
         ("--weight_decay=1", "--weight_decay_on=all"),
-        ("--num_intra_threads=1",),
     ],
 )
 def test_flags_act_as_in_the_suites_own_loop(run_bench: RunBench, records: Records, flags: tuple[str, ...]) -> None:
-    threads = torch.get_num_threads()
     for loop in ("replicated", "pytorch"):
         done = run_bench(*FLAGS, "--model=resnet20", *flags, f"--variable_update={loop}")
         assert done.status == 0, done.stderr
-    torch.set_num_threads(threads)
     ours, theirs = map(_losses, records())
     assert theirs == pytest.approx(ours, rel=1e-3)
-    if flags == ("--num_intra_threads=1",):
-        assert records()[1]["placement"]["devices"] == "1 CPU, 1 thread"
+
+
+def test_threads_are_those_that_are_asked_for(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        torch, "set_num_threads", lambda count: monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    )
+    assert run_bench(*FLAGS, "--model=mlp", "--variable_update=pytorch", "--num_intra_threads=3").status == 0
+    assert records()[0]["placement"]["devices"] == "1 CPU, 3 threads"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -102,7 +109,8 @@ def _step(scaling: LossScaling | None, loss_factor: float) -> tuple[float, dict[
     step = pytorch_step.make_step(
         lambda images: loss_factor * model(images),
         optimizer,
-        lambda: (torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)),
+        torch.ones(1, 1),
+        torch.zeros(1, dtype=torch.int64),
         device=torch.device("cpu"),
         arithmetic=pytorch_step.Arithmetic(loss_scaling=scaling),
     )
@@ -181,13 +189,17 @@ def test_a_model_with_an_unknown_layer_is_refused_by_name(run_bench: RunBench) -
 
 def test_rankings_keep_reference_loops_apart(run_bench: RunBench, records: Records) -> None:
     assert ranking.REFERENCE_LOOPS.keys() == REFERENCE_LOOPS.keys()
-    flags = (*FLAGS, "--model=mlp", "--output_format=json")
-    done = run_bench("sweep", *FLAGS, "--model=mlp", "--variable_update=replicated,independent,pytorch")
+    for loop in ("replicated", "independent", "pytorch"):
+        assert run_bench(*FLAGS, "--model=mlp", f"--variable_update={loop}").status == 0
+    groups = ranking.ranking_groups(summarize(Record.from_json(json.dumps(record)) for record in records()))
+    found = [({row.config["variable_update"] for row in group.rows}, group.differs) for group in groups]
+    assert found == [({"replicated", "independent"}, ""), ({"pytorch"}, "PyTorch")]
+
+
+@pytest.mark.process
+def test_one_sweep_gives_one_table(run_process: RunBench, records: Records) -> None:
+    done = run_process("sweep", *FLAGS, "--model=mlp", "--repeats=2", "--variable_update=replicated,pytorch")
     assert done.status == 0, done.stderr
-    assert flags and "pytorch" in done.stdout
-    done = run_bench("report", "out/results.jsonl")
-    assert "with PyTorch" in done.stdout or "PyTorch" in done.stdout
-
-
-def test_the_parts_of_a_step_are_values() -> None:
-    assert dataclasses.asdict(pytorch_step.Arithmetic())["precision"] == "fp32"
+    order = ["replicated", "pytorch", "pytorch", "replicated"]
+    assert [record["config"]["variable_update"] for record in records()] == order
+    print(done.stdout)

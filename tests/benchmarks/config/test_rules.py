@@ -96,6 +96,9 @@ def test_what_has_no_effect_is_dropped_with_a_notice(rule: Rule, term: str, othe
 WITH = {
     "@cpu": ("--device=cpu",),
     "@gpu": ("--device=gpu",),
+    "@alone": (),
+    "@servers": ("--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
+    "@several_devices": ("--num_gpus=2",),
     "@cluster": ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
     "@controller": ("--controller_host=h:1", "--worker_hosts=h:2", "--job_name=controller"),
     "@synthetic": (),
@@ -121,7 +124,7 @@ def test_a_fact_is_found_on_a_command_line(fact: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(config, "RULES", (Excludes(fact, fact, "of the test"),))
     with pytest.raises(UsageError, match="of the test"):
         resolve(*WITH[fact])
-    with pytest.raises(UsageError) if fact in ("@cpu", "@synthetic", "@fp32") else contextlib.nullcontext():
+    with pytest.raises(UsageError) if fact in ("@alone", "@cpu", "@synthetic", "@fp32") else contextlib.nullcontext():
         resolve("--model=resnet50")
 
 
@@ -138,6 +141,7 @@ RUNS = {
     "real data": ("--device=cpu", "--data_dir=x"),
     "local cluster": ("--device=cpu", "--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
     "Keras": ("--device=cpu", "--variable_update=keras_fit"),
+    "PyTorch": ("--device=cpu", "--variable_update=pytorch"),
 }
 # Values that the table does not have, or that act on small models.
 OTHERS = {
@@ -238,6 +242,6 @@ def test_a_default_that_is_given_needs_no_notice(word: str) -> None:
 
 def test_what_scripts_for_tf_cnn_benchmarks_pass_is_accepted() -> None:
     words = ("--local_parameter_device=cpu", "--allow_growth", "--momentum=0.5", "--use_nccl=false")
-    for run in RUNS.values():
-        if "--variable_update=keras_fit" not in run:
+    for kind, run in RUNS.items():
+        if kind not in ("Keras", "PyTorch"):
             resolve(*run, *words)
