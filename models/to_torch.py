@@ -97,9 +97,9 @@ def convert(model: Model) -> TorchModel:
         arguments = [nodes[id(tensor)] for tensor in keras.tree.flatten(operation.input)]
         nodes[id(operation.output)] = graph.call_module(name, tuple(arguments))
         for variable in getattr(operation, "variables", ()):
-            leaf, facts = variable.path.rsplit("/", 1)[-1], described[id(variable)]
-            if leaf in made.weights:
-                attribute, view = made.weights[leaf]
+            facts = described[id(variable)]
+            if facts.kind != "tower_state":  # PyTorch has its own seed of dropout
+                attribute, view = made.weights[variable.path.rsplit("/", 1)[-1]]
                 tensors[facts.name] = (f"{name}.{prefix}{attribute}", view)
     graph.output(nodes[id(keras_model.outputs[0])])
     _in_place(graph, root)
@@ -108,7 +108,8 @@ def convert(model: Model) -> TorchModel:
 
 
 def _make(operation: Any) -> _Made:
-    make = _MAKERS.get(type(operation)) or _MAKERS.get(type(operation).__name__)
+    is_layer = isinstance(operation, keras.layers.Layer)
+    make = _MAKERS.get(type(operation) if is_layer else type(operation).__name__)
     if make is None:
         raise UnusableModelError(
             f"its layer '{operation.name}' is a {type(operation).__name__}, which has no counterpart in PyTorch here."

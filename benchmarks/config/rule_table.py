@@ -266,7 +266,8 @@ _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
         "precision=tf32", _IN_PYTORCH, "on CPUs it is a mode of oneDNN in TensorFlow", when="@cpu", instead=_NO_LOOP
     ),
     Excludes(
-        "allow_growth gpu_memory_frac gpu_memory_limit_mb gpu_thread_mode per_gpu_thread_count nobatchnorm_persistent",
+        "allow_growth gpu_memory_frac gpu_memory_limit_mb gpu_thread_mode per_gpu_thread_count nobatchnorm_persistent "
+        "virtual_gpus!=1|auto",
         _IN_PYTORCH,
         "it is about TensorFlow on GPUs",
         when="@gpu",

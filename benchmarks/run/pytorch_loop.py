@@ -131,10 +131,12 @@ def find_device(devices: Devices) -> torch.device:
     """Returns the device of this process, which has one.
 
     Raises:
-        UsageError: PyTorch does not see the GPU.
+        UsageError: PyTorch does not see the GPU, or workers share one.
     """
     if not devices.on_gpu:
         return torch.device("cpu")
+    if devices.gpu_memory_fraction is not None:  # no flag has set it, so each worker has a part of a GPU
+        raise UsageError("Workers would share a GPU, and NCCL needs one for each: start fewer on this host.")
     if not torch.cuda.is_available():
         cause = "was built without CUDA" if torch.version.cuda is None else "sees none"
         raise UsageError(
