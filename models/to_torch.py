@@ -134,7 +134,8 @@ def _in_place(graph: fx.Graph, root: nn.Module) -> None:
             continue
         (source,) = node.args
         if source.op == "call_module" and len(source.users) == 1:
-            relu.inplace = isinstance(root.get_submodule(source.target), nn.Conv2d | nn.BatchNorm2d | _Sum)
+            module = root.get_submodule(source.target)
+            relu.inplace = isinstance(module, nn.Conv2d | nn.BatchNorm2d) or getattr(module, "function", None) is _sum
 
 
 def _as_is(tensor: torch.Tensor) -> torch.Tensor:
@@ -271,9 +272,15 @@ def _cropping(layer: Any) -> _Made:
     return _Made(nn.ZeroPad2d((-left, -right, -top, -bottom)))
 
 
+def _token_cropping(layer: Any) -> _Made:
+    begin, after = layer.cropping
+    return _Made(_Function(lambda tokens: tokens[:, begin : tokens.shape[1] - after]))
+
+
 def _channel_padding(operation: Any) -> _Made:
     """`Layers.pad_channels`: zeros are appended to the channels only."""
-    return _Made(_MoreChannels(sum(after for _, after in operation.pad_width)))
+    added = (0, 0, 0, 0, 0, sum(after for _, after in operation.pad_width))
+    return _Made(_Function(lambda images: functional.pad(images, added)))
 
 
 def _positions(layer: ClassTokenAndPositions) -> _Made:
@@ -289,64 +296,46 @@ class _InFloat32(nn.Sequential):
             return super().forward(images.float())
 
 
-class _Sum(nn.Module):
-    def forward(self, *branches: torch.Tensor) -> torch.Tensor:
-        return functools.reduce(operator.add, branches)
+class _Function(nn.Module):
+    """A function of tensors, without weights."""
 
-
-class _Concatenation(nn.Module):
-    def forward(self, *branches: torch.Tensor) -> torch.Tensor:
-        return torch.cat(branches, dim=1)
-
-
-class _MoreChannels(nn.Module):
-    def __init__(self, count: int) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()
-        self.count = count
+        self.function = function
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return functional.pad(images, (0, 0, 0, 0, 0, self.count))
-
-
-class _Average(nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.mean((2, 3))
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return self.function(*tensors)
 
 
-class _Flattened(nn.Module):
+def _sum(*branches: torch.Tensor) -> torch.Tensor:
+    return functools.reduce(operator.add, branches)
+
+
+def _side_by_side(*branches: torch.Tensor) -> torch.Tensor:
+    """Concatenates along the channels."""
+    return torch.cat(branches, dim=1)
+
+
+def _flattened(images: torch.Tensor) -> torch.Tensor:
     """[batch, height * width * channels], in this order, as the weights that follow have it."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return (images.permute(0, 2, 3, 1) if images.dim() == 4 else images).flatten(1)
+    return (images.permute(0, 2, 3, 1) if images.dim() == 4 else images).flatten(1)
 
 
-class _Tokens(nn.Module):
+def _tokens(images: torch.Tensor) -> torch.Tensor:
     """[batch, height * width, channels]."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.flatten(2).transpose(1, 2)
+    return images.flatten(2).transpose(1, 2)
 
 
-class _Cropped(nn.Module):
-    def __init__(self, begin: int, after: int) -> None:
-        super().__init__()
-        self.begin, self.after = begin, after
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return tokens[:, self.begin : tokens.shape[1] - self.after]
-
-
-class _Normalized(nn.Module):
+class _Normalized(nn.LocalResponseNorm):
     """Local response normalisation in float32."""
 
     def __init__(self, layer: LocalResponseNorm) -> None:
-        super().__init__()
         size = 2 * layer.radius + 1
-        self.norm = nn.LocalResponseNorm(size, alpha=layer.alpha * size, beta=layer.beta, k=1.0)
+        super().__init__(size, alpha=layer.alpha * size, beta=layer.beta, k=1.0)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         with torch.autocast(images.device.type, enabled=False):
-            return self.norm(images.float()).to(images.dtype)
+            return super().forward(images.float()).to(images.dtype)
 
 
 class _Positions(nn.Module):
@@ -360,14 +349,12 @@ class _Positions(nn.Module):
         return torch.cat([first, tokens], dim=1) + self.positions.to(tokens.dtype)
 
 
-class _Attention(nn.Module):
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        split = tokens.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+def _attention(layer: DotProductAttention) -> _Made:
+    def attend(tokens: torch.Tensor) -> torch.Tensor:
+        split = tokens.unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
         return functional.scaled_dot_product_attention(*split.unbind()).transpose(1, 2).flatten(2)
+
+    return _Made(_Function(attend))
 
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module | None]] = {
@@ -387,20 +374,20 @@ _MAKERS: dict[type | str, Callable[[Any], _Made]] = {
     LocalResponseNorm: lambda layer: _Made(_Normalized(layer)),
     Pool: _pool,
     ClassTokenAndPositions: _positions,
-    DotProductAttention: lambda layer: _Made(_Attention(layer.heads)),
+    DotProductAttention: _attention,
     keras.layers.Activation: lambda layer: _Made(_activation(layer) or nn.Identity()),
-    keras.layers.Add: lambda layer: _Made(_Sum()),
-    keras.layers.Concatenate: lambda layer: _Made(_Concatenation()),
-    keras.layers.Cropping1D: lambda layer: _Made(_Cropped(*layer.cropping)),
+    keras.layers.Add: lambda layer: _Made(_Function(_sum)),
+    keras.layers.Concatenate: lambda layer: _Made(_Function(_side_by_side)),
+    keras.layers.Cropping1D: _token_cropping,
     keras.layers.Cropping2D: _cropping,
     keras.layers.Dense: _dense,
     keras.layers.Dropout: lambda layer: _Made(nn.Dropout(layer.rate)),
-    keras.layers.Flatten: lambda layer: _Made(_Flattened()),
-    keras.layers.GlobalAveragePooling2D: lambda layer: _Made(_Average()),
+    keras.layers.Flatten: lambda layer: _Made(_Function(_flattened)),
+    keras.layers.GlobalAveragePooling2D: lambda layer: _Made(_Function(lambda images: images.mean((2, 3)))),
     keras.layers.LayerNormalization: _layer_norm,
     keras.layers.Permute: lambda layer: _Made(nn.Identity()),  # of images in NCHW to tokens, with what follows
     keras.layers.ReLU: _relu,
-    keras.layers.Reshape: lambda layer: _Made(_Tokens()),
+    keras.layers.Reshape: lambda layer: _Made(_Function(_tokens)),
     keras.layers.ZeroPadding2D: _zero_padding,
     "Pad": _channel_padding,
 }

@@ -21,7 +21,8 @@ from benchmarks.cluster import options as process_options
 from benchmarks.cluster.options import Processes
 from benchmarks.config import flag, output, outside_models, peer_flags, rules, usual_batch, variable_update
 from benchmarks.config.output import Output
-from benchmarks.config.rule_table import FACTS, RULES
+from benchmarks.config.rule_facts import FACTS
+from benchmarks.config.rule_table import RULES
 from benchmarks.config.rules import Known, Situation
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS, words
 from benchmarks.config.variable_update import Variables

@@ -9,7 +9,7 @@ names flags, and what they do not go with, by terms:
     name!=a|b      it has another one
     ~name          the flag is given with another value than its default
     !name          the flag has no value
-    @fact          what is decided before, see `rule_table.FACTS`
+    @fact          what is decided before, see `rule_facts.FACTS`
 
 A value of one flag that is impossible whatever the others are is refused by the flag's own range, see `option`; what
 needs arithmetic on values is refused by the code that decides on them.
