@@ -264,6 +264,9 @@ OPTIONS = {
     "label_smoothing": {
         "benchmarks/training/options.py",
         "benchmarks/graph/run_graph.py",
+        "benchmarks/config/rule_table.py",  # PyTorch has it, other reference loops do not
+        "benchmarks/run/pytorch_loop.py",
+        "benchmarks/run/pytorch_step.py",
         "results/report/ranking.py",  # it trains differently
     },
     "max_ckpts_to_keep": {
