@@ -195,7 +195,6 @@ COLUMNS = (
         "bytes",
     ),
     Column("tf_version", "version of TensorFlow", "environment.tensorflow_version"),
-    Column("torch_version", "version of PyTorch, if it trained", "config.torch_version"),
     Column("hardware_key", "equal for equal hardware", "identity.hardware_key"),
     Column("config_key", "equal for equal configuration", "identity.config_key"),
     Column(
@@ -339,6 +338,7 @@ COLUMNS = (
         int,
         "bytes",
     ),
+    Column("torch_version", "version of PyTorch, if it trained", "config.torch_version"),
 )
 
 

@@ -99,7 +99,7 @@ WITH = {
     "@gpu": ("--device=gpu",),
     "@alone": (),
     "@servers": ("--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
-    "@several_devices": ("--num_gpus=2",),
+    "@several_devices": ("--device=cpu", "--num_gpus=2"),
     "@cluster": ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
     "@controller": ("--controller_host=h:1", "--worker_hosts=h:2", "--job_name=controller"),
     "@synthetic": (),

@@ -189,7 +189,7 @@ GOLDEN_HEADER = (
     "flops_per_image,measured_peak_tflops,mfu_of_measured_peak,onednn,filter_gradients_as_matmul,fused_bn,"
     "pipeline_stages,micro_batches,slowest_tower,slowest_tower_ratio,"
     "eval_only,eval_top_1_accuracy,eval_top_5_accuracy,seconds_to_accuracy,restarts,"
-    "gpu_memory_reserved_bytes"
+    "gpu_memory_reserved_bytes,torch_version"
 )
 
 
