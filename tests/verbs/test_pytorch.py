@@ -202,4 +202,6 @@ def test_one_sweep_gives_one_table(run_process: RunBench, records: Records) -> N
     assert done.status == 0, done.stderr
     order = ["replicated", "pytorch", "pytorch", "replicated"]
     assert [record["config"]["variable_update"] for record in records()] == order
-    print(done.stdout)
+    rows = summarize(Record.from_json(json.dumps(record)) for record in records())
+    assert [(row.config["variable_update"], len(row.valid)) for row in rows] == [("replicated", 2), ("pytorch", 2)]
+    assert len({(row.records[0].identity.hardware_key, row.records[0].identity.software_key) for row in rows}) == 1
