@@ -191,11 +191,11 @@ def drawn_step(one: Point) -> Iterator[str]:
 
 def _marks(timeline: Timeline, resource: str) -> str:
     marks = [" "] * _COLUMNS
-    for turn in timeline.turns:
-        if turn.task.resource == resource and turn.seconds:
-            first = int(_COLUMNS * turn.begin_seconds / timeline.end_seconds)
-            last = int(_COLUMNS * (turn.begin_seconds + turn.seconds) / timeline.end_seconds)
-            mark = {"forward": "f", "backward": "b"}.get(turn.task.name.partition(" ")[0], "#")
+    for span in timeline.spans:
+        if span.task.resource == resource and span.seconds:
+            first = int(_COLUMNS * span.begin_seconds / timeline.end_seconds)
+            last = int(_COLUMNS * (span.begin_seconds + span.seconds) / timeline.end_seconds)
+            mark = {"forward": "f", "backward": "b"}.get(span.task.name.partition(" ")[0], "#")
             for column in range(first, max(first + 1, min(last, _COLUMNS))):
                 marks[min(column, _COLUMNS - 1)] = mark
     return "".join(marks)

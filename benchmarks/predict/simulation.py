@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import simpy
 
-_TURNS = 64  # that a resource takes in all, if its tasks take turns
+_SLICES = 64  # that a resource takes in all, if its tasks take turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Task:
     Attributes:
         name: unique in a step.
         resource: such as `device`; a resource does one task at a time, in the order in which tasks become ready.
-        takes_turns: with others on the same resource, as messages on a network; else it is done without a pause.
+        is_sliced: with others on the same resource, as messages on a network; else it is done without a pause.
         seconds: for which it occupies the resource.
         after: the names of the tasks that must end before; they stand before this one in the list of tasks.
         latency_seconds: from when the resource is free again until the task has ended.
@@ -29,11 +29,11 @@ class Task:
     seconds: float
     after: tuple[str, ...] = ()
     latency_seconds: float = 0.0
-    takes_turns: bool = False
+    is_sliced: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class Span:
     """A time in which a task occupied its resource: all of the task, or a part of it. Seconds from the step's start."""
 
     task: Task
@@ -45,14 +45,14 @@ class Turn:
 class Timeline:
     """When each task occupied its resource, in the order in which they began, and when the last one ended."""
 
-    turns: Sequence[Turn]
+    spans: Sequence[Span]
     end_seconds: float
 
     def busy_seconds(self) -> dict[str, float]:
         """Returns how long each resource is occupied."""
         busy: dict[str, float] = {}
-        for turn in self.turns:
-            busy[turn.task.resource] = busy.get(turn.task.resource, 0.0) + turn.seconds
+        for span in self.spans:
+            busy[span.task.resource] = busy.get(span.task.resource, 0.0) + span.seconds
         return busy
 
 
@@ -63,18 +63,18 @@ def simulate(tasks: Sequence[Task]) -> Timeline:
     """
     environment = simpy.Environment()
     resources = {task.resource: simpy.Resource(environment) for task in tasks}
-    a_turn = {name: sum(task.seconds for task in tasks if task.resource == name) / _TURNS for name in resources}
-    turns: list[Turn] = []
+    a_slice = {name: sum(task.seconds for task in tasks if task.resource == name) / _SLICES for name in resources}
+    spans: list[Span] = []
     ended: dict[str, simpy.Process] = {}
 
     def carried_out(task: Task, before: Sequence[simpy.Process]) -> Iterator[simpy.Event]:
         if before:
             yield environment.all_of(before)
-        count = math.ceil(task.seconds / a_turn[task.resource]) if task.takes_turns and task.seconds else 1
+        count = math.ceil(task.seconds / a_slice[task.resource]) if task.is_sliced and task.seconds else 1
         for _ in range(count):
             with resources[task.resource].request() as granted:
                 yield granted
-                turns.append(Turn(task, environment.now, task.seconds / count))
+                spans.append(Span(task, environment.now, task.seconds / count))
                 yield environment.timeout(task.seconds / count)
         if task.latency_seconds:
             yield environment.timeout(task.latency_seconds)
@@ -82,4 +82,4 @@ def simulate(tasks: Sequence[Task]) -> Timeline:
     for task in tasks:
         ended[task.name] = environment.process(carried_out(task, [ended[name] for name in task.after]))
     environment.run()
-    return Timeline(turns, environment.now)
+    return Timeline(spans, environment.now)

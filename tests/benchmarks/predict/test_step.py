@@ -34,16 +34,16 @@ def test_a_resource_does_one_task_at_a_time_in_the_order_in_which_they_become_re
         Task("e", "device", 1, ("b", "d")),  # b arrives at 6, d at 6
     ]
     timeline = simulate(tasks)
-    assert {turn.task.name: turn.begin_seconds for turn in timeline.turns} == {"a": 0, "b": 2, "c": 2, "d": 5, "e": 6}
+    assert {span.task.name: span.begin_seconds for span in timeline.spans} == {"a": 0, "b": 2, "c": 2, "d": 5, "e": 6}
     assert timeline.end_seconds == 7
     assert timeline.busy_seconds() == {"device": 4, "link": 4}
 
 
 def test_messages_on_a_network_take_turns_so_a_large_one_delays_a_small_one_little() -> None:
-    tasks = [Task("large", "network", 9, takes_turns=True), Task("small", "network", 1, takes_turns=True)]
+    tasks = [Task("large", "network", 9, is_sliced=True), Task("small", "network", 1, is_sliced=True)]
     tasks.append(Task("after", "device", 1, ("small",)))
     timeline = simulate(tasks)
-    (begin,) = (turn.begin_seconds for turn in timeline.turns if turn.task.name == "after")
+    (begin,) = (span.begin_seconds for span in timeline.spans if span.task.name == "after")
     assert 2 <= begin < 2.5 and timeline.end_seconds == pytest.approx(10), "the link serves both at half its rate"
 
 
@@ -168,7 +168,7 @@ def test_the_interval_of_cpus_that_read_from_servers_has_gradients_that_are_sent
 def test_a_thousand_devices_take_as_many_tasks_as_eight() -> None:
     exchange = Exchange(gradients=((Hop("network out", 5e8), Hop("network in", 5e8)),))
     few, many = (step(subject(Layout(8, hosts, hosts), exchange)) for hosts in (1, 125))
-    assert len(few.turns) == pytest.approx(len(many.turns), rel=0.1)
+    assert len(few.spans) == pytest.approx(len(many.spans), rel=0.1)
 
 
 def test_the_slow_end_of_each_share_is_slow() -> None:
