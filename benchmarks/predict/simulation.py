@@ -18,10 +18,10 @@ class Task:
     Attributes:
         name: unique in a step.
         resource: such as `device`; a resource does one task at a time, in the order in which tasks become ready.
-        is_sliced: with others on the same resource, as messages on a network; else it is done without a pause.
         seconds: for which it occupies the resource.
         after: the names of the tasks that must end before; they stand before this one in the list of tasks.
         latency_seconds: from when the resource is free again until the task has ended.
+        is_sliced: it shares the resource in slices with others, as messages do a network; else nothing interrupts it.
     """
 
     name: str
