@@ -28,6 +28,7 @@ from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
 
 # From a tensor of PyTorch to a view of it in the layout of Keras.
 _View = Callable[[torch.Tensor], torch.Tensor]
+_USUAL = {"noise_shape": None, "dilation_rate": (1, 1)}  # arguments that are not converted
 _SIXTEEN_BITS = ("bfloat16", "float16")
 
 
@@ -103,6 +104,9 @@ def convert(model: Model) -> TorchModel:
                 tensors[facts.name] = (f"{name}.{prefix}{attribute}", view)
     graph.output(nodes[id(keras_model.outputs[0])])
     _in_place(graph, root)
+    trained = {tensors[facts.name][0] for facts in model.variables if facts.kind == "weight"}
+    for name, parameter in root.named_parameters():
+        parameter.requires_grad_(name in trained)
     decayed = {tensors[facts.name][0] for facts in model.variables if facts.decayed}
     return TorchModel(fx.GraphModule(root, graph, class_name="Converted"), frozenset(decayed), tensors)
 
@@ -110,10 +114,10 @@ def convert(model: Model) -> TorchModel:
 def _make(operation: Any) -> _Made:
     is_layer = isinstance(operation, keras.layers.Layer)
     make = _MAKERS.get(type(operation) if is_layer else type(operation).__name__)
-    if make is None:
-        raise UnusableModelError(
-            f"its layer '{operation.name}' is a {type(operation).__name__}, which has no counterpart in PyTorch here."
-        )
+    unusual = "".join(f" with {name}" for name, usual in _USUAL.items() if getattr(operation, name, usual) != usual)
+    if make is None or unusual:
+        what = f"{type(operation).__name__}{unusual}"
+        raise UnusableModelError(f"its layer '{operation.name}' is a {what}, which has no counterpart in PyTorch here.")
     return make(operation)
 
 
@@ -121,6 +125,8 @@ def _chained(made: _Made, layer: Any, *, in_float32: bool) -> tuple[nn.Module, s
     """Returns one module of what a layer does, its activation included, and where its weights are in it."""
     activation = getattr(layer, "activation", None)
     after = None if activation is None or isinstance(layer, keras.layers.Activation) else _activation(layer)
+    if isinstance(after, nn.ReLU):
+        after.inplace = True  # nothing else has the values before it
     modules = [module for module in (made.before, made.main, after) if module is not None]
     if in_float32:
         return _InFloat32(*modules), f"{modules.index(made.main)}."
@@ -135,6 +141,7 @@ def _in_place(graph: fx.Graph, root: nn.Module) -> None:
         (source,) = node.args
         if source.op == "call_module" and len(source.users) == 1:
             module = root.get_submodule(source.target)
+            module = module[-1] if isinstance(module, nn.Sequential) else module
             relu.inplace = isinstance(module, nn.Conv2d | nn.BatchNorm2d) or getattr(module, "function", None) is _sum
 
 
@@ -220,8 +227,6 @@ def _depthwise(layer: Any) -> _Made:
 
 def _batch_norm(layer: FusedBatchNorm) -> _Made:
     module = nn.BatchNorm2d(_channels(layer), eps=layer.epsilon, momentum=1.0 - layer.momentum)
-    module.weight.requires_grad_(layer.scale)  # without a scale it stays 1: cuDNN wants one
-    module.bias.requires_grad_(layer.center)
     names = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
     return _Made(module, {ours: (theirs, _as_is) for ours, theirs in names.items()})
 
@@ -262,14 +267,10 @@ def _relu(layer: Any) -> _Made:
     return _Made(nn.ReLU() if layer.max_value is None else nn.ReLU6())
 
 
-def _zero_padding(layer: Any) -> _Made:
-    (top, bottom), (left, right) = layer.padding
-    return _Made(nn.ZeroPad2d((left, right, top, bottom)))
-
-
-def _cropping(layer: Any) -> _Made:
-    (top, bottom), (left, right) = layer.cropping
-    return _Made(nn.ZeroPad2d((-left, -right, -top, -bottom)))
+def _framed(margins: Any, sign: int) -> _Made:
+    """Adds rows and columns of zeros around images; with a negative sign, cuts them off."""
+    (top, bottom), (left, right) = margins
+    return _Made(nn.ZeroPad2d((sign * left, sign * right, sign * top, sign * bottom)))
 
 
 def _token_cropping(layer: Any) -> _Made:
@@ -349,6 +350,10 @@ class _Positions(nn.Module):
         return torch.cat([first, tokens], dim=1) + self.positions.to(tokens.dtype)
 
 
+def _global_average(layer: Any) -> _Made:
+    return _Made(_Function(lambda images: images.mean((2, 3), layer.keepdims)))
+
+
 def _attention(layer: DotProductAttention) -> _Made:
     def attend(tokens: torch.Tensor) -> torch.Tensor:
         split = tokens.unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -359,7 +364,7 @@ def _attention(layer: DotProductAttention) -> _Made:
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module | None]] = {
     "linear": lambda: None,
-    "relu": lambda: nn.ReLU(inplace=True),
+    "relu": nn.ReLU,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
     "sigmoid": nn.Sigmoid,
@@ -379,15 +384,15 @@ _MAKERS: dict[type | str, Callable[[Any], _Made]] = {
     keras.layers.Add: lambda layer: _Made(_Function(_sum)),
     keras.layers.Concatenate: lambda layer: _Made(_Function(_side_by_side)),
     keras.layers.Cropping1D: _token_cropping,
-    keras.layers.Cropping2D: _cropping,
+    keras.layers.Cropping2D: lambda layer: _framed(layer.cropping, -1),
     keras.layers.Dense: _dense,
     keras.layers.Dropout: lambda layer: _Made(nn.Dropout(layer.rate)),
     keras.layers.Flatten: lambda layer: _Made(_Function(_flattened)),
-    keras.layers.GlobalAveragePooling2D: lambda layer: _Made(_Function(lambda images: images.mean((2, 3)))),
+    keras.layers.GlobalAveragePooling2D: _global_average,
     keras.layers.LayerNormalization: _layer_norm,
     keras.layers.Permute: lambda layer: _Made(nn.Identity()),  # of images in NCHW to tokens, with what follows
     keras.layers.ReLU: _relu,
     keras.layers.Reshape: lambda layer: _Made(_Function(_tokens)),
-    keras.layers.ZeroPadding2D: _zero_padding,
+    keras.layers.ZeroPadding2D: lambda layer: _framed(layer.padding, 1),
     "Pad": _channel_padding,
 }

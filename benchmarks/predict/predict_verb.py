@@ -265,7 +265,7 @@ _FLAGS: Groups = {
         Flag("judge", bool, "predict the published rates of several devices from those of one, and print the errors"),
         Flag("explain", bool, "draw the time line of a step on the largest number of devices"),
         Flag("plot", str, "write a plot of rates and intervals, as .svg and .png", path="file"),
-        Flag("table", str, "write the predictions as a table (CSV) that the flag --against of report reads", path="file"),
+        Flag("table", str, "write the predictions as CSV that the flag --against of report reads", path="file"),
         *only(RUN_FLAGS["Output"], "output_format"),
     ),
 }

@@ -141,6 +141,7 @@ def prepare(runtime: Runtime) -> None:
         raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
     # TensorFlow prints the placement to stdout, and at its lowest log level to stderr once more.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET[devices.device])
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # count GPUs as the driver and nvidia-smi do
     _await_steps()
     if runtime.peers:

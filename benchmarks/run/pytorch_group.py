@@ -62,7 +62,9 @@ def joined(cluster: Cluster, team: Team, device: torch.device, limit_seconds: fl
 
 def exchanging(module: nn.Module, device: torch.device) -> nn.Module:
     """Returns the module under DistributedDataParallel: every worker gets the mean of all gradients."""
-    return DistributedDataParallel(module, device_ids=None if device.type == "cpu" else [device])
+    return DistributedDataParallel(
+        module, device_ids=None if device.type == "cpu" else [device], gradient_as_bucket_view=True
+    )
 
 
 def drift(module: nn.Module) -> float:

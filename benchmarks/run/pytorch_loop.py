@@ -40,6 +40,8 @@ from models.from_keras import UnusableModelError
 from results.text import counted
 from variable_mgr.place import HOST
 
+_MOST_DIFFERENCE = 1e-3  # of logits, over the largest
+
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
@@ -73,6 +75,8 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
     torch.manual_seed(config.training.seed + config.place.worker)
     prepared = prepare(config)
     converted = convert(prepared.model, config.variables.variable_update, workload.model)
+    if ":" in workload.model:  # not one of the suite's, whose counterparts are tested
+        _require_same_logits(workload, config.variables.variable_update)
     converted.load(prepared.initial)
     log.started("graph")
     group = pytorch_group.joined(cluster, team, device, limit_seconds) if cluster else contextlib.nullcontext()
@@ -184,6 +188,39 @@ def convert(model: building.Model, variable_update: str, name: str) -> to_torch.
         ) from None
 
 
+def _require_same_logits(workload: Workload, variable_update: str) -> None:
+    """Compares a model in fp32 with its counterpart in PyTorch.
+
+    Raises:
+        UsageError: they compute different logits of random images, or PyTorch cannot compute any.
+    """
+    with tf.Graph().as_default():
+        spec, data_format = specs.find_model(workload.model), workload.data_format
+        model = building.build(spec, data_format=data_format, num_classes=workload.num_classes, seed=0)
+        values = [variable.initial_value() for variable in model.variables]
+        shape = (2, *model.keras_model.inputs[0].shape[1:])
+        images = np.random.default_rng(0).standard_normal(shape, np.float32)
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+            logits, _ = model.call(values, tf.constant(images), training=False)
+            initial, wanted = session.run([values, logits])
+    converted = convert(model, variable_update, workload.model)
+    converted.load({variable.name: value for variable, value in zip(model.variables, initial, strict=True)})
+    batch, _ = _on_device((images, np.zeros(2, np.int64)), data_format, torch.device("cpu"))
+    try:
+        with torch.no_grad():
+            found = converted.module.eval()(batch).numpy()
+        difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    except (RuntimeError, ValueError) as error:
+        difference, found = math.inf, headline(error)
+    if not difference < _MOST_DIFFERENCE:
+        how = f"by {difference:.2g} of the largest" if math.isfinite(difference) else found
+        raise UsageError(
+            f"--variable_update={variable_update} cannot train {workload.model}: its counterpart in PyTorch computes "
+            f"other logits ({how}). A layer has arguments that are not converted: use another --model, or a variable "
+            "manager of this suite."
+        )
+
+
 def _set_threads(devices: Devices, cluster: Cluster | None) -> None:
     """Sets how many threads this process has: as flags say, else its share of the cores of its host."""
     share = share_of_cores(cluster) if cluster and not devices.on_gpu else 0
@@ -203,10 +240,15 @@ def _on_device(
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Turns a lack of memory into the error that says so."""
+    """Turns a lack of memory, or of a compiler, into the error that says so."""
     try:
         yield
     except RuntimeError as error:
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise UsageError(
+                f"--torch_compile: PyTorch cannot compile the model: {headline(error)} It needs a C++ compiler, and on "
+                "GPUs Triton. Install it, or leave --torch_compile out."
+            ) from error
         what = "Out of memory" if isinstance(error, torch.OutOfMemoryError) else lack_of_memory(error)
         if what:
             raise OutOfMemoryError(f"{what}: {headline(error).removesuffix('.')}.") from error

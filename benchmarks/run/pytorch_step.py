@@ -48,7 +48,8 @@ def make_optimizer(
         {"params": [parameter for name, parameter in trained if name in of_decay], "weight_decay": weight_decay},
         {"params": [parameter for name, parameter in trained if name not in of_decay], "weight_decay": 0.0},
     ]
-    return torch.optim.SGD([group for group in groups if group["params"]], lr=learning_rate, momentum=momentum)
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.SGD(groups, lr=learning_rate, momentum=momentum, fused=True)  # the fastest that it has
 
 
 def make_step(
@@ -95,9 +96,8 @@ def _make_scale(
         factor = scaling.initial if scaling else 1.0
         (loss * factor if scaling else loss).backward()
         if scaling:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad.mul_(1.0 / factor)
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1.0 / factor)
         optimizer.step()
         return {}
 
@@ -105,11 +105,14 @@ def _make_scale(
         return fixed
     scaler = torch.amp.GradScaler(device.type, init_scale=scaling.initial, growth_interval=scaling.increase_every)
 
+    latest = scaling.initial
+
     def dynamic(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> Numbers:
-        factor = scaler.get_scale()
+        nonlocal latest
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        return {"loss_scales": factor, "skipped_updates": float(scaler.get_scale() < factor)}
+        factor, latest = latest, scaler.get_scale()  # waits for the device, so only after all else
+        return {"loss_scales": factor, "skipped_updates": float(latest < factor)}
 
     return dynamic

@@ -20,7 +20,7 @@ from benchmarks.console import warn
 from benchmarks.data.pipeline import input_stages
 from benchmarks.data.sources.storage import is_address, path_of
 from benchmarks.devices import device_plan
-from benchmarks.errors import BenchError, InvalidRunError, headline
+from benchmarks.errors import BenchError, InvalidRunError, UsageError, headline
 from benchmarks.graph import run_facts, run_graph
 from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
 from benchmarks.graph.run_graph import RunGraph
@@ -52,8 +52,13 @@ def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None
     if config.workload.eval_only:
         evaluation.evaluate_checkpoint(config, log, display, team)
     elif config.variables.variable_update in PYTORCH_LOOPS:
-        from benchmarks.run import pytorch_loop  # PyTorch may not be installed
-
+        try:
+            from benchmarks.run import pytorch_loop  # PyTorch may not be installed
+        except (ImportError, OSError) as error:
+            raise UsageError(
+                f"PyTorch is installed, and cannot be imported: {headline(error)} Install a build of it for this "
+                "driver and for TensorFlow's version of CUDA, see docs/howto/compare-with-pytorch.md."
+            ) from error
         pytorch_loop.run_pytorch_loop(config, log, display, team)
     elif config.variables.variable_update in REFERENCE_LOOPS:
         reference_loops.run_reference_loop(config, log, display, team)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -185,6 +186,50 @@ def test_a_model_with_an_unknown_layer_is_refused_by_name(run_bench: RunBench) -
     done = run_bench(*FLAGS, "--model=convnext_tiny", "--variable_update=pytorch")
     assert done.status == 2
     assert "cannot train convnext_tiny: its layer '" in done.stderr and "has no counterpart" in done.stderr
+
+
+OWN_MODEL = """
+import keras
+L = keras.layers
+def build(num_classes):
+    images = keras.Input((16, 16, 3))
+    x = L.Conv2D(8, 3, padding="same")(images)
+    {body}
+    return keras.Model(images, L.Dense(num_classes)(L.GlobalAveragePooling2D()(x)))
+"""
+CONVERTED = {
+    "a ReLU whose input others need": "x = L.Add()([x, L.Conv2D(8, 3, padding='same')(L.Activation('relu')(x))])",
+    "images that are passed on": "x = L.Concatenate()([L.Activation('relu')(images), images, x])",
+    "weights that are not trained": "x = L.Conv2D(4, 3, activation='relu', trainable=False)(x)",
+}
+REFUSED = {
+    "x = L.LayerNormalization(axis=1)(L.Conv2D(16, 3, padding='same')(x))": "other logits (by ",
+    "x = L.Conv2D(8, 3, dilation_rate=2)(x)": "is a Conv2D with dilation_rate, which has no counterpart",
+    "x = L.Dense(16)(x)": "other logits (",
+}
+
+
+def _own_model(tmp_path: Path, body: str) -> str:
+    path = tmp_path / "own.py"
+    path.write_text(OWN_MODEL.format(body=body))
+    return f"--model={path}:build"
+
+
+@pytest.mark.parametrize("body", CONVERTED.values(), ids=CONVERTED)
+def test_models_of_users_train_alike(run_bench: RunBench, records: Records, tmp_path: Path, body: str) -> None:
+    for loop in ("replicated", "pytorch"):
+        done = run_bench(*FLAGS, _own_model(tmp_path, body), f"--variable_update={loop}")
+        assert done.status == 0, done.stderr
+    ours, theirs = records()
+    assert len(set(_losses(ours))) == 5 and _losses(theirs) == pytest.approx(_losses(ours), rel=1e-3)
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED.items())
+def test_models_that_would_be_others_in_pytorch_are_refused(
+    run_bench: RunBench, tmp_path: Path, body: str, message: str
+) -> None:
+    done = run_bench(*FLAGS, _own_model(tmp_path, body), "--variable_update=pytorch")
+    assert done.status == 2 and message in done.stderr, done.stderr
 
 
 def test_rankings_keep_reference_loops_apart(run_bench: RunBench, records: Records) -> None:
