@@ -95,6 +95,23 @@ def test_logits_and_parameters_are_equal(name: str) -> None:
             np.testing.assert_array_equal(value, wanted.values[variable])
 
 
+@pytest.mark.parametrize("name", ["lenet_mnist", "alexnet_cifar10", "resnet20"])
+def test_images_stay_in_channels_last(name: str) -> None:
+    spec = specs.find_model(name)
+    model = to_torch.convert(_built(name, "NHWC"))
+    module = model.module.to(memory_format=torch.channels_last)
+    seen: list[bool] = []
+
+    def look(module: Any, inputs: Any, output: Any) -> None:
+        if output.dim() == 4:
+            seen.append(output.is_contiguous(memory_format=torch.channels_last))
+
+    for part in module.modules():
+        part.register_forward_hook(look)
+    module(torch.from_numpy(_images(spec, 2)).permute(0, 3, 1, 2))
+    assert len(seen) > 3 and all(seen)
+
+
 @pytest.mark.parametrize("name", ["mlp", "alexnet_cifar10", "resnet20"])
 def test_a_step_in_training_is_equal(name: str) -> None:
     """The loss, all gradients, and the moving averages after it; these models have no dropout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +96,14 @@ def test_a_compiled_model_trains_alike(run_process: RunBench, records: Records) 
     assert compiled["placement"]["manager"].endswith("compiled by torch.compile")
 
 
+@pytest.mark.slow  # PyTorch's compiler is imported
+@pytest.mark.process
+def test_without_a_compiler_the_error_says_so(run_process: RunBench) -> None:
+    flags = (*FLAGS, "--model=mlp", "--variable_update=pytorch", "--torch_compile")
+    done = run_process(*flags, CXX="/nonexistent", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+    assert done.status == 2 and "It needs a C++ compiler" in done.stderr, done.stderr
+
+
 def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:
     done = run_bench("--device=cpu", "--model=mlp", "--init_learning_rate=1e30", "--variable_update=pytorch")
     assert done.status == 4, done.stderr
@@ -180,6 +189,13 @@ def test_without_pytorch_the_error_says_what_to_install(monkeypatch: pytest.Monk
         with pytest.raises(UsageError, match=r"pip install 'cnn-train-bench\[torch\]'"):
             _resolve("--device=cpu", f"--variable_update={loop}", *cluster)
     assert _resolve("--device=cpu", "--variable_update=replicated").variables.torch_version is None
+
+
+def test_a_pytorch_that_cannot_be_imported_is_no_crash(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "benchmarks.run.pytorch_loop", None)
+    monkeypatch.delattr("benchmarks.run.pytorch_loop", raising=False)
+    done = run_bench(*FLAGS, "--model=mlp", "--variable_update=pytorch")
+    assert done.status == 2 and "PyTorch is installed, and cannot be imported: " in done.stderr, done.stderr
 
 
 def test_a_model_with_an_unknown_layer_is_refused_by_name(run_bench: RunBench) -> None:
