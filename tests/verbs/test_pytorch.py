@@ -257,6 +257,7 @@ def test_rankings_keep_reference_loops_apart(run_bench: RunBench, records: Recor
     assert found == [({"replicated", "independent"}, ""), ({"pytorch"}, "PyTorch")]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_one_sweep_gives_one_table(run_process: RunBench, records: Records) -> None:
     done = run_process("sweep", *FLAGS, "--model=mlp", "--repeats=2", "--variable_update=replicated,pytorch")
