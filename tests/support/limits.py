@@ -5,6 +5,7 @@ MOST_SECONDS = 10.0
 
 # Node identifiers, without parameters, of default tests that may take longer, each with the reason.
 LONG_TESTS = {
+    "tests/test_docs.py::test_the_generated_tables_of_a_page_are_up_to_date": "187 published rates are predicted twice",
     "tests/processes/test_clusters.py::test_the_guides_four_commands": "four tasks start TensorFlow at once",
     "tests/verbs/test_run_ends.py::test_a_batch_that_does_not_fit_is_a_record": "TensorFlow waits 10 s for memory",
 }
