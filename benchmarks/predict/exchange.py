@@ -31,7 +31,7 @@ from variable_mgr import factory
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, WorksIn
 from variable_mgr.manager import VariableManager
 from variable_mgr.place import Place
-from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_kind, by_link, summed, weight_elements
+from variable_mgr.transfers import FLOAT32_BYTES, Transfer, by_kind, by_link, summed, weight_elements
 
 
 def exchange_of(
@@ -132,12 +132,11 @@ def _in_cluster(variables: Variables, layout: Layout) -> VariableManager:
 def _between_hosts(
     sent: Sequence[Transfer], layout: Layout, weights: int, variables: Variables, *, on_cpus: bool
 ) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
-    links = by_link(sent)
-    if busiest_server(links) is None:
-        return (), _around_ring(max(links.values()), layout, on_cpus=on_cpus)
-    devices = layout.devices
     ends = ((end, one.size_bytes) for one in sent for end in (one.source, one.target))
     loads = _summed((end, size) for end, size in ends if end.startswith("ps "))
+    if not loads:
+        return (), _around_ring(max(by_link(sent).values()), layout, on_cpus=on_cpus)
+    devices = layout.devices
     server = max(loads, key=lambda end: loads[end])
     worker = server.replace("ps", "worker")
 

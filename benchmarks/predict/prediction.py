@@ -6,7 +6,22 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
-from benchmarks.predict.hosts import Hardware, LinkRate, Reached, link_rates, reached
+from benchmarks.predict.hosts import (
+    BETWEEN_GPUS,
+    COPIES,
+    HOST_MEMORY,
+    LOOPBACK,
+    NCCL_1,
+    NETWORK_IN,
+    NETWORK_OUT,
+    PCIE_DOWN,
+    PCIE_UP,
+    Hardware,
+    LinkRate,
+    Reached,
+    link_rates,
+    reached,
+)
 from benchmarks.predict.simulation import Timeline, simulate
 from benchmarks.predict.step_graph import Exchange, LayerShare, Layout, tasks_of_step
 from results.intervals import ASSUMED_SPREAD
@@ -16,12 +31,12 @@ _LIMITS = 0.02  # what would make a step less than so much shorter does not limi
 _CALIBRATIONS = 3
 # What is twice as fast if a link is: both directions.
 _LINKS: Mapping[str, tuple[str, ...]] = {
-    "PCIe": ("host to device", "device to host"),
-    "links between devices": ("device to device", "device to device, NCCL 1"),
-    "host memory": ("host memory",),
-    "processes of a host": ("between processes of a host",),
-    "network": ("network in", "network out"),
-    "copies by the cores": ("copies by the device",),
+    "PCIe": (PCIE_DOWN, PCIE_UP),
+    "links between devices": (BETWEEN_GPUS, NCCL_1),
+    "host memory": (HOST_MEMORY,),
+    "processes of a host": (LOOPBACK,),
+    "network": (NETWORK_IN, NETWORK_OUT),
+    "copies by the cores": (COPIES,),
 }
 
 
