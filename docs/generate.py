@@ -24,7 +24,7 @@ import msgspec
 import yaml
 
 from benchmarks import option
-from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
+from benchmarks.cli.verbs import NAMES, VERBS_BY_TITLE, commands, flags_of, load
 from benchmarks.config import peer_flags, usual_batch
 from benchmarks.config.flag import presets
 from benchmarks.config.run_flags import FLAGS, RUN_FLAGS
@@ -125,8 +125,7 @@ def _values(flag: Flag) -> str:
 
 def _verbs() -> str:
     links = {
-        title: ", ".join(f"[`{verb.name}`](#{_anchor(verb.name)})" for verb in verbs)
-        for title, verbs in VERBS_BY_TITLE.items()
+        title: ", ".join(f"[`{name}`](#{_anchor(name)})" for name in verbs) for title, verbs in VERBS_BY_TITLE.items()
     }
     return _table(("for", "commands"), links.items())
 
@@ -158,7 +157,7 @@ def _verb(verb: Verb) -> str:
 @functools.cache
 def _first_verbs() -> dict[tuple[str, str, str], tuple[str, str]]:
     """Returns the first verb that has a flag with a meaning, and the flag's default there."""
-    every = [(_meaning(flag), (verb.name, flag.default_text)) for verb in COMMANDS.values() for _, flag in _own(verb)]
+    every = [(_meaning(flag), (verb.name, flag.default_text)) for verb in commands().values() for _, flag in _own(verb)]
     return dict(reversed(every))
 
 
@@ -543,7 +542,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "judged": _judged,
     "pages": _pages,
     "verbs": _verbs,
-    **{f"verb {verb.name}": functools.partial(_verb, verb) for verb in VERBS.values()},
+    **{f"verb {verb.name}": functools.partial(_verb, verb) for verb in map(load, NAMES)},
     "flags": lambda: "\n\n".join(f"## {title}\n\n{_flags(group)}" for title, group in RUN_FLAGS.items()),
     "presets": _presets,
     "flags of tf_cnn_benchmarks": _peer_flags,

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 
 from results import step_statistics
 
@@ -216,6 +215,8 @@ def derive(
     seconds, stale = measurement.step_seconds, measurement.staleness_counts
     if not seconds:
         return Derived()
+    import numpy as np
+
     p50, p90, p99, p999 = (1000 * float(p) for p in np.percentile(seconds, (50, 90, 99, 99.9)))
     first = measurement.first_step_seconds
     return Derived(

@@ -1,13 +1,18 @@
-"""Rates, spreads, intervals and stragglers from step times. All times in seconds, all rates in images per second."""
+"""Rates, spreads, intervals and stragglers from step times. All times in seconds, all rates in images per second.
+
+NumPy is imported when it is needed: half of what `--help` takes would be its import.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from results.intervals import Interval, t_quantile
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Scales the median absolute deviation to the standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
@@ -28,12 +33,16 @@ def rate(step_seconds: Sequence[float], images_per_step: int) -> float:
 
 def rate_uncertainty(step_seconds: Sequence[float], images_per_step: int) -> float:
     """Returns the standard error of the mean of the per-step rates, as tf_cnn_benchmarks prints it."""
+    import numpy as np
+
     rates = images_per_step / np.asarray(step_seconds)
     return float(np.std(rates) / np.sqrt(len(rates)))
 
 
 def rate_jitter(step_seconds: Sequence[float], images_per_step: int) -> float:
     """Returns the standard deviation of the per-step rates, estimated from their median absolute deviation."""
+    import numpy as np
+
     rates = images_per_step / np.asarray(step_seconds)
     return float(MAD_TO_SIGMA * np.median(np.abs(rates - np.median(rates))))
 
@@ -46,6 +55,8 @@ def rate_interval(step_seconds: Sequence[float], images_per_step: int, *, confid
     hold the true rate in 93 to 99 %. Bounds are equally far on a logarithmic scale, so they are positive. They are
     unknown for fewer than MIN_STEPS_FOR_INTERVAL steps.
     """
+    import numpy as np
+
     seconds = np.asarray(step_seconds)
     value = len(seconds) * images_per_step / float(seconds.sum())  # NumPy's sum, like that of the mean
     if len(seconds) < MIN_STEPS_FOR_INTERVAL:
@@ -82,6 +93,8 @@ def straggler(
         asynchronous: whether each takes steps of its own.
         least_ratio: of a straggler.
     """
+    import numpy as np
+
     members = [index for index, taken in enumerate(seconds) if len(taken) or asynchronous]
     taken = [np.asarray(seconds[index], dtype=float) for index in members]
     if len(members) < 2 or min((float(own.min()) for own in taken if len(own)), default=0.0) <= 0:
@@ -102,6 +115,8 @@ def straggler(
 
 
 def _in_blocks(taken: Sequence[np.ndarray]) -> np.ndarray:
+    import numpy as np
+
     # (blocks, members), of the steps that all have taken
     steps = min(map(len, taken))
     times = np.array([steps_of_one[:steps] for steps_of_one in taken])
@@ -114,6 +129,8 @@ def _in_slices(taken: Sequence[np.ndarray], window: float) -> np.ndarray:
     A first step may have begun before the window. A last one that is not completed counts by its time so far, as at
     most one step.
     """
+    import numpy as np
+
     slices = min(_MOST_BLOCKS, max(map(len, taken)))
     bounds = np.linspace(0.0, window, slices + 1)
     times = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cli.verbs import VERBS
+from benchmarks.cli.verbs import NAMES
 from benchmarks.config.verb import Verb
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,6 +187,17 @@ def test_code_that_only_reads_records_knows_no_tensorflow() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("words", [["--help"], ["--device=cpu", "--print_config"]])
+def test_short_commands_import_nothing_that_takes_long(words: list[str]) -> None:
+    script = (
+        f"import sys; sys.argv[1:] = {words}; import run_bench; run_bench.main(); "
+        "slow = {'numpy', 'scipy', 'pandas', 'matplotlib', 'simpy', 'results.report', 'benchmarks.predict'}; "
+        "assert not slow & set(sys.modules), slow & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("what", [f"import {', '.join(_modules())}", "import run_bench; run_bench.main()"])
 def test_no_tensorflow_before_it_is_needed(what: str) -> None:
     script = f"import sys; sys.argv[1:] = ['--help']; {what}; assert not {{'tensorflow', 'keras'}} & set(sys.modules)"
@@ -197,7 +208,7 @@ def test_every_verb_is_listed_once() -> None:
     files = sorted((ROOT / "benchmarks").glob("**/*_verb.py"))
     modules = [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in files]
     declared = [verb for module in modules for verb in vars(module).values() if isinstance(verb, Verb)]
-    assert sorted(verb.name for verb in declared) == sorted(VERBS)
+    assert sorted(verb.name for verb in declared) == sorted(NAMES)
 
 
 def test_nothing_is_long() -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks.checkpoints import export_model_verb
 from benchmarks.cli import main
-from benchmarks.cli.verbs import COMMANDS, VERBS, chosen, flags_of
+from benchmarks.cli.verbs import NAMES, chosen, commands, flags_of, load
 from benchmarks.cluster import server_verb
 from benchmarks.compare import ab_verb, calibration
 from benchmarks.config import config, flag, outside_models
@@ -236,7 +236,7 @@ def _check_inline(text: str) -> None:
         return
     if first.partition("=")[0] in OF_MAKE:
         _check_make(docs.words_of(text))
-    elif first in VERBS and " " in text:
+    elif first in NAMES and " " in text:
         _check_run_bench(docs.words_of(text))
     elif first in (*catalog.MANAGERS, *catalog.REFERENCE_LOOPS) and " --" in text:
         _check_run_bench([f"--variable_update={first}", *docs.words_of(text)[1:]])
@@ -255,9 +255,9 @@ def _check_flags(words: Sequence[str]) -> None:
     named = [word for word in words if _name_of(word) not in known]
     names = {_name_of(word) for word in named if word.startswith("--")} - {""}
     # Of a flag that is unknown, absl searches for others that are alike, which takes long.
-    knowing = [groups for groups in map(flags_of, COMMANDS.values()) if names <= _spellings(groups)]
+    knowing = [groups for groups in map(flags_of, commands().values()) if names <= _spellings(groups)]
     problem = ""
-    for groups in knowing or [flags_of(VERBS["run"])]:
+    for groups in knowing or [flags_of(load("run"))]:
         try:
             flag.parse(list(_with_values(named, groups)), groups)
         except BenchError as error:

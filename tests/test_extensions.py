@@ -212,7 +212,7 @@ def run(given, command):
     return ExitStatus.OK
 
 
-VERB = Verb("toy", "a toy of the tests", {"A toy": (Flag("times", int, "how often"),)}, run, takes="words")
+VERB = Verb("toy", {"A toy": (Flag("times", int, "how often"),)}, run, takes="words")
 '''
 
 
@@ -220,8 +220,8 @@ def test_a_verb_is_one_file_and_its_place_in_the_list(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.add_file("benchmarks/cli/toy_verb.py", TOY_VERB)
     listed = "benchmarks/cli/verbs.py"
-    tree.add_line(listed, "from benchmarks.config.verb import Verb", "from benchmarks.cli import toy_verb")
-    tree.add_line(listed, "        report_verb.REPORT,", "        toy_verb.VERB,")
+    title = '    "Results and data": {'
+    tree.add_line(listed, title, '        "toy": Listed("a toy of the tests", "benchmarks.cli.toy_verb:VERB"),')
     assert tree.changed == {"benchmarks/cli/toy_verb.py", listed}
     assert "  toy        a toy of the tests\n" in tree.run("--help").stdout
     assert "--times=INT" in tree.run("toy", "--help").stdout

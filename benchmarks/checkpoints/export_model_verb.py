@@ -136,7 +136,6 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 VERB = Verb(
     "export_model",
-    "write the model of a checkpoint for Keras or TensorFlow Serving",
     EXPORT_FLAGS,
     lambda given, command: run_export(*export_options(given.values)),
     details="The model is a plain Keras model in NHWC and float32, whatever it was trained in, and returns logits.",

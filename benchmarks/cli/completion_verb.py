@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from benchmarks.cli import verbs
 from benchmarks.config import flag
 from benchmarks.config.flag import Parsed
 from benchmarks.config.verb import Verb
@@ -37,14 +38,12 @@ class _Word(NamedTuple):
 
 
 def _words_of(verb: Verb) -> Iterator[_Word]:
-    from benchmarks.cli.verbs import flags_of  # where this verb is listed, too
-
     if verb.parts or verb.takes == "words":
         yield _Word("", " ".join(part.word for part in verb.parts) or " ".join(verb.known_words) or "<file>")
     yield from (_Word("--help", "", "the flags of this verb"), _Word("--helpfull", "", "all flags"))
     if verb.parts:
         return
-    for one in (*(one for group in flags_of(verb).values() for one in group), *_OF_ANY_VERB):
+    for one in (*(one for group in verbs.flags_of(verb).values() for one in group), *_OF_ANY_VERB):
         meaning = one.help.partition(";")[0].replace("|", "/")
         if one.kind is not bool:
             yield _Word(f"--{one.name}=", f"<{one.path}>" if one.path else " ".join(one.words), meaning)
@@ -60,20 +59,19 @@ def _key(verb: Verb) -> str:
 
 def script(shell: str) -> str:
     """Returns the script for a shell."""
-    from benchmarks.cli.verbs import COMMANDS, VERBS
-
+    every = {name: verbs.load(name) for name in verbs.NAMES}
     flags_of_help = {"Help": (Flag("all", bool, "list all verbs"),)}
-    of_help = Verb("help", "what a verb does, and its flags", flags_of_help, takes="words", known_words=tuple(VERBS))
+    of_help = Verb("help", flags_of_help, takes="words", known_words=verbs.NAMES, meaning="what a verb does, its flags")
     table: dict[_Word, list[str]] = {}
-    for verb in {**VERBS, **COMMANDS, "help": of_help}.values():
+    for verb in {**every, **verbs.commands(), "help": of_help}.values():
         for word in _words_of(verb):
             table.setdefault(word, []).append(_key(verb))
-    meanings = {verb.name: verb.meaning for verb in (*VERBS.values(), of_help)}
+    meanings = {verb.name: verb.meaning for verb in (*every.values(), of_help)}
     if shell == "fish":
         return _FISH.replace("@COMPLETE@", "\n".join(_fish_lines(meanings, table)))
-    options = [f"{word.name}|{word.values}|{' '.join(verbs)}|{word.meaning}" for word, verbs in table.items()]
+    options = [f"{word.name}|{word.values}|{' '.join(names)}|{word.meaning}" for word, names in table.items()]
     text = SHELLS[shell].replace("@OPTIONS@", shlex.quote("\n".join(options)))
-    parts = " ".join(_key(part) for verb in VERBS.values() for part in verb.parts)
+    parts = " ".join(_key(part) for verb in every.values() for part in verb.parts)
     text = text.replace("@PARTS@", shlex.quote(parts))
     return text.replace("@VERBS@", shlex.quote("\n".join(f"{name}|{meaning}" for name, meaning in meanings.items())))
 
@@ -82,8 +80,8 @@ def _fish_lines(meanings: Mapping[str, str], table: Mapping[_Word, Sequence[str]
     """Yields the commands that declare the table; `$program` is the program."""
     for name, meaning in meanings.items():
         yield f"complete -c $program -n __run_bench_wants_verb -a {_quoted(name)} -d {_quoted(meaning)}"
-    for word, verbs in table.items():
-        parts = [f"complete -c $program -n {_quoted('__run_bench_takes ' + ' '.join(verbs))}"]
+    for word, names in table.items():
+        parts = [f"complete -c $program -n {_quoted('__run_bench_takes ' + ' '.join(names))}"]
         name, takes_value, _ = word.name.removeprefix("--").partition("=")
         if name:
             parts.append(f"-l {name} -d {_quoted(word.meaning)}" + (" -r" if takes_value else ""))
@@ -201,12 +199,11 @@ def _part(shell: str, installed: str) -> Verb:
         say(script(shell))
         return ExitStatus.OK
 
-    return Verb(f"completion {shell}", f"for {shell}: {installed}", run=run, examples=(f"completion {shell}",))
+    return Verb(f"completion {shell}", run=run, examples=(f"completion {shell}",), meaning=f"for {shell}: {installed}")
 
 
 VERB = Verb(
     "completion",
-    "print a script that completes commands in a shell",
     examples=("completion bash",),
     parts=(
         _part("bash", 'eval "$(run-bench completion bash)" in ~/.bashrc'),

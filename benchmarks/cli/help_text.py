@@ -7,6 +7,7 @@ import platform
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
+from benchmarks.cli.verbs import Listed
 from benchmarks.config.flag import SHORT_FLAGS, describe, presets
 from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
@@ -16,7 +17,11 @@ from results.version import SUITE_VERSION
 _WIDTH = 80
 _PROGRAM = "run_bench.py"
 _FEW = 15
-_SHOWN_BY_EXAMPLE = ("run", "sweep", "ab")
+_EXAMPLES = (
+    "--model=resnet50 --num_gpus=8 --variable_update=replicated",
+    "sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8",
+    "ab --base=main --model=resnet50 --num_gpus=1",
+)
 _MOST_USED = (
     "model",
     "batch_size",
@@ -31,7 +36,7 @@ _MOST_USED = (
 )
 
 
-def of_program(verbs: Mapping[str, Sequence[Verb]]) -> str:
+def of_program(verbs: Mapping[str, Mapping[str, Listed]]) -> str:
     """Returns the short help: the verbs by title, examples, and where to find more."""
     lines = [
         "Benchmarks CNN training with TensorFlow on GPUs, hosts and CPUs, and shows what",
@@ -39,14 +44,13 @@ def of_program(verbs: Mapping[str, Sequence[Verb]]) -> str:
         "",
         f"usage: {_PROGRAM} [VERB] --flag=value ...",
     ]
-    width = 2 + max(len(verb.name) for group in verbs.values() for verb in group)
+    width = 2 + max(len(name) for group in verbs.values() for name in group)
     for title, group in verbs.items():
-        lines += ["", title, *_verb_lines(group, width)]
-    examples = [verb.examples[0] for group in verbs.values() for verb in group if verb.name in _SHOWN_BY_EXAMPLE]
+        lines += ["", title, *_verb_lines({name: listed.meaning for name, listed in group.items()}, width)]
     return "\n".join(
         [
             *lines,
-            *_examples(examples),
+            *_examples(_EXAMPLES),
             "",
             f"More: {_PROGRAM} help VERB     flags and examples of a verb, such as run",
             f"      {_PROGRAM} help --all    all verbs",
@@ -75,7 +79,8 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
     lines = [f"usage: {_PROGRAM} {name}{words}{' --flag=value ...' if flags else ''}", ""]
     lines += textwrap.wrap(meaning.replace("?.", "?"), _WIDTH)
     if verb.parts:
-        lines += ["", "Subcommands:", *_verb_lines(verb.parts, 2 + max(len(part.name) for part in verb.parts))]
+        meanings = {part.name: part.meaning for part in verb.parts}
+        lines += ["", "Subcommands:", *_verb_lines(meanings, 2 + max(map(len, meanings)))]
     elif full:
         lines += [describe(groups), "", f"Files of flags: --flagfile=FILE, --preset={'|'.join(presets())}"]
     elif flags:
@@ -104,15 +109,13 @@ def versions() -> str:
     return f"cnn-train-bench {SUITE_VERSION} (TensorFlow {tensorflow}, Python {platform.python_version()})"
 
 
-def _verb_lines(verbs: Sequence[Verb], width: int) -> list[str]:
-    """Returns each verb and what it does, in two columns."""
+def _verb_lines(meanings: Mapping[str, str], width: int) -> list[str]:
+    """Returns each verb, by name, and what it does, in two columns."""
     indent = " " * (width + 2)
     return [
         line
-        for verb in verbs
-        for line in textwrap.wrap(
-            verb.meaning, _WIDTH, initial_indent=f"  {verb.name:{width}}", subsequent_indent=indent
-        )
+        for name, meaning in meanings.items()
+        for line in textwrap.wrap(meaning, _WIDTH, initial_indent=f"  {name:{width}}", subsequent_indent=indent)
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 
 from benchmarks import console
 from benchmarks.cli import help_text, verbs
-from benchmarks.cli.verbs import COMMANDS, VERBS, VERBS_BY_TITLE, flags_of
+from benchmarks.cli.verbs import FIRST_VERBS, NAMES, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
@@ -67,7 +67,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         if names_verb or full:
             say(help_text.of_verb(verb, flags_of(verb), full=full))
         else:
-            say(help_text.of_program(VERBS_BY_TITLE if "--all" in rest else verbs.FIRST_VERBS))
+            say(help_text.of_program(VERBS_BY_TITLE if "--all" in rest else FIRST_VERBS))
         return ExitStatus.OK
     _refuse_words_of_others(verb, rest)
     if verb.takes == "lists":
@@ -88,8 +88,10 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
         spellings = {name, name.removeprefix("no")}
         if not word.startswith("--") or spellings & flags:
             continue
-        if name in VERBS:
-            raise UsageError(f"{word}: {name} is a verb, which comes first: run_bench.py {VERBS[name].examples[0]}")
+        if name in NAMES:
+            raise UsageError(
+                f"{word}: {name} is a verb, which comes first: run_bench.py {verbs.load(name).examples[0]}"
+            )
         owners = ["a run"] if spellings & run_flags.FLAGS.keys() else _that_take(spellings)
         if owners:
             raise UsageError(
@@ -101,7 +103,7 @@ def _that_take(spellings: Set[str]) -> list[str]:
     """Returns the verbs that have a flag of one of these names."""
     return [
         name
-        for name, verb in COMMANDS.items()
+        for name, verb in verbs.commands().items()
         if any(one.name in spellings for group in verb.flags.values() for one in group)
     ]
 

@@ -115,7 +115,6 @@ def _print(checked: Checked) -> None:
 
 VERB = Verb(
     "publish",
-    "make or check a folder of results to put online",
     {
         "The folder": (
             Flag(

@@ -278,7 +278,6 @@ def _shown(value: Any) -> str:
 
 REPORT = Verb(
     "report",
-    "tables, plots and a web page of results",
     {
         "The report": (
             Flag(
@@ -324,7 +323,6 @@ REPORT = Verb(
 )
 RERUN = Verb(
     "rerun",
-    "repeat the command of a record",
     {
         "The run": (
             Flag("dry_run", bool, "print the command and stop"),
@@ -338,7 +336,6 @@ RERUN = Verb(
 )
 DIFF = Verb(
     "diff",
-    "show what differs between two records",
     {"Output": only(run_verb.VERB.flags["Output"], "output_format")},
     lambda given, command: diff(given.words, given.values),
     takes="words",

@@ -1,75 +1,112 @@
-"""All verbs, as `--help` groups them."""
+"""All verbs, as `--help` groups them. The module of a verb is imported when the verb is used: most need a while."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import pkgutil
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from benchmarks.checkpoints import export_model_verb
-from benchmarks.cli import completion_verb, publish_verb, report_verb
-from benchmarks.cluster import server_verb
-from benchmarks.compare import ab_verb, compare_verb, track_verb
 from benchmarks.config import run_flags
 from benchmarks.config.verb import Verb
-from benchmarks.data import data_verb, input_verb
-from benchmarks.devices import devices_verb
-from benchmarks.doctor import doctor_verb
 from benchmarks.errors import UsageError, did_you_mean
-from benchmarks.explain import explain_verb
-from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
-from benchmarks.predict import predict_verb
-from benchmarks.run import run_verb
-from benchmarks.sweep import grid, scaling_verb, sweep_verb
-from benchmarks.tune import recommend_verb
-from benchmarks.verify import verify_verb
+from benchmarks.sweep import grid
 
 FULL_HELP = "--helpfull"
 HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
-# The first screen of the help, and what else `help --all` has.
-FIRST_VERBS: Mapping[str, Sequence[Verb]] = {
-    "How fast does it train?": (
-        run_verb.VERB,
-        sweep_verb.VERB,
-        scaling_verb.VERB,
-        recommend_verb.VERB,
-    ),
-    "What limits it?": (
-        doctor_verb.VERB,
-        explain_verb.VERB,
-        verify_verb.VERB,
-        devices_verb.VERB,
-    ),
-    "Did it get slower?": (
-        ab_verb.VERB,
-        track_verb.VERB,
-    ),
-    "Results and data": (
-        report_verb.REPORT,
-        data_verb.VERB,
-    ),
+
+
+class Listed(NamedTuple):
+    """A verb of the list: what it does, as a phrase or a question, and where it is declared, as `module:name`."""
+
+    meaning: str
+    address: str
+
+
+# The first screen of the help, and what else `help --all` has; by title and name.
+FIRST_VERBS: Mapping[str, Mapping[str, Listed]] = {
+    "How fast does it train?": {
+        "run": Listed("train, and print images per second (the default)", "benchmarks.run.run_verb:VERB"),
+        "sweep": Listed("run every combination of flag values", "benchmarks.sweep.sweep_verb:VERB"),
+        "scaling": Listed(
+            "measure scaling efficiency, and predict larger device counts", "benchmarks.sweep.scaling_verb:VERB"
+        ),
+        "recommend": Listed(
+            "find the batch size, layout, manager ... that are fastest here", "benchmarks.tune.recommend_verb:VERB"
+        ),
+    },
+    "What limits it?": {
+        "doctor": Listed(
+            "is the machine quiet, and where does the step time go?", "benchmarks.doctor.doctor_verb:VERB"
+        ),
+        "explain": Listed(
+            "where variables live, what is sent, which rate to expect", "benchmarks.explain.explain_verb:VERB"
+        ),
+        "verify": Listed(
+            "check the results of every variable manager against references", "benchmarks.verify.verify_verb:VERB"
+        ),
+        "devices": Listed(
+            "what is here: CPU, GPUs, their links, the tasks of a cluster", "benchmarks.devices.devices_verb:VERB"
+        ),
+    },
+    "Did it get slower?": {
+        "ab": Listed("is this revision, or environment, slower than that one?", "benchmarks.compare.ab_verb:VERB"),
+        "track": Listed("store results, and check whether today's are slower", "benchmarks.compare.track_verb:VERB"),
+    },
+    "Results and data": {
+        "report": Listed("tables, plots and a web page of results", "benchmarks.cli.report_verb:REPORT"),
+        "data": Listed("make, convert and check data sets", "benchmarks.data.data_verb:VERB"),
+    },
 }
-VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
+VERBS_BY_TITLE: Mapping[str, Mapping[str, Listed]] = {
     **FIRST_VERBS,
-    "How fast would it be elsewhere?": (predict_verb.VERB,),
-    "More about records": (
-        publish_verb.VERB,
-        report_verb.DIFF,
-        report_verb.RERUN,
-        compare_verb.VERB,
-    ),
-    "Parts of a step": (
-        allreduce_verb.VERB,
-        input_verb.VERB,
-    ),
-    "Other tools": (
-        server_verb.VERB,
-        export_model_verb.VERB,
-        completion_verb.VERB,
-    ),
+    "How fast would it be elsewhere?": {
+        "predict": Listed("how fast would it be on hardware that is not here?", "benchmarks.predict.predict_verb:VERB"),
+    },
+    "More about records": {
+        "publish": Listed("make or check a folder of results to put online", "benchmarks.cli.publish_verb:VERB"),
+        "diff": Listed("show what differs between two records", "benchmarks.cli.report_verb:DIFF"),
+        "rerun": Listed("repeat the command of a record", "benchmarks.cli.report_verb:RERUN"),
+        "compare": Listed("is one file of records slower than another?", "benchmarks.compare.compare_verb:VERB"),
+    },
+    "Parts of a step": {
+        "allreduce": Listed(
+            "measure each reduction of gradients by message size", "benchmarks.microbench.allreduce_verb:VERB"
+        ),
+        "input": Listed(
+            "measure each stage of the input pipeline, and find the slowest", "benchmarks.data.input_verb:VERB"
+        ),
+    },
+    "Other tools": {
+        "server": Listed(
+            "start a bare TensorFlow server: one task of a cluster", "benchmarks.cluster.server_verb:VERB"
+        ),
+        "export_model": Listed(
+            "write the model of a checkpoint for Keras or TensorFlow Serving",
+            "benchmarks.checkpoints.export_model_verb:VERB",
+        ),
+        "completion": Listed(
+            "print a script that completes commands in a shell", "benchmarks.cli.completion_verb:VERB"
+        ),
+    },
 }
-VERBS: Mapping[str, Verb] = {verb.name: verb for verbs in VERBS_BY_TITLE.values() for verb in verbs}
-# Every command line: that of a verb, or those of its subcommands.
-COMMANDS: Mapping[str, Verb] = {part.name: part for verb in VERBS.values() for part in verb.parts or (verb,)}
+_LISTED = {name: listed for verbs in VERBS_BY_TITLE.values() for name, listed in verbs.items()}
+NAMES = tuple(_LISTED)
+
+
+@functools.cache
+def load(name: str) -> Verb:
+    """Returns a verb of NAMES."""
+    listed = _LISTED[name]
+    return dataclasses.replace(pkgutil.resolve_name(listed.address), meaning=listed.meaning)
+
+
+@functools.cache
+def commands() -> Mapping[str, Verb]:
+    """Returns every command line by name: that of a verb, or those of its subcommands."""
+    return {part.name: part for verb in map(load, NAMES) for part in verb.parts or (verb,)}
 
 
 def flags_of(verb: Verb) -> Groups:
@@ -86,11 +123,11 @@ def chosen(words: Sequence[str]) -> tuple[Verb, list[str]]:
         UsageError: there is no such verb, or not such a subcommand.
     """
     if not words or words[0].startswith("-"):
-        return VERBS["run"], list(words)
+        return load("run"), list(words)
     name, *rest = words
-    verb = VERBS.get(name.replace("-", "_"))
-    if verb is None:
+    if name.replace("-", "_") not in NAMES:
         raise UsageError(_no_verb(name))
+    verb = load(name.replace("-", "_"))
     parts = {part.word: part for part in verb.parts}
     word = rest[0] if rest and not rest[0].startswith("-") else ""
     if not parts or not word and set(rest) & {*HELP_WORDS}:
@@ -111,7 +148,7 @@ def _no_verb(name: str) -> str:
             return f"'{name}' is not a verb, but a value of --{flag.name}: run_bench.py --{flag.name}={name.lower()}"
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
-    parts = [f"'{part.name}'" for verb in VERBS.values() for part in verb.parts if part.word == name]
-    hint = f" Did you mean {' or '.join(parts)}?" if parts else did_you_mean(name, [*VERBS, "help"])
-    known = ", ".join(verb.name for verbs in FIRST_VERBS.values() for verb in verbs)
+    parts = [f"'{command.name}'" for command in commands().values() if command.name.endswith(f" {name}")]
+    hint = f" Did you mean {' or '.join(parts)}?" if parts else did_you_mean(name, [*NAMES, "help"])
+    known = ", ".join(name for verbs in FIRST_VERBS.values() for name in verbs)
     return f"There is no verb '{name}'.{hint} Verbs: {known}, and more in help --all. Flags are spelled --flag=value."

@@ -68,7 +68,6 @@ def run_server(values: Mapping[str, Any]) -> ExitStatus:
 
 VERB = Verb(
     "server",
-    "start a bare TensorFlow server: one task of a cluster",
     {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")},
     lambda given, command: run_server(given.values),
     details="Any client may open a session on it. Jobs may have any names.",

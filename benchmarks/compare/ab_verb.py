@@ -228,7 +228,6 @@ AB_FLAGS: Groups = {
 
 VERB = Verb(
     "ab",
-    "is this revision, or environment, slower than that one?",
     AB_FLAGS,
     lambda given, command: run_ab(given.values, command),
     takes="lists",

@@ -131,7 +131,6 @@ COMPARE_FLAGS: Groups = {
 
 VERB = Verb(
     "compare",
-    "is one file of records slower than another?",
     COMPARE_FLAGS,
     lambda given, command: run_compare(given.words, given.values),
     takes="words",

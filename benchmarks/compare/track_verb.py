@@ -212,38 +212,36 @@ _DIRECTORY = Flag(
 _FORMAT = only(OUTPUT_FLAGS, "output_format")
 VERB = Verb(
     "track",
-    "store results, and check whether today's are slower",
     examples=("track store out/results.jsonl", "track check out/results.jsonl"),
     parts=(
         Verb(
             "track store",
-            "store the valid runs of files as sessions to compare with",
             {"What is stored": (_DIRECTORY, WHERE)},
             lambda given, command: store(given.words, given.values),
             takes="words",
             words="[FILE ...]",
             examples=("track store out/results.jsonl",),
+            meaning="store the valid runs of files as sessions to compare with",
         ),
         Verb(
             "track list",
-            "list the stored configurations",
             {"What is listed": (_DIRECTORY, *_FORMAT)},
             lambda given, command: list_stored(given.values),
             examples=("track list",),
+            meaning="list the stored configurations",
         ),
         Verb(
             "track show",
-            "show the sessions of a configuration or a machine",
             {"What is shown": (_DIRECTORY, *_FORMAT)},
             lambda given, command: show(given.words, given.values),
             takes="words",
             words="KEY",
             details="KEY is the beginning of a hardware_key or config_key that `track list` prints.",
             examples=("track show f13e1c",),
+            meaning="show the sessions of a configuration or a machine",
         ),
         Verb(
             "track prune",
-            "remove the oldest sessions",
             {
                 "What is kept": (
                     Flag("keep", int, "sessions of each configuration to keep", default=MOST_SESSIONS, at_least=1),
@@ -252,10 +250,10 @@ VERB = Verb(
             },
             lambda given, command: prune(given.values),
             examples=("track prune --keep=10",),
+            meaning="remove the oldest sessions",
         ),
         Verb(
             "track check",
-            "are these runs slower than the stored sessions?",
             {
                 "What is compared": (
                     Flag(
@@ -274,10 +272,10 @@ VERB = Verb(
             details=f"Compares with the last {MOST_SESSIONS} sessions. Exit status 1 if a configuration is slower, 3 "
             "if noise hides the answer.",
             examples=("track check out/results.jsonl",),
+            meaning="are these runs slower than the stored sessions?",
         ),
         Verb(
             "track history",
-            "print or plot the rate of each session, and mark where it changed",
             {
                 "What is shown": (
                     _DIRECTORY,
@@ -291,14 +289,15 @@ VERB = Verb(
             words="[FILE ...]",
             details="Without files: of the stored sessions.",
             examples=("track history --output=history.png",),
+            meaning="print or plot the rate of each session, and mark where it changed",
         ),
         Verb(
             "track calibrate",
-            "measure the noise between equal runs, and the smallest drop that `ab` can detect",
             calibration.CALIBRATE_FLAGS,
             lambda given, command: calibration.run_calibrate(given.values, command),
             takes="lists",
             examples=("track calibrate --model=resnet50 --num_gpus=1",),
+            meaning="measure the noise between equal runs, and the smallest drop that `ab` can detect",
         ),
     ),
 )

@@ -17,7 +17,6 @@ class Verb:
 
     Attributes:
         name: the first word of the command line.
-        meaning: what it does, as a phrase or a question for the list of verbs.
         flags: the flags that it takes, by title.
         run: does the work. It gets the parsed flags (those of `run` that the verb does not take are None) and the
             words of the whole command line, for the record.
@@ -28,10 +27,10 @@ class Verb:
         details: sentences for the help of the verb.
         examples: command lines that work, without the program.
         parts: its subcommands, as verbs named by both words, such as `track store`; it has no other flags or words.
+        meaning: what it does, as a phrase or a question; of a verb that is no subcommand, the list has it.
     """
 
     name: str
-    meaning: str
     flags: Groups = dataclasses.field(default_factory=dict)
     run: Callable[[Parsed, Sequence[str]], ExitStatus] = lambda given, command: ExitStatus.OK
     takes: Literal["flags", "words", "lists"] = "flags"
@@ -40,6 +39,7 @@ class Verb:
     details: str = ""
     examples: tuple[str, ...] = ()
     parts: tuple[Verb, ...] = ()
+    meaning: str = ""
 
     @property
     def word(self) -> str:

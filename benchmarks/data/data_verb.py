@@ -260,12 +260,11 @@ def _part(name: str, meaning: str, work: _Work, flags: Sequence[Flag], example: 
             return work(given.words, {**given.values, **usual}, watchdog)
 
     examples = (f"data {name} {example}",)
-    return Verb(f"data {name}", meaning, {"Flags": flags}, run, takes="words", words=words, examples=examples)
+    return Verb(f"data {name}", {"Flags": flags}, run, "words", words, examples=examples, meaning=meaning)
 
 
 VERB = Verb(
     "data",
-    "make, convert and check data sets",
     examples=("data make_imagenet data/fake --train_images=512", "data check data/fake"),
     parts=(
         _part(

@@ -211,7 +211,6 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "input",
-    "measure each stage of the input pipeline, and find the slowest",
     INPUT_FLAGS,
     _resolve_and_run,
     examples=("input --data_dir=data/fake",),

@@ -246,7 +246,6 @@ def _matrix(topology: Inventory) -> Iterator[str]:
 
 VERB = Verb(
     "devices",
-    "what is here: CPU, GPUs, their links, the tasks of a cluster",
     {
         "The inventory": (
             Flag(

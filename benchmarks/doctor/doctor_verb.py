@@ -138,7 +138,6 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "doctor",
-    "is the machine quiet, and where does the step time go?",
     DOCTOR_FLAGS,
     _resolve_and_run,
     details="With a cluster: does every task answer, and how fast is the network between two?",

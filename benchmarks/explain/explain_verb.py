@@ -221,7 +221,6 @@ def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:
 
 VERB = Verb(
     "explain",
-    "where variables live, what is sent, which rate to expect",
     {
         "What is explained": (
             Flag("placement", bool, "take a few steps, and show the placement that they had"),

@@ -262,7 +262,6 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "allreduce",
-    "measure each reduction of gradients by message size",
     ALLREDUCE_FLAGS,
     _resolve_and_run,
     details="Messages are single tensors of each size, and each model's gradients. Unless a flag packs them, gradients "

@@ -271,7 +271,6 @@ _FLAGS: Groups = {
 }
 VERB = Verb(
     "predict",
-    "how fast would it be on hardware that is not here?",
     _FLAGS,
     _predict,
     details="Simulates a step from published or recorded rates of one device, and the data sheets of links. It needs "

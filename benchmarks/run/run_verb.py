@@ -64,7 +64,6 @@ def _print_config(resolve: Callable[[Callable[[], int]], Config]) -> ExitStatus:
 
 VERB = Verb(
     "run",
-    "train, and print images per second (the default)",
     RUN_FLAGS,
     run_benchmark,
     examples=(

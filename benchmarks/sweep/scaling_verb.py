@@ -130,7 +130,6 @@ SCALING_FLAGS: Groups = {
 }
 VERB = Verb(
     "scaling",
-    "measure scaling efficiency, and predict larger device counts",
     SCALING_FLAGS,
     lambda given, command: run_scaling(given.values, command),
     takes="lists",

@@ -216,7 +216,6 @@ SWEEP_FLAGS: Groups = {
 }
 VERB = Verb(
     "sweep",
-    "run every combination of flag values",
     SWEEP_FLAGS,
     lambda given, command: run_sweep(given.values, command),
     takes="lists",

@@ -297,7 +297,6 @@ RECOMMEND_FLAGS: Groups = {
 }
 VERB = Verb(
     "recommend",
-    "find the batch size, layout, manager ... that are fastest here",
     RECOMMEND_FLAGS,
     _plan_and_run,
     details="A flag of a run that is given is not varied. Without --precision, every precision is tried for which GPUs "

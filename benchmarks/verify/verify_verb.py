@@ -238,7 +238,6 @@ VERIFY_FLAGS: Groups = {
 }
 VERB = Verb(
     "verify",
-    "check the results of every variable manager against references",
     VERIFY_FLAGS,
     _resolve_and_run,
     details="Compares each manager with references on these devices: two scalars in NumPy, one device with the whole "

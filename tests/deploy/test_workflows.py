@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.cli.verbs import COMMANDS, flags_of
+from benchmarks.cli.verbs import commands, flags_of
 from benchmarks.compare import ab_verb
 from benchmarks.config import flag
 from benchmarks.sweep import grid, sweep_verb
@@ -389,5 +389,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
         "num_gpus": "8",
     }
     assert check[:3] == ["track", "check", "out/nightly"]
-    assert flag.parse(check[3:], flags_of(COMMANDS["track check"])).values["markdown_file"] == "out/nightly/nightly.md"
+    assert (
+        flag.parse(check[3:], flags_of(commands()["track check"])).values["markdown_file"] == "out/nightly/nightly.md"
+    )
     assert store == ["track", "store", "out/nightly"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import completion_verb
-from benchmarks.cli.verbs import COMMANDS, flags_of
+from benchmarks.cli.verbs import commands, flags_of
 from tests.support.commands import Finished
 
 pytestmark = pytest.mark.process
@@ -100,7 +100,7 @@ def test_what_a_shell_proposes(shell: str, line: str, words: list[str], tmp_path
 def test_every_verb_and_flag_is_in_every_script() -> None:
     for shell in completion_verb.SHELLS:
         text = completion_verb.script(shell)
-        for verb in COMMANDS.values():
+        for verb in commands().values():
             flags = [flag for group in flags_of(verb).values() for flag in group]
             assert all(re.search(rf"(--|-l ){flag.name}\b", text) for flag in flags), verb.name
         assert "@" not in text.replace("[@]", ""), "a mark of the template is left"

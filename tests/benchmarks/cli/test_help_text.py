@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.cli.verbs import COMMANDS, FIRST_VERBS, VERBS, flags_of
+from benchmarks.cli.verbs import FIRST_VERBS, NAMES, commands, flags_of, load
 from benchmarks.config import flag, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.sweep import grid
@@ -23,20 +23,22 @@ def test_the_first_screen_has_the_questions_a_dozen_verbs_and_examples(run_bench
     done = run_bench("--help")
     lines = done.stdout.splitlines()
     assert done.status == 0 and 24 <= len(lines) <= 40 and max(map(len, lines)) <= 80
-    first = [verb.name for verbs in FIRST_VERBS.values() for verb in verbs]
-    assert len(first) <= 12 and [name for name in VERBS if f"\n  {name} " in done.stdout] == first
+    first = [name for verbs in FIRST_VERBS.values() for name in verbs]
+    assert len(first) <= 12 and [name for name in NAMES if f"\n  {name} " in done.stdout] == first
     assert lines.index("Examples:") < 30
+    for name in ("run", "sweep", "ab"):
+        assert f"\n  run_bench.py {load(name).examples[0]}\n" in done.stdout
     for words in (*FIRST_VERBS, "--model=", "--helpfull", "help VERB", "help --all", "--version", "docs/"):
         assert words in " ".join(done.stdout.split())
     everything = run_bench("help", "--all").stdout
-    assert all(f"\n  {name} " in everything for name in VERBS)
+    assert all(f"\n  {name} " in everything for name in NAMES)
     assert run_bench("help").stdout == run_bench("-h").stdout == done.stdout
     assert run_bench("--model=vgg16", "--help").stdout == done.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_the_help_of_a_verb_is_short_and_its_full_help_has_every_flag(run_bench: RunBench, name: str) -> None:
-    verb, words = COMMANDS[name], name.split()
+    verb, words = commands()[name], name.split()
     brief, full = run_bench(*words, "--help"), run_bench(*words, "--helpfull")
     assert brief.status == full.status == 0
     assert run_bench("help", *words).stdout == brief.stdout
@@ -48,16 +50,16 @@ def test_the_help_of_a_verb_is_short_and_its_full_help_has_every_flag(run_bench:
     assert all(f"  {one.spelling}" in brief.stdout for one in own)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS.values() if verb.parts], ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", [verb for verb in map(load, NAMES) if verb.parts], ids=lambda verb: verb.name)
 def test_the_help_of_a_verb_with_subcommands_lists_them(run_bench: RunBench, verb: Verb) -> None:
     listed = run_bench("help", verb.name).stdout
     assert all(f"\n  {part.name} " in listed for part in verb.parts) and verb.examples[0] in listed
     assert run_bench(verb.name, "--help").stdout == listed
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_the_examples_of_a_verb_have_its_flags(name: str) -> None:
-    verb = COMMANDS[name]
+    verb = commands()[name]
     assert verb.examples
     for example in verb.examples:
         words = shlex.split(example)

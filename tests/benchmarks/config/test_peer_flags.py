@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.cli.verbs import COMMANDS, flags_of
+from benchmarks.cli.verbs import commands, flags_of
 from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
@@ -123,11 +123,11 @@ def test_models_of_tf_cnn_benchmarks_alone_are_refused_with_another(model: str) 
 
 @pytest.mark.parametrize("verb", ["run", "sweep", "explain", "ab", "recommend", "track calibrate"])
 def test_verbs_that_take_a_run_take_them(verb: str) -> None:
-    groups = grid.sweep_groups(COMMANDS[verb].flags) if COMMANDS[verb].takes == "lists" else COMMANDS[verb].flags
+    groups = grid.sweep_groups(commands()[verb].flags) if commands()[verb].takes == "lists" else commands()[verb].flags
     words = ["--use_tf_layers=false", "--kmp_affinity=a,b,1,0", "--gpu_indices=0,1"]
     values = flag.parse(words, peer_flags.groups_to_parse(groups)).values
     assert values["kmp_affinity"] == "a,b,1,0"
-    assert "gone" not in {one.name for group in flags_of(COMMANDS[verb]).values() for one in group}, "not in its help"
+    assert "gone" not in {one.name for group in flags_of(commands()[verb]).values() for one in group}, "not in its help"
 
 
 def test_verbs_without_a_run_do_not() -> None:
