@@ -5,6 +5,7 @@ Every expression takes linear time, since the text of a record may come from any
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -44,9 +45,19 @@ def without_secrets(words: Sequence[str]) -> list[str]:
         if follows_flag and not word.startswith("--"):
             masked.append(MASK)
         else:
-            masked.append(_without_users(_without_values(_without_value_of_flag(word), _names_secret)))
-        follows_flag = _FLAG.fullmatch(word) is not None and _names_secret(word, is_header=False)
+            masked.append(_without_secrets(word))
+        follows_flag = _is_flag_of_secret(word)
     return masked
+
+
+@functools.lru_cache(maxsize=4096)  # the commands of 100,000 records have few words
+def _without_secrets(word: str) -> str:
+    return _without_users(_without_values(_without_value_of_flag(word), _names_secret))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_flag_of_secret(word: str) -> bool:
+    return _FLAG.fullmatch(word) is not None and _names_secret(word, is_header=False)
 
 
 def without_passwords(text: str) -> str:

@@ -244,11 +244,13 @@ def _sync(file: IO[bytes]) -> None:
 
 def as_csv(records: Iterable[Record]) -> str:
     """Returns the records as CSV with a header."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in columns.COLUMNS])
-    writer.writerows(columns.row(record).values() for record in records)
-    return text.getvalue()
+    written = io.BytesIO()  # a StringIO takes four bytes for a character
+    with io.TextIOWrapper(written, encoding="utf-8", errors="backslashreplace", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([column.name for column in columns.COLUMNS])
+        writer.writerows(columns.row(record).values() for record in records)
+        text.flush()
+        return written.getvalue().decode()
 
 
 def replace(path: Path, content: str | bytes) -> None:

@@ -97,7 +97,7 @@ class Report:
             return f"{what}, {'all ' * several}{next(iter(ends))}{said}."
         return f"{what}: {', '.join(f'{number} {end}' for end, number in ends.items())}{said}."
 
-    @property
+    @functools.cached_property
     def facts(self) -> list[tuple[str, str]]:
         """The machines, the time, the software and the command of the runs, each by its name."""
         firsts = {record.identity.hardware_key: record for record in self.records}
@@ -140,15 +140,15 @@ def _software(record: Record) -> str:
 
 def command(records: Sequence[Record]) -> str:
     """Returns the command of the records; of several commands, the flags that all have, and `...`."""
-    commands = [list(_flags(record)) for record in records]
+    commands = [list(_flags(words)) for words in dict.fromkeys(tuple(each.identity.command) for each in records)]
     common = [words for words in commands[0] if all(words in others for others in commands)]
     rest = [] if all(len(words) == len(common) for words in commands) else ["..."]
     return " ".join(["run_bench.py", *(shlex.join(words) for words in common), *rest])
 
 
-def _flags(record: Record) -> Iterator[list[str]]:
+def _flags(command: Sequence[str]) -> Iterator[list[str]]:
     """Yields the words of each flag: one, or two if its value is a word of its own."""
-    words = recorded_command(record.identity.command)
+    words = recorded_command(command)
     for number, word in enumerate(words):
         if word.startswith("-") or not number:
             following = words[number + 1 : number + 2]

@@ -87,12 +87,12 @@ def write(
         OSError: the directory cannot be written.
     """
     (output / "plots").mkdir(parents=True, exist_ok=True)
+    replace(output / "results.csv", as_csv(report.records))  # of many records it is large, so while there is memory
     plots = [*PLOTS, reductions(report.records), *map(against, report.others)]
     drawings = list(drawn(one_by_one(plots), report.rows, output / "plots"))
     pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
     replace(output / "report.html", html(report, drawings, sources))
     replace(output / "report.md", report.markdown(pictures))
-    replace(output / "results.csv", as_csv(report.records))
 
 
 def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence[str]) -> str:
