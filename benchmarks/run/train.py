@@ -101,15 +101,18 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             if config.evaluation.is_scheduled and team.is_leader:
                 evaluator = evaluation.build_evaluator(config, built.model, built.manager, devices)
 
-            # Initialise the variables.
+            # Initialise the variables. What is added to the graph of a session later costs the whole graph once more.
             display.phase("initialising the variables", None)
+            penalty = built.penalty() if config.output.loss_type_to_report == "total_loss" else None
             session_config = run_graph.session_config(config.devices, config.runtime)
             team.configure(session_config)
             options = tf.compat.v1.RunOptions()
             # Workers whose collectives meet pass the same key; 0: there are no collectives across processes.
             options.experimental.collective_graph_key = team.collective_key
             with tf.compat.v1.Session(team.target, config=session_config) as session:
-                _initialize(session, options, built, restored, config, display, team)
+                _initialize(session, options, built, restored, config, team)
+                if penalty is not None:
+                    display.add_penalty(session.make_callable(penalty))
 
                 # Take the steps: the first, the warm-up, the measured ones, with callbacks between them.
                 rates = rate_after(config.training, epochs)
@@ -188,7 +191,6 @@ def _initialize(
     built: RunGraph,
     restored: resuming.Restoring,
     config: Config,
-    display: Display,
     team: Team,
 ) -> None:
     def shared_is_there() -> None:
@@ -204,8 +206,6 @@ def _initialize(
         values=restored.values,
         resuming=restored.resumes,
     )
-    if config.output.loss_type_to_report == "total_loss" and (penalty := built.penalty()) is not None:
-        display.add_penalty(session.make_callable(penalty))
 
 
 def _check_variables(run: RunSession) -> None:
@@ -213,10 +213,10 @@ def _check_variables(run: RunSession) -> None:
     built, log = run.built, run.log
     if built.input.skipping:
         log.observe(skipped_records=built.input.skipping.close())
-    drift = built.drift()
-    if drift is not None:
-        log.observe(replica_drift=float(run.session.run(drift, options=run.options)))
-    log.weights_are_finite = bool(run.session.run(built.finite()))
+    found = run.session.run([each for each in (built.finite(), built.drift()) if each is not None], options=run.options)
+    log.weights_are_finite = bool(found[0])
+    if len(found) > 1:
+        log.observe(replica_drift=float(found[1]))
     if built.step.pass_times:
         (steps,) = built.step.loops
         shares = pipeline.measured_idle_shares(run.session, built.step.pass_times, steps.operation, run.options)
