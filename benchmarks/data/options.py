@@ -55,7 +55,7 @@ class InputOptions:
         at_least=0,
     )
     parallel_calls: int = option(
-        "number of images prepared in parallel; 0: cores + 1; -1: tf.data chooses",
+        "number of images prepared in parallel; 0: 2 x cores + 2; -1: tf.data chooses",
         default=0,
         flag="datasets_parallel_calls",
         at_least=AUTOTUNE,
@@ -217,5 +217,9 @@ def of_validation(options: InputOptions) -> InputOptions:
 
 
 def parallel_calls(options: InputOptions) -> int:
-    """Returns the number of images prepared at a time; by default one more than cores, as one is being handed over."""
-    return options.parallel_calls or hardware.usable_cores() + 1
+    """Returns the number of images prepared at a time.
+
+    By default more than twice the cores: images are handed over in order, so behind one that takes long, others that
+    are done must have a place. On 2 cores, 6 are 5 % faster than 3, and more are not faster.
+    """
+    return options.parallel_calls or 2 * hardware.usable_cores() + 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shlex
 from collections.abc import Callable
@@ -262,3 +263,28 @@ def test_a_line_that_is_no_round_is_named(compare: Compare, tmp_path: Path, caps
     (tmp_path / "out/peers/rounds.jsonl").write_text('{"row": "pair"}\n')
     assert compare("pair") == ExitStatus.DATA
     assert "out/peers/rounds.jsonl has a line that is no round" in capsys.readouterr().err
+
+
+def test_other_loaders_of_photos_are_compared_with_the_input_alone(
+    installs: Path, compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Row(
+        name="input", work="photos", against="spdl", verb="input", both="", theirs="photos", ours="--batch_size=64"
+    )
+    script = tmp_path / "loaders.sh"
+    script.write_text(f'echo "loader $*" >>{tmp_path}/calls\necho "total images/sec: 640.00"\n')
+    monkeypatch.setattr(comparison, "rows", lambda: [row])
+    monkeypatch.setattr(sides.loaders, "__file__", str(script))
+    assert compare("--repeats=1") == ExitStatus.OK
+    assert "torchvision" in installs.read_text()
+    theirs, ours = (tmp_path / "calls").read_text().splitlines()
+    assert theirs == "loader spdl photos" and ours.startswith("ours input --device=cpu --batch_size=64 ")
+    assert "| photos | 640 images/s | 160 images/s |" in (tmp_path / "out/peers/table.md").read_text()
+
+
+def test_the_rate_of_a_loader_counts_the_batches_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(sides.loaders.time, "perf_counter", lambda: float(next(ticks)))
+    batches = iter(range(100))
+    assert sides.loaders.rate(batches, warmup=10, seconds=3.0) == pytest.approx(2 * 64 / 4)
+    assert next(batches) == 12

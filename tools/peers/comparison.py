@@ -40,6 +40,7 @@ class Row:
     ours: str = ""
     against: str = "tf_cnn_benchmarks"
     cluster: bool = False
+    verb: str = ""
     measure: str = "images_per_second"
 
     def flags(self, side: str) -> list[str]:

@@ -1,8 +1,9 @@
-"""Rates of other loaders of photos, each as its documentation writes it: `python loaders.py NAME FOLDER`.
+"""Rates of other loaders of photos, each as its documentation writes it: `python loaders.py NAME RECORDS`.
 
-All do the same work: 64 JPEGs of class folders are decoded, cropped at random, resized to 224 x 224 and flipped at random,
-and make a batch of bytes in the host's memory. Photos come in random order, without an end. This script runs in an
-environment of its own, so it imports nothing of this suite.
+All do the same work: 64 JPEGs are decoded, cropped at random, resized to 224 x 224 and flipped at random, and make a
+batch of bytes in the host's memory. Photos come in random order, without an end. All loaders read class folders, which
+are made of the records once, beside them. The script runs in an environment of its own, so it imports nothing of this
+suite.
 """
 
 from __future__ import annotations
@@ -22,6 +23,22 @@ _SIZE, _BATCH = 224, 64
 _AREA, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 _SHUFFLED, _ENDLESS = 1024, 10**7
 _CORES = len(os.sched_getaffinity(0))
+
+
+def folders(records: Path) -> Path:
+    """Returns a folder with `train/CLASS/PHOTO`, the photos of the records; it is made unless it is there."""
+    folder = records.with_name(f"{records.name}-files")
+    if folder.exists():
+        return folder
+    import tensorflow as tf
+
+    partial = folder.with_name(f"{folder.name}.partial")
+    for number, line in enumerate(tf.data.TFRecordDataset([str(file) for file in sorted(records.glob("train-*"))])):
+        features = tf.train.Example.FromString(line.numpy()).features.feature
+        of_class = partial / "train" / f"{features['image/class/label'].int64_list.value[0]:04d}"
+        of_class.mkdir(parents=True, exist_ok=True)
+        (of_class / f"{number:06d}.jpg").write_bytes(features["image/encoded"].bytes_list.value[0])
+    return partial.rename(folder)
 
 
 def _window(encoded: Any) -> Any:
@@ -79,7 +96,9 @@ def torchvision(folder: Path) -> Iterator[Any]:
     from torchvision.transforms import v2
 
     crop = v2.RandomResizedCrop(_SIZE, scale=_AREA, ratio=_RATIO)
-    photos = datasets.ImageFolder(str(folder / "train"), v2.Compose([crop, v2.RandomHorizontalFlip(), v2.PILToTensor()]))
+    photos = datasets.ImageFolder(
+        str(folder / "train"), v2.Compose([crop, v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    )
     order = torch.utils.data.RandomSampler(photos, replacement=True, num_samples=_ENDLESS)
     return iter(torch.utils.data.DataLoader(photos, _BATCH, sampler=order, num_workers=_CORES))
 
@@ -93,8 +112,9 @@ def spdl(folder: Path) -> Iterator[Any]:
 
     def load(path: str) -> Any:
         area, ratio = random.uniform(*_AREA), math.exp(random.uniform(*map(math.log, _RATIO)))
-        width, height = (f"floor(min(i{side},sqrt(iw*ih*{share:.6f})))" for side, share in
-                         (("w", area * ratio), ("h", area / ratio)))
+        width, height = (
+            f"floor(min(i{side},sqrt(iw*ih*{share:.6f})))" for side, share in (("w", area * ratio), ("h", area / ratio))
+        )
         place = f"x='(iw-ow)*{random.random():.6f}':y='(ih-oh)*{random.random():.6f}'"
         flip = ",hflip" if random.random() < 0.5 else ""
         words = f"crop=w='{width}':h='{height}':{place}:exact=1,scale={_SIZE}:{_SIZE}:flags=bilinear{flip},format=rgb24"
@@ -130,11 +150,11 @@ def main() -> None:
     """Prints a rate as tf_cnn_benchmarks does."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=LOADERS)
-    parser.add_argument("folder", type=Path, help="has train/CLASS/PHOTO")
+    parser.add_argument("records", type=Path, help="a folder of ImageNet as TFRecords")
     parser.add_argument("--warmup", type=int, default=10, help="batches before the measured ones (default 10)")
     parser.add_argument("--seconds", type=float, default=20.0, help="to measure (default 20)")
     given = parser.parse_args()
-    found = rate(LOADERS[given.name](given.folder), given.warmup, given.seconds)
+    found = rate(LOADERS[given.name](folders(given.records)), given.warmup, given.seconds)
     print(f"total images/sec: {found:.2f}", flush=True)
     os._exit(0)  # a loader may hold threads and processes
 

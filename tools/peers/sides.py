@@ -18,7 +18,9 @@ from benchmarks.process import subprocesses
 from benchmarks.process.subprocesses import Command, ExitInfo
 from results.record import Record, Status
 from results.text import one_line
+from tools.peers import loaders
 from tools.peers.comparison import Row
+from tools.peers.loaders import LOADERS
 
 _RUN_BENCH = (sys.executable, str(subprocesses.RUN_BENCH))
 _SCRIPT = Path("scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py")
@@ -26,6 +28,7 @@ _ADDRESS = "https://github.com/tensorflow/benchmarks"
 # tf_cnn_benchmarks needs Keras 2, and what its imports name; what tf_keras asks for beside that, it does not use.
 _PACKAGES = ("tensorflow-cpu==2.21.0", "psutil", "pandas")
 _PACKAGES_ALONE = ("tf_keras", "portpicker")
+_PACKAGES_OF_LOADERS = ("tensorflow-cpu==2.21.0", "tensorflow-datasets", "torchvision", "spdl")
 _VERSIONS = "import tensorflow, tf_keras, portpicker; print(tensorflow.__version__)"
 _VARIABLES = {"TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 _RUN_SECONDS, _INSTALL_SECONDS, _IMPORT_SECONDS = 900.0, 1800.0, 300.0
@@ -66,7 +69,11 @@ def find_peer(checkout: str, python: str, output_dir: Path) -> Peer:
     if not script.is_file():
         what = f"has no {_SCRIPT}" if Path(checkout).expanduser().is_dir() else "is no folder"
         raise UsageError(f"PEER={checkout} {what}. Clone {_ADDRESS} somewhere, and name that folder.")
-    interpreter = Path(python).expanduser().absolute() if python else _made_environment(output_dir)
+    interpreter = (
+        Path(python).expanduser().absolute()
+        if python
+        else _made_environment(output_dir, "peer", _PACKAGES, _PACKAGES_ALONE)
+    )
     try:
         done = subprocess.run(
             [interpreter, "-c", _VERSIONS],
@@ -87,19 +94,19 @@ def find_peer(checkout: str, python: str, output_dir: Path) -> Peer:
     return Peer(script, interpreter, done.stdout.split()[-1])
 
 
-def _made_environment(output_dir: Path) -> Path:
-    """Returns the Python of an environment for tf_cnn_benchmarks, which is made unless it is there."""
-    directory, log = output_dir / "env", output_dir / "env.log"
+def _made_environment(output_dir: Path, name: str, packages: Sequence[str], alone: Sequence[str] = ()) -> Path:
+    """Returns the Python of an environment, which is made unless it is there; `alone`: without what they ask for."""
+    directory, log = output_dir / f"env-{name}", output_dir / f"env-{name}.log"
     python, complete = directory.absolute() / "bin/python", directory / "complete"
     if complete.exists():
         return python
-    warn(f"making an environment for tf_cnn_benchmarks in {directory}; this takes some minutes.")
+    warn(f"making an environment for {name} in {directory}; this takes some minutes.")
     pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    steps = ([sys.executable, "-m", "venv", "--clear", str(directory)], [*pip, *_PACKAGES])
-    for words in (*steps, [*pip, "--no-deps", *_PACKAGES_ALONE]):
+    steps = [[sys.executable, "-m", "venv", "--clear", str(directory)], [*pip, *packages]]
+    for words in (*steps, *([[*pip, "--no-deps", *alone]] if alone else [])):
         ended = _run_one(words, log, seconds=_INSTALL_SECONDS)
         if ended.returncode:
-            raise RunFailedError(f"The environment of tf_cnn_benchmarks could not be made: {log} says why.")
+            raise RunFailedError(f"The environment of {name} could not be made: {log} says why.")
     complete.touch()
     return python
 
@@ -110,7 +117,7 @@ class Sides:
 
     Attributes:
         output_dir: gets logs, records, and a folder of photos.
-        peer: what `theirs` is, unless a row compares this suite with itself.
+        peer: what `theirs` is, unless a row compares this suite with itself, or with another loader of photos.
         ours: the words that start this suite.
     """
 
@@ -127,19 +134,22 @@ class Sides:
         log = self.output_dir / "logs" / f"{row.name}-{number}-{side}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         flags = [_FOLDER.sub(lambda found: str(self._images(found[1])), flag) for flag in row.flags(side)]
+        if side == "theirs" and row.against in LOADERS:
+            python = _made_environment(self.output_dir, "loaders", _PACKAGES_OF_LOADERS)
+            return self._run_theirs(row, [str(python), loaders.__file__, row.against, *flags], log)
         if side == "theirs" and row.against != "ours":
-            return self._run_theirs(row, [*_FLAGS, "--data_format=NHWC", *flags], log)
-        return self._run_ours(row, [*_FLAGS, *flags], log)
+            peer = [str(self.peer.python), str(self.peer.script)]
+            return self._run_theirs(row, [*peer, *_FLAGS, "--data_format=NHWC", *flags], log)
+        return self._run_ours(row, [row.verb, "--device=cpu", *flags] if row.verb else [*_FLAGS, *flags], log)
 
-    def _run_theirs(self, row: Row, flags: Sequence[str], log: Path) -> float:
-        command = [str(self.peer.python), str(self.peer.script), *flags]
+    def _run_theirs(self, row: Row, command: Sequence[str], log: Path) -> float:
         if row.cluster:
             ended = _run_cluster([*command, "--local_parameter_device=cpu"], log)
         else:
             ended = _run_one(command, log, _VARIABLES)
         found = _RATE.search(log.read_text(encoding="utf-8", errors="replace"))
         if ended.returncode or not found:
-            raise RunFailedError(f"A run of tf_cnn_benchmarks {_how(ended)}: its log is {log}.")
+            raise RunFailedError(f"A run of {row.against} {_how(ended)}: its log is {log}.")
         return float(found[1]) if row.measure == "images_per_second" else ended.seconds
 
     def _run_ours(self, row: Row, flags: Sequence[str], log: Path) -> float:
