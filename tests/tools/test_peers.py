@@ -18,6 +18,7 @@ from tests.support.records import make_record
 from tools.peers import __main__ as peers
 from tools.peers import comparison, sides
 from tools.peers.comparison import Round, Row
+from tools.peers.loaders import LOADERS
 from tools.peers.sides import Sides
 
 pytestmark = pytest.mark.process
@@ -62,7 +63,7 @@ def test_the_rows_are_complete() -> None:
     rows = comparison.rows()
     assert len({row.name for row in rows}) == len(rows) > 0
     for row in rows:
-        assert row.against in ("ours", "tf_cnn_benchmarks"), row.name
+        assert row.against in ("ours", "tf_cnn_benchmarks", *LOADERS), row.name
         assert row.unit and set(row.both.split()) & {"--num_gpus=1", "--num_gpus=2", "--model=resnet50"}, row.name
 
 

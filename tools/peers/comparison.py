@@ -21,7 +21,12 @@ from results.text import counted, markdown
 _HERE = Path(__file__).parent
 # The table that docs/performance.md shows; missing until one of enough rounds has been measured.
 KEPT = _HERE / "seen.json"
-_UNITS = {"images_per_second": "images/s", "process_seconds": "s", "first_measured_step_seconds": "s"}
+_UNITS = {
+    "images_per_second": "images/s",
+    "input_images_per_second": "images/s",
+    "process_seconds": "s",
+    "first_measured_step_seconds": "s",
+}
 # Of a difference that matters; the interval of `judge`, which alone is used here, does not depend on it.
 _THRESHOLD = 0.05
 # Of each row of a published table.
@@ -40,7 +45,6 @@ class Row:
     ours: str = ""
     against: str = "tf_cnn_benchmarks"
     cluster: bool = False
-    verb: str = ""
     measure: str = "images_per_second"
 
     def flags(self, side: str) -> list[str]:
@@ -51,6 +55,11 @@ class Row:
     def unit(self) -> str:
         """Returns the unit of what is measured."""
         return _UNITS[self.measure]
+
+    @property
+    def is_of_input(self) -> bool:
+        """Whether batches are made, and no model is trained."""
+        return self.measure == "input_images_per_second"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

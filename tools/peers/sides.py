@@ -140,7 +140,7 @@ class Sides:
         if side == "theirs" and row.against != "ours":
             peer = [str(self.peer.python), str(self.peer.script)]
             return self._run_theirs(row, [*peer, *_FLAGS, "--data_format=NHWC", *flags], log)
-        return self._run_ours(row, [row.verb, "--device=cpu", *flags] if row.verb else [*_FLAGS, *flags], log)
+        return self._run_ours(row, ["input", "--device=cpu", *flags] if row.is_of_input else [*_FLAGS, *flags], log)
 
     def _run_theirs(self, row: Row, command: Sequence[str], log: Path) -> float:
         if row.cluster:
@@ -150,7 +150,7 @@ class Sides:
         found = _RATE.search(log.read_text(encoding="utf-8", errors="replace"))
         if ended.returncode or not found:
             raise RunFailedError(f"A run of {row.against} {_how(ended)}: its log is {log}.")
-        return float(found[1]) if row.measure == "images_per_second" else ended.seconds
+        return float(found[1]) if row.unit == "images/s" else ended.seconds
 
     def _run_ours(self, row: Row, flags: Sequence[str], log: Path) -> float:
         output = log.with_suffix(".json")
@@ -169,6 +169,8 @@ class Sides:
             raise RunFailedError(f"A run of this suite {_how(ended)}, and left no record: its log is {log}.") from error
         if record.status is not Status.OK or not record.derived.images_per_sec:
             raise RunFailedError(f"A run of this suite is {record.status}: {one_line(record.reason)} Its log is {log}.")
+        if row.is_of_input:
+            return record.measurement.input_stages["batch"]
         if row.measure == "images_per_second":
             return record.derived.images_per_sec
         if row.measure == "process_seconds":
