@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.errors import ExitStatus
@@ -64,7 +65,11 @@ def test_the_rows_are_complete() -> None:
     assert len({row.name for row in rows}) == len(rows) > 0
     for row in rows:
         assert row.against in ("ours", "tf_cnn_benchmarks", *LOADERS), row.name
-        assert row.unit and set(row.both.split()) & {"--num_gpus=1", "--num_gpus=2", "--model=resnet50"}, row.name
+        assert row.unit, row.name
+        if row.is_of_input:
+            assert "{photos}" in row.theirs and "={photos}" in row.ours, row.name
+        else:
+            assert set(row.both.split()) & {"--num_gpus=1", "--num_gpus=2", "--model=resnet50"}, row.name
 
 
 def test_a_ratio_has_the_interval_of_its_rounds() -> None:
@@ -270,8 +275,17 @@ def test_other_loaders_of_photos_are_compared_with_the_input_alone(
     installs: Path, compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Row(
-        name="input", work="photos", against="spdl", verb="input", both="", theirs="photos", ours="--batch_size=64"
+        name="input",
+        work="photos",
+        both="",
+        theirs="photos",
+        ours="--batch_size=64",
+        against="spdl",
+        measure="input_images_per_second",
     )
+    record = make_record()
+    taken = msgspec.structs.replace(record.measurement, input_stages={"decode": 900.0, "batch": 320.0, "copy": 300.0})
+    (tmp_path / "record.json").write_text(msgspec.structs.replace(record, measurement=taken).to_json())
     script = tmp_path / "loaders.sh"
     script.write_text(f'echo "loader $*" >>{tmp_path}/calls\necho "total images/sec: 640.00"\n')
     monkeypatch.setattr(comparison, "rows", lambda: [row])
@@ -280,7 +294,7 @@ def test_other_loaders_of_photos_are_compared_with_the_input_alone(
     assert "torchvision" in installs.read_text()
     theirs, ours = (tmp_path / "calls").read_text().splitlines()
     assert theirs == "loader spdl photos" and ours.startswith("ours input --device=cpu --batch_size=64 ")
-    assert "| photos | 640 images/s | 160 images/s |" in (tmp_path / "out/peers/table.md").read_text()
+    assert "| photos | 640 images/s | 320 images/s |" in (tmp_path / "out/peers/table.md").read_text()
 
 
 def test_the_rate_of_a_loader_counts_the_batches_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
