@@ -148,7 +148,7 @@ def _no_verb(name: str) -> str:
             return f"'{name}' is not a verb, but a value of --{flag.name}: run_bench.py --{flag.name}={name.lower()}"
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
-    parts = [f"'{command.name}'" for command in commands().values() if command.name.endswith(f" {name}")]
+    parts = [f"'{command.name}'" for command in commands().values() if command.word == name]
     hint = f" Did you mean {' or '.join(parts)}?" if parts else did_you_mean(name, [*NAMES, "help"])
     known = ", ".join(name for verbs in FIRST_VERBS.values() for name in verbs)
     return f"There is no verb '{name}'.{hint} Verbs: {known}, and more in help --all. Flags are spelled --flag=value."

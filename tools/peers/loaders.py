@@ -135,8 +135,8 @@ LOADERS: dict[str, Callable[[Path], Iterator[Any]]] = {
 }
 
 
-def rate(batches: Iterator[Any], warmup: int, seconds: float) -> float:
-    """Returns the images per second of batches that are taken for at least so long."""
+def rate(batches: Iterator[Any], *, warmup: int = 10, seconds: float = 20.0) -> float:
+    """Returns the images per second of the batches after the first ones, taken for at least so long."""
     for _ in range(warmup):
         next(batches)
     begin, taken = time.perf_counter(), 0
@@ -151,11 +151,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=LOADERS)
     parser.add_argument("records", type=Path, help="a folder of ImageNet as TFRecords")
-    parser.add_argument("--warmup", type=int, default=10, help="batches before the measured ones (default 10)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="to measure (default 20)")
     given = parser.parse_args()
-    found = rate(LOADERS[given.name](folders(given.records)), given.warmup, given.seconds)
-    print(f"total images/sec: {found:.2f}", flush=True)
+    print(f"total images/sec: {rate(LOADERS[given.name](folders(given.records))):.2f}", flush=True)
     os._exit(0)  # a loader may hold threads and processes
 
 
