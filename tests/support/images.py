@@ -80,7 +80,7 @@ def measure_by_count(monkeypatch: pytest.MonkeyPatch, batches: int = 1) -> None:
     usual = input_stages.measure
 
     def measure(probes: Sequence[input_stages.Probe], **_: Any) -> dict[str, input_stages.Rates]:
-        return usual(probes, rounds=1, seconds=batches, clock=itertools.count().__next__)
+        return usual(probes, rounds=1, seconds=batches, clock=itertools.count().__next__, sleep=lambda seconds: None)
 
     monkeypatch.setattr(input_stages, "measure", measure)
 

@@ -62,8 +62,10 @@ def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
         rounds=2,
         seconds=1.0,
         clock=lambda: now[0],
+        sleep=lambda seconds: taken.append(f"{seconds} s"),
     )
-    assert [name for name, _ in itertools.groupby(taken)] == ["fast", "slow"] * 2
+    in_turn = [name for name, _ in itertools.groupby(taken)]
+    assert in_turn == ["fast", "1.25 s", "slow", "2.5 s"] * 2, "a pipeline fills its buffers before the next turn"
     assert rates["fast"].images_per_sec == 32 and rates["slow"].images_per_sec == 16
     assert (taken.count("fast"), taken.count("slow")) == (2 * (4 + 4), 2 * (4 + 2))
     assert rates["slow"].rounds == [16, 16] and rates["fast"].rounds == [32, 32]
@@ -82,12 +84,15 @@ def test_each_probe_has_deadlines_of_its_own() -> None:
 
     expected: list[str] = []
     probes = [Probe(name, lambda: None, images=8, waiting=3) for name in ("read", "decode")]
-    measure(probes, rounds=1, seconds=5.0, clock=itertools.count().__next__, deadlines=Noted())
+    clock = itertools.count().__next__
+    measure(probes, rounds=1, seconds=5.0, clock=clock, sleep=lambda seconds: None, deadlines=Noted())
     assert expected == [
         "The input up to 'read': start",
         "The input up to 'read': 5 s more than a step",
+        "Filling the buffers of the input up to 'read': start",
         "The input up to 'decode': start",
         "The input up to 'decode': 5 s more than a step",
+        "Filling the buffers of the input up to 'decode': start",
         "nothing",
     ]
 
@@ -99,7 +104,7 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     build = functools.partial(run_graph.build_input, chosen.workload, chosen.data, measured.spec, towers)
     with input_stages.probes(measured, build) as probes:
         assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
-        rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
+        rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__, sleep=lambda seconds: None)
     assert {rate.images_per_sec for name, rate in rates.items() if name != COPY} == {4}, "a batch at each tick"
     assert rates[COPY].images_per_sec == 8, "a batch for each of two towers"
 
