@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from results.record import Status
@@ -111,6 +112,15 @@ class Terminated(BaseException):
         self.exit_status = _STOPPED[self.number][1]
 
 
+@contextlib.contextmanager
+def writing(what: str, wanted: str = "file that can be written") -> Iterator[None]:
+    """Raises UsageError if what is done within cannot write; `what` is a flag with its value."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{what}: {error.strerror or error}. Name a {wanted}.") from error
+
+
 # Of two words, by difflib: vgg61 and vgg16 0.8, googlenet and alexnet 0.63.
 _LIKENESS, _FEW_LETTERS = 0.7, 3
 
@@ -126,6 +136,8 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 # As CUDA and its libraries report that a GPU's memory does not suffice; a handle and an algorithm need memory, too.
 _NO_MEMORY = re.compile(r"out[ _]of[ _]memory|STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|No algorithm worked", re.IGNORECASE)
 _RESOURCE_EXHAUSTED = 8  # TensorFlow's number of the error, as gRPC's
+# As NCCL reports that CUDA or the system refused it something. Source: https://github.com/NVIDIA/nccl/issues/295
+_NCCL_REFUSED = re.compile(r"NCCL: unhandled (cuda|system) error", re.IGNORECASE)
 
 
 def says_no_memory(text: str) -> bool:
@@ -138,6 +150,16 @@ def lack_of_memory(error: BaseException) -> str:
     if isinstance(error, MemoryError) or getattr(error, "error_code", None) == _RESOURCE_EXHAUSTED:
         return "Out of memory"
     return "Probably out of memory" if says_no_memory(str(error)) else ""
+
+
+def nccl_advice(error: BaseException) -> str:
+    """Returns what to try against an error of NCCL; nothing if it is none."""
+    if not _NCCL_REFUSED.search(str(error)):
+        return ""
+    return (
+        "NCCL could not start or go on, often because TensorFlow has left it too little of the GPUs' memory: try "
+        "--gpu_memory_frac=0.9, or NCCL_NVLS_ENABLE=0 in the environment. NCCL_DEBUG=WARN there prints the cause"
+    )
 
 
 def headline(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from results.record import Record
 from results.store import Store, StoreError
 
 _DEFAULT_FILE = Path("out") / store.JSONL_NAME
+_ADVICE = f"Name files that runs have written, such as {_DEFAULT_FILE}."
 
 
 def paths(words: Sequence[str]) -> list[Path]:
@@ -21,18 +22,16 @@ def paths(words: Sequence[str]) -> list[Path]:
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 
-def load(files: Sequence[Path]) -> list[Record]:
+def load(files: Sequence[Path], advice: str = _ADVICE) -> list[Record]:
     """Reads records. A line that is torn or of an unknown format is skipped with a warning.
 
     Raises:
-        DataError: a file cannot be read.
+        DataError: a file cannot be read; the message ends with the advice.
     """
     try:
         loaded = loading.load(*files)
     except OSError as error:
-        raise DataError(
-            f"{error.filename}: {error.strerror}. Name files that runs have written, such as {_DEFAULT_FILE}."
-        ) from error
+        raise DataError(f"{error.filename}: {error.strerror}. {advice}") from error
     for problem in loaded.problems:
         warn(problem)
     return loaded.records

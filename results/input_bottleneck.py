@@ -126,20 +126,22 @@ def verdict(
     stages: Mapping[str, float],
     needed_images_per_sec: float | None,
     options: Mapping[str, Any] | None = None,
+    *,
+    hosts: int = 1,
 ) -> str:
     """Returns sentences on how the input limits a run; empty if it does not.
 
     `wait_share` is the share of the measured time spent waiting for images. `stages` are images per second of the input
-    alone; `needed_images_per_sec` is the rate that the run would reach without waiting.
+    alone on one of the `hosts`; `needed_images_per_sec` is the rate that the run, on all, would reach without waiting.
     """
     if wait_share is None or wait_share < LEAST_REPORTED_WAIT:
         return ""
     sentence = f"The run is input-bound: {wait_share:.0%} of the time it waited for images."
     if stages and needed_images_per_sec:
-        alone = list(stages.values())[-1]
-        sentence += f" The input alone reaches {alone:.0f} images/sec"
-        if alone < needed_images_per_sec:
-            sentence += f", {needed_images_per_sec:.0f} are needed"
+        alone, needed = list(stages.values())[-1], needed_images_per_sec / hosts
+        sentence += f" The input alone reaches {alone:.0f} images/sec{' on a host' if hosts > 1 else ''}"
+        if alone < needed:
+            sentence += f", {needed:.0f} are needed"
         else:
             sentence += ", but it shares its cores with the steps, or its files were not yet in memory during the run"
         return f"{sentence}; {advice(stages, options)}"

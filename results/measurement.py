@@ -56,7 +56,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         warmup_losses: the same of the first step and the warm-up steps.
         unmeasured_losses: the same of the steps that were taken between these for a summary or a profile, not measured.
         unmeasured_steps: the number of each of them in the training, counted from 1.
-        peak_host_memory_bytes: largest resident set of the process.
+        peak_host_memory_bytes: largest resident set of the process until the end of the measured steps.
         peak_gpu_memory_bytes: most memory that TensorFlow's allocator had in use on one GPU, or on one part of a split
             GPU, in a traced step, without the CUDA context; None if no step could be traced. In PyTorch, what its
             allocator had in use in any step.
@@ -310,8 +310,11 @@ def _resources(measurement: Measurement) -> dict[str, Any]:
     watts = {name: value for process in processes for name, value in process["mean_watts"].items()}
     used = [gpu["peak_memory_bytes"] for process in processes for gpu in process["gpus"]]
     total = sum(watts.values()) if watts and None not in watts.values() else None
-    # The energy of pauses between steps counts, since the power is a mean over them, too.
-    seconds = max([sum(measurement.step_seconds), *(process.get("window_seconds", 0.0) for process in processes)])
+    # The energy of pauses between steps counts, since the power is a mean over them, too. Asynchronous workers end at
+    # different times, and images count until the first one does.
+    is_until_first = bool(measurement.tower_step_seconds and measurement.worker_step_seconds)
+    windows = [] if is_until_first else [process.get("window_seconds", 0.0) for process in processes]
+    seconds = max([sum(measurement.step_seconds), *windows])
     images = (measurement.images_per_step or 0) * len(measurement.step_seconds)
     return {
         "power_watts": total,

@@ -36,6 +36,7 @@ class Conditions:
         evaluates_only: the number of images decides on the number of steps.
         steps_per_round: under local SGD, the steps from one averaging of the weights to the next; the averaging step
             takes longer.
+        hosts: of the workers; the input was measured on one.
     """
 
     cores_used_by_others: float | None
@@ -47,12 +48,14 @@ class Conditions:
     wanted_accuracy: float | None = None
     evaluates_only: bool = False
     steps_per_round: int = 1
+    hosts: int = 1
 
 
 def conditions_of(config: Mapping[str, Any], environment: Mapping[str, Any], measurement: Measurement) -> Conditions:
     """Returns the conditions of a run, from the parts of its record."""
     cores, trains = environment["cpu_cores_usable"], not config.get("forward_only")
-    devices = config.get("num_devices", 0) * config.get("num_workers", 1) // config.get("num_hosts", 1)
+    hosts = config.get("num_hosts", 1)
+    devices = config.get("num_devices", 0) * config.get("num_workers", 1) // hosts
     averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0)
     images = config.get("input")
     # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other: they
@@ -70,6 +73,7 @@ def conditions_of(config: Mapping[str, Any], environment: Mapping[str, Any], mea
         wanted_accuracy=config.get("stop_at_top_1_accuracy"),
         evaluates_only=config.get("eval_only", False),
         steps_per_round=max(1, averages_every) if trains else 1,
+        hosts=hosts,
     )
 
 
@@ -79,7 +83,7 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
         *_of_machine(measurement, conditions),
         *_of_workers(measurement, derived, conditions),
         *_of_gpus(measurement),
-        *_of_input(measurement, derived, conditions.input_options),
+        *_of_input(measurement, derived, conditions),
         *_of_steps(measurement, derived, conditions),
         *_of_evaluations(measurement, conditions.wanted_accuracy),
     ]
@@ -171,11 +175,12 @@ def _of_gpus(measurement: Measurement) -> Iterator[str]:
             )
 
 
-def _of_input(measurement: Measurement, derived: Derived, options: Mapping[str, Any] | None) -> Iterator[str]:
+def _of_input(measurement: Measurement, derived: Derived, conditions: Conditions) -> Iterator[str]:
     without_waiting = None
     if derived.images_per_sec is not None and derived.input_wait_share is not None:
         without_waiting = derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)
-    if waiting := verdict(derived.input_wait_share, measurement.input_stages, without_waiting, options):
+    stages, options, hosts = measurement.input_stages, conditions.input_options, conditions.hosts
+    if waiting := verdict(derived.input_wait_share, stages, without_waiting, options, hosts=hosts):
         yield waiting
     if skipped := measurement.skipped_records:
         yield f"{skipped} bad records were skipped: 'run_bench.py data check DIR' lists them."

@@ -179,7 +179,10 @@ class EvaluationCallback:
     def after_step(self, steps: int) -> bool:
         """Evaluates, and returns whether the accuracy is reached at which training is to end."""
         assert self._evaluator is not None, "only the leader evaluates"
-        begin, log = time.perf_counter(), self._run.log
+        log = self._run.log
+        if not log.numbers.evaluations:
+            next(self._evaluator.steps(self._run.session), None)  # TensorFlow optimises the graph
+        begin = time.perf_counter()
         result = self._evaluator.evaluate(self._run.session)
         seconds = time.perf_counter() - begin
         result = {"step": steps, "epochs": self._run.epochs.after(steps), **result, "seconds": seconds}

@@ -13,7 +13,7 @@ from benchmarks.compare.compare_verb import WHERE
 from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus, UsageError, writing
 from benchmarks.option import Flag
 from results.exchange import publication
 from results.exchange.publication import Checked
@@ -49,10 +49,8 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             f"publish: {', '.join(map(str, files))}: there is no valid run to publish. Nothing was written."
         )
     say(publication.files_of(kept)[publication.README_NAME])
-    try:
+    with writing(f"publish: {directory}", "folder that can be made"):
         checked = _written(publication.write(kept, directory), directory)
-    except OSError as error:
-        raise UsageError(f"publish: {directory}: {error.strerror or error}. Name a folder that can be made.") from error
     if changed:
         say(f"Removed or replaced private fields: {', '.join(changed)}.")
     _print(checked)

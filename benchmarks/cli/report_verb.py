@@ -20,7 +20,7 @@ from benchmarks.config.flag import local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.data import input_verb
-from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
+from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, writing
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
 from benchmarks.process.subprocesses import RUN_BENCH
@@ -96,12 +96,8 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
             f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
             f"Name another directory, such as {output / 'report'}."
         )
-    try:
+    with writing(f"--output={output}", "directory that can be written"):
         write.write(contents, sources, output, _shown_drawing)
-    except OSError as error:
-        raise UsageError(
-            f"--output={output}: {error.strerror or error}. Name a directory that can be written."
-        ) from error
     for line in contents.lines:
         say(line)
     for note in contents.notes[:_MOST_NOTES]:
@@ -142,12 +138,8 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
         for line in str(content).split("\n")[:-1]:
             say(line)
         return
-    try:
+    with writing(f"--output={values['output']}"):
         replace(Path(values["output"]), content)
-    except OSError as error:
-        raise UsageError(
-            f"--output={values['output']}: {error.strerror or error}. Name a file that can be written."
-        ) from error
 
 
 def _tables(names: str) -> list[published.FigureTable]:

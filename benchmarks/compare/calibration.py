@@ -14,7 +14,7 @@ from benchmarks.compare import builds, interleaved_rounds
 from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, Configuration, Pair, RoundsPlan
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.console import say, warn
-from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus, writing
 from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
@@ -76,11 +76,10 @@ def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str, *, as_text
     for line in noise_lines(result) if as_text else ():
         say(line)
     try:
-        noise.save(path, {first.identity.config_key: result})
+        with writing(f"--baselines_dir={plan.baselines_dir}", "directory that can be written"):
+            noise.save(path, {first.identity.config_key: result})
     except noise.NoiseFileError as error:
         raise DataError(str(error)) from error
-    except OSError as error:
-        raise UsageError(f"--baselines_dir={plan.baselines_dir}: {error.strerror or error}.") from error
     if as_text:
         say(f"  stored in {path}; `ab` uses it for this configuration on this hardware")
     stored = {"config_key": keys.config_key, "hardware_key": keys.hardware_key, "threshold": result.threshold}

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import record_files
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus, UsageError, writing
 from benchmarks.option import Flag, Groups
 from results import store
 from results.gate import comparison, views
@@ -82,12 +82,8 @@ def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
             warn(f"${_STEP_SUMMARY}={summary} cannot be written: {error.strerror or error}.")
     for name, render in _FILES.items():
         if values[name] is not None:
-            try:
+            with writing(f"--{name}={values[name]}"):
                 store.replace(Path(values[name]), render(findings))
-            except OSError as error:
-                raise UsageError(
-                    f"--{name}={values[name]}: {error.strerror or error}. Name a file that can be written."
-                ) from error
     return _STATUS[findings.outcome]
 
 

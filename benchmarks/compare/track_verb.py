@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from benchmarks.compare import calibration, compare_verb
 from benchmarks.compare.compare_verb import OUTPUT_FLAGS, WHERE
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.errors import ExitStatus, UsageError, writing
 from benchmarks.option import Flag, only
 from results.gate import baseline_check, baselines, rounds, session_history
 from results.gate.baseline_check import MOST_SESSIONS
@@ -25,6 +24,7 @@ from results.summary import hardware_in_words
 from results.text import Table, counted
 
 _PICTURES = (".png", ".svg")
+_FOLDER = "directory that can be written"
 _MOST_REFUSALS = 10
 
 
@@ -64,10 +64,8 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     as_json = values["output_format"] == "json"
     say(session_history.as_json(histories) if as_json else "\n".join(session_history.as_text(histories)))
     if plot is not None:
-        try:
+        with writing(f"--output={plot}"):
             drawn = session_history.draw(histories, plot)
-        except OSError as error:
-            raise UsageError(f"--output={plot}: {error.strerror or error}. Name a file that can be written.") from error
         if drawn < len(histories):
             warn(f"{plot} shows {drawn} of {len(histories)} configurations, those with the most sessions: use --where.")
     return ExitStatus.OK
@@ -82,7 +80,7 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """
     directory, files = _directory(values), record_files.paths(words)
     runs = record_files.matching(record_files.load(files), values["where"])
-    with _writing(directory):
+    with writing(f"--baselines_dir={directory}", _FOLDER):
         stored = baselines.store_runs(Path(directory), runs)
     for sentence in stored.refused[:_MOST_REFUSALS]:
         warn(sentence)
@@ -162,7 +160,7 @@ def prune(values: Mapping[str, Any]) -> ExitStatus:
     """
     keep, directory = MOST_SESSIONS if values["keep"] is None else values["keep"], _directory(values)
     _stored(directory)  # warns of damaged lines, which pruning removes
-    with _writing(directory):
+    with writing(f"--baselines_dir={directory}", _FOLDER):
         removed = baselines.prune(Path(directory), keep)
     for path, count in removed.items():
         say(f"{path}: {counted(count, 'session')} removed, {keep} kept")
@@ -171,30 +169,13 @@ def prune(values: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.OK
 
 
-@contextlib.contextmanager
-def _writing(directory: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"--baselines_dir={directory}: {error.strerror or error}. Name a directory that can be written."
-        ) from error
-
-
 def _directory(values: Mapping[str, Any]) -> str:
     return str(values["baselines_dir"] or BASELINES_DIR)
 
 
 def _stored(directory: str | Path) -> list[Record]:
-    try:
-        loaded = baselines.load(Path(directory))
-    except OSError as error:
-        raise DataError(
-            f"{error.filename}: {error.strerror}. Make it readable, or name another --baselines_dir."
-        ) from error
-    for problem in loaded.problems:
-        warn(problem)
-    return loaded.records
+    files = baselines.paths(Path(directory))
+    return record_files.load(files, "Make it readable, or name another --baselines_dir.")
 
 
 def _such(values: Mapping[str, Any]) -> str:

@@ -311,7 +311,7 @@ def _decide(
     evaluation, summaries = callback_options.decide(given), filled(Summaries, given)
     pauses = _pauses(checkpoints, evaluation, summaries)
     rounds = _steps_in_round(forward_only, of_variables)
-    how_long, why_length, on_length = decide_length(given, rounds, on_gpu=devices.on_gpu)
+    how_long, why_length, on_length = decide_length(given, rounds, known.data_name, on_gpu=devices.on_gpu)
     reasons = {
         "num_devices": "neither --num_gpus nor --gpus" * (given["num_gpus"] is None and given["gpus"] is None),
         "precision": known.why_precision,

@@ -36,7 +36,7 @@ DIFFERENCES: Mapping[str, str] = {
     "num_epochs_per_decay": "acts without `init_learning_rate`, too",
     "num_gpus": "fails if there are fewer GPUs",
     "num_batches": "default on GPUs: 100, and as many more as 20 s need",
-    "num_warmup_batches": "default: 10, or 3 on a CPU",
+    "num_warmup_batches": "default: 10; on a CPU 3, unless images are read",
     "optimizer": "`momentum` is classical momentum: theirs is `nesterov`; also `lars`",
     "per_gpu_thread_count": "without `gpu_thread_mode` it implies gpu_private",
     "piecewise_learning_rate_schedule": "epochs may be fractions",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from benchmarks.callbacks.options import WHEN_TO_EVALUATE
+from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.option import decided, filled, option
 from models import specs
 
@@ -80,7 +81,7 @@ class Length:
     )
     num_warmup_batches: int = option(
         "warm-up steps, which are not measured; the first step is never measured",
-        default_text="10, or 3 on a CPU",
+        default_text="10; on a CPU 3, unless images are read",
         at_least=0,
     )
     time_limit_seconds: float | None = option(
@@ -89,7 +90,7 @@ class Length:
 
 
 def decide_length(
-    given: Mapping[str, Any], steps_per_round: int, *, on_gpu: bool
+    given: Mapping[str, Any], steps_per_round: int, data_name: str, *, on_gpu: bool
 ) -> tuple[Length, str, tuple[str, ...]]:
     """Returns how long a run takes, why that many steps are measured, and sentences on it.
 
@@ -99,13 +100,14 @@ def decide_length(
         given: flag values by name; None: not given.
         steps_per_round: after so many steps training repeats what it does. Of rounds of several steps, the first one is
             warm-up, since it sets up what is done once a round, and whole ones are measured, since their steps differ.
+        data_name: the data set, if there is one: the warm-up uses up what was ready after the first step.
         on_gpu: whether GPUs compute.
     """
     asked = filled(Length, given, num_warmup_batches=0)
     by_time = on_gpu and not any(given[name] for name in _FIX_THE_LENGTH)
     warmup = given["num_warmup_batches"]
     if warmup is None:
-        warmup = 10 if on_gpu else 3
+        warmup = 10 if on_gpu or data_name in DATA_SETS else 3
     batches = None if given["num_epochs"] else asked.num_batches
     whole = {
         "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,

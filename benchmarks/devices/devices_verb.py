@@ -119,6 +119,7 @@ def as_json(
         ],
         "driver_version": topology.driver_version,
         "driver_cuda_version": topology.cuda_version,
+        "driver_problem": topology.problem or None,
         "limits": [dataclasses.asdict(limit) for limit in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
@@ -185,10 +186,11 @@ def _memory(host: Mapping[str, Any]) -> str:
 
 def _driver(topology: Inventory) -> str:
     if topology.driver_version is None:
-        return "no NVIDIA driver"
+        return topology.problem or "no NVIDIA driver"
     newest = f", CUDA up to {topology.cuda_version}" if topology.cuda_version else ""
     hidden = "" if topology.gpus else "; no GPU that this process may see (CUDA_VISIBLE_DEVICES)"
-    return f"{topology.driver_version}{newest}{hidden}"
+    missing = f"; {topology.problem}" if topology.problem else ""
+    return f"{topology.driver_version}{newest}{hidden}{missing}"
 
 
 def _libraries(software: Mapping[str, Any]) -> str:

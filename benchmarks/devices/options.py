@@ -70,16 +70,18 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int], machine: str
     visible = _visible_gpus(given["gpus"])
     existing = count_gpus()
     demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
+    if not existing and (problem := hardware.gpu_inventory().problem):
+        raise UsageError(f"No GPU of {machine} can be used: {problem}. nvidia-smi says more; --device=cpu needs none.")
     if not existing and not demanded:
         return on_cpu
-    there_are = f"{machine} has {counted(existing, 'NVIDIA GPU')} that this process may see."
+    there_are = f"{machine} has {counted(existing, 'NVIDIA GPU')} that this process may see"
     if visible and max(visible) >= existing:
-        raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
+        raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}{_missing()}.")
     usable = len(visible) if visible else existing
     split = max(1, -(-wanted // max(1, usable))) if given["virtual_gpus"] == "auto" else int(given["virtual_gpus"] or 1)
     if wanted > usable * split:
         asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
-        limit = f"--gpus={given['gpus']} names {usable}." if visible else there_are
+        limit = f"--gpus={given['gpus']} names {usable}." if visible else f"{there_are}{_missing()}."
         if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
             limit += " Of GPUs that are divided (MIG), CUDA shows a process one instance."
         raise UsageError(
@@ -87,6 +89,12 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int], machine: str
             f"use --device=cpu for {counted(wanted, 'logical CPU device')}."
         )
     return Devices(device="gpu", num_devices=wanted, virtual_gpus=split, visible_gpus=visible)
+
+
+def _missing() -> str:
+    """Returns why GPUs of this machine are missing, to go on with a sentence; nothing if none is known to be."""
+    problem = hardware.gpu_inventory().problem
+    return f" ({problem})" if problem else ""
 
 
 def decide(
@@ -111,6 +119,8 @@ def decide(
     if not devices.on_gpu:
         return devices, ()
     devices, notices = _with_launch_threads(devices, reads=given["data_dir"] is not None)
+    if given["num_gpus"] is None and len(devices.visible_gpus or ()) > devices.physical_gpus:
+        notices += (f"--gpus={given['gpus']}: a process uses one GPU unless --num_gpus says how many.",)
     pinned = from_host if given["force_gpu_compatible"] is None else devices.force_gpu_compatible
     devices = dataclasses.replace(devices, force_gpu_compatible=pinned)
     if workers_per_gpu == 1 or devices.gpu_memory_limit_mib:
@@ -194,18 +204,24 @@ def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
 def of_rank(
     given: Mapping[str, Any], cluster: Cluster | None, count_gpus: Callable[[], int], environ: Mapping[str, str]
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Returns flag values by which each worker that mpirun has started on a host has GPUs of its own, and a notice.
+    """Returns flag values by which each worker of mpirun or Slurm on a host has GPUs of its own, and a notice.
 
-    Other launchers do this themselves, and so may the user with --gpus or CUDA_VISIBLE_DEVICES.
+    The user may do this with --gpus, and the launcher with CUDA_VISIBLE_DEVICES: it has not if this worker sees enough
+    GPUs for all. Other launchers do this themselves.
     """
+    launcher = given["cluster"]
     alone = cluster is None or not cluster.own.has_towers or cluster.workers_on_this_host == 1
-    decided = given["gpus"] is not None or given["virtual_gpus"] is not None or "CUDA_VISIBLE_DEVICES" in environ
-    if cluster is None or alone or decided or given["cluster"] != "mpi" or given["device"] == "cpu" or not count_gpus():
+    decided = given["gpus"] is not None or given["virtual_gpus"] is not None
+    if cluster is None or alone or decided or launcher not in ("mpi", "slurm") or given["device"] == "cpu":
         return given, ()
-    each = given["num_gpus"] or 1
+    each, visible = given["num_gpus"] or 1, count_gpus()
+    may_be_own = launcher == "slurm" or "CUDA_VISIBLE_DEVICES" in environ
+    if not visible or may_be_own and visible < each * cluster.workers_on_this_host:
+        return given, ()
     first = each * cluster.number_on_this_host
     own = ",".join(map(str, range(first, first + each)))
-    return {**given, "gpus": own}, (f"--cluster=mpi: this worker has --gpus={own}, since others are on its host.",)
+    notice = f"--cluster={launcher}: this worker has --gpus={own}, since others are on its host."
+    return {**given, "gpus": own}, (notice,)
 
 
 def workers_per_gpu(

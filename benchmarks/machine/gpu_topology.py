@@ -49,6 +49,7 @@ def read_gpu_links(
             },
             driver_version=opened.version,
             cuda_version=opened.cuda_version,
+            problem=opened.problem,
         )
 
 

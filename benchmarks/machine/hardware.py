@@ -75,12 +75,14 @@ class Inventory:
         driver_version: None without a driver.
         cuda_version: the newest CUDA that the driver supports, such as `12.8`.
         connections: by the positions of two GPUs, the smaller one first; empty unless `gpu_topology` has read them.
+        problem: why GPUs of this machine are missing here; empty if none is known to be.
     """
 
     gpus: tuple[Gpu, ...] = ()
     driver_version: str | None = None
     cuda_version: str | None = None
     connections: Mapping[tuple[int, int], Connection] = dataclasses.field(default_factory=dict)
+    problem: str = ""
 
     def only(self, positions: Iterable[int]) -> Inventory:
         """Returns the inventory of some of the GPUs, in this order."""
@@ -121,7 +123,8 @@ class Inventory:
 def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
     """Asks the NVIDIA driver; a machine without one has no GPUs."""
     with nvml.opened(environment) as driver:
-        return Inventory(tuple(describe_gpu(gpu) for gpu in driver.gpus), driver.version, driver.cuda_version)
+        gpus = tuple(describe_gpu(gpu) for gpu in driver.gpus)
+        return Inventory(gpus, driver.version, driver.cuda_version, problem=driver.problem)
 
 
 def count_gpus() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -57,12 +58,13 @@ class DriverGpu:
 class Driver:
     """The GPUs that CUDA shows, in the order of CUDA_VISIBLE_DEVICES, and the driver's version.
 
-    `cuda_version` is the newest CUDA that the driver supports, such as `12.8`.
+    `cuda_version` is the newest CUDA that the driver supports, such as `12.8`. `problem` is why GPUs are missing.
     """
 
     gpus: tuple[DriverGpu, ...] = ()
     version: str | None = None
     cuda_version: str | None = None
+    problem: str = ""
 
 
 @contextlib.contextmanager
@@ -112,17 +114,19 @@ def _within_limit(ask: Callable[[], Driver | None]) -> Driver | None:
 
 
 def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
+    are_hidden = environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     try:
         driver.nvmlInit()
-    except driver.NVMLError:
-        return None
-    try:
-        every = [
-            DriverGpu(index, driver, driver.nvmlDeviceGetHandleByIndex(index))
-            for index in range(driver.nvmlDeviceGetCount())
-        ]
-    except driver.NVMLError:
-        return Driver()
+        count = driver.nvmlDeviceGetCount()
+    except driver.NVMLError as error:
+        is_absent = error.value in (driver.NVML_ERROR_LIBRARY_NOT_FOUND, driver.NVML_ERROR_DRIVER_NOT_LOADED)
+        return None if is_absent or are_hidden else Driver(problem=f"NVIDIA's driver does not start ({error})")
+    every, problems = [], []
+    for index in range(count):
+        try:
+            every.append(DriverGpu(index, driver, driver.nvmlDeviceGetHandleByIndex(index)))
+        except driver.NVMLError as error:  # such as one that has fallen off its bus, or that the container must not use
+            problems.append(f"GPU {index} of the driver does not answer ({error})")
     version = cuda = None
     with contextlib.suppress(driver.NVMLError):
         version = text(driver.nvmlSystemGetDriverVersion())
@@ -130,7 +134,8 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
         number = driver.nvmlSystemGetCudaDriverVersion()  # such as 12080
         cuda = f"{number // 1000}.{number % 1000 // 10}"
     indices = visible_indices(len(every), environment, lambda name: _index_of(name, every, driver))
-    return Driver(_shown_by_cuda([every[index] for index in indices], environment), version, cuda)
+    gpus = _shown_by_cuda([every[index] for index in indices], environment)
+    return Driver(gpus, version, cuda, "" if are_hidden else "; ".join(problems))
 
 
 def _shown_by_cuda(gpus: list[DriverGpu], environment: Mapping[str, str]) -> tuple[DriverGpu, ...]:
@@ -156,14 +161,16 @@ def _instances(gpu: DriverGpu, environment: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _index_of(name: str, every: list[DriverGpu], driver: Any) -> int | None:
-    """Returns the number of the GPU with this start of its UUID, or with this MIG instance."""
+    """Returns the position of the GPU with this start of its UUID, or with this MIG instance."""
     if name.startswith("GPU-"):
-        return next((gpu.index for gpu in every if text(gpu.ask("nvmlDeviceGetUUID") or "").startswith(name)), None)
+        named = (text(gpu.ask("nvmlDeviceGetUUID") or "").startswith(name) for gpu in every)
+        return next(itertools.compress(itertools.count(), named), None)
     try:
         whole = driver.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(driver.nvmlDeviceGetHandleByUUID(name))
-        return int(driver.nvmlDeviceGetIndex(whole))
+        index = int(driver.nvmlDeviceGetIndex(whole))
     except driver.NVMLError:
         return None
+    return next((position for position, gpu in enumerate(every) if gpu.index == index), None)
 
 
 def visible_indices(

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.errors import UsageError
+from benchmarks.errors import UsageError, writing
 from benchmarks.predict.prediction import LATENCY, Prediction, Subject, gains, limit, link_that_limits, predict, step
 from benchmarks.predict.simulation import Timeline
 from results.exchange.public_table import Figure, written
@@ -171,10 +171,8 @@ def write_table(outlook: Outlook, path: str) -> None:
         )
         for one in outlook.points
     )
-    try:
+    with writing(f"--table={path}"):
         Path(path).write_text(written(figures), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--table={path}: the table cannot be written: {error.strerror or error}.") from error
 
 
 def drawn_step(one: Point) -> Iterator[str]:
@@ -221,7 +219,5 @@ def plot(outlook: Outlook, path: str) -> None:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
     axis.legend()
-    try:
+    with writing(f"--plot={path}"):
         figures.save(figure, Path(path))
-    except OSError as error:
-        raise UsageError(f"--plot={path}: the plot cannot be written: {error.strerror or error}.") from error

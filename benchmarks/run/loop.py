@@ -17,7 +17,7 @@ from benchmarks.graph.epochs import Plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure import interleaved_steps
 from benchmarks.measure.display import FIRST_STEP, Display
-from benchmarks.measure.run_log import RunLog, process_age_seconds
+from benchmarks.measure.run_log import RunLog, largest_resident_bytes, process_age_seconds
 from benchmarks.measure.telemetry import prepared_telemetry
 from benchmarks.measure.timing import Phase, Taken, run_phase
 
@@ -73,6 +73,7 @@ def measure(
         interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
         with interleaved as after_step, log.telemetry or contextlib.nullcontext():
             take_steps("measuring", steps, log.measured, *after_step)
+    log.observe(peak_host_memory_bytes=largest_resident_bytes())  # before what follows the steps
     team.expect_nothing()
 
 

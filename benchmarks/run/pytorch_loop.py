@@ -95,11 +95,13 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
         planned = plan(config.length, epochs, config.steps_per_round)
         loop.measure(config, planned, Stepper(timed(injected_delay.slowed(step))), log, display, team, Callbacks(team))
         team.expect("Checking the variables after the run", limit_seconds)
+        if device.type == "cuda":  # of a step after the measured ones: the first one also tries cuDNN's algorithms
+            torch.cuda.reset_peak_memory_stats(device)
+            step()
+            log.observe(peak_gpu_memory_bytes=torch.cuda.max_memory_allocated(device))
         log.weights_are_finite = _are_finite(converted.module)
         if cluster:
             log.observe(replica_drift=pytorch_group.drift(converted.module))
-        if device.type == "cuda":
-            log.observe(peak_gpu_memory_bytes=torch.cuda.max_memory_allocated(device))
     team.expect_nothing()
 
 

@@ -27,7 +27,7 @@ from benchmarks.graph.run_graph import RunGraph
 from benchmarks.graph.run_session import RunSession
 from benchmarks.graph.stepper import rate_after, stepping
 from benchmarks.measure.display import Display
-from benchmarks.measure.run_log import RunLog, largest_resident_bytes
+from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.process import apart
 from benchmarks.process.deadlines import Deadlines
@@ -224,10 +224,11 @@ def _check_variables(run: RunSession) -> None:
 
 
 def _measure_input(run: RunSession) -> None:
-    """Measures the stages of an input that steps have waited for."""
+    """Measures the stages of an input that steps have waited for; other workers, which may be on this host, wait."""
     built, config, log, source = run.built, run.config, run.log, run.built.input.source
     waited_seconds = sum(log.measured.observed.get("input_wait_seconds", []))
-    if source is None or waited_seconds < LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
+    is_bound = waited_seconds >= LEAST_REPORTED_WAIT * sum(log.measured.step_seconds)
+    if source is None or not run.team.is_leader or not is_bound:
         return
     run.display.phase("measuring the input's stages", None)
     assert config.data.input is not None, "input that is read has options"
@@ -244,7 +245,6 @@ def _measure_input(run: RunSession) -> None:
 
 def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """Trains again in fp32, and notes the losses for a comparison."""
-    log.observe(peak_host_memory_bytes=largest_resident_bytes())
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
     processes = config.processes

@@ -87,9 +87,17 @@ class LossScale:
 
 
 def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
-    """Returns whether all numbers are finite, a scalar; each tensor is checked on its own device."""
-    are_finite = []
+    """Returns whether all numbers are finite, a scalar on the first tensor's device.
+
+    Each tensor is checked on its own device, and each device sends one value.
+    """
+    of_devices: dict[str, list[tf.Tensor]] = {}
     for tensor in tensors:
         with tf.device(tensor.device):
-            are_finite.append(tf.reduce_all(tf.math.is_finite(tensor)))
-    return tf.reduce_all(tf.stack(are_finite))
+            of_devices.setdefault(tensor.device, []).append(tf.reduce_all(tf.math.is_finite(tensor)))
+    are_finite = []
+    for device, checked in of_devices.items():
+        with tf.device(device):
+            are_finite.append(tf.reduce_all(tf.stack(checked)))
+    with tf.device(are_finite[0].device):
+        return tf.reduce_all(tf.stack(are_finite))

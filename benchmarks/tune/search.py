@@ -325,7 +325,7 @@ def _in_words(candidate: Candidate) -> str:
 
 def _shortened(candidate: Candidate, **length: Any) -> Cell:
     config = _config(candidate)
-    if not config.devices.on_gpu:
+    if not config.devices.on_gpu and config.data.data_dir is None:
         length["num_warmup_batches"] = 1
     words = tuple(f"--{name}={value}" for name, value in length.items())
     shorter = dataclasses.replace(config.length, at_least_seconds=None, **length)

@@ -34,15 +34,6 @@ class Stored:
     refused: Sequence[str]
 
 
-def load(directory: Path) -> loading.Loaded:
-    """Reads all baselines of a directory.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    return loading.load(*_paths(directory))
-
-
 def store_runs(directory: Path, records: Iterable[Record]) -> Stored:
     """Appends the records that can be baselines and are not yet stored; creates the directory.
 
@@ -83,7 +74,7 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
         OSError: a file cannot be read or written.
     """
     removed = {}
-    for path in _paths(directory):
+    for path in paths(directory):
         with store.locked(path):
             stored = sessions(loading.load(path).records)
             if len(stored) > keep:
@@ -93,7 +84,8 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
     return removed
 
 
-def _paths(directory: Path) -> list[Path]:
+def paths(directory: Path) -> list[Path]:
+    """Returns the files of a directory's baselines."""
     return sorted(directory.glob("*/*.jsonl"))
 
 

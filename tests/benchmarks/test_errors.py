@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from benchmarks.errors import did_you_mean, headline, lack_of_memory
+from benchmarks.data.pipeline import input_pipeline
+from benchmarks.errors import BenchError, did_you_mean, headline, lack_of_memory, nccl_advice
 
 
 def test_the_headline_of_an_error_is_what_was_wrong() -> None:
@@ -47,6 +48,17 @@ def test_the_headline_of_what_a_session_raises() -> None:
 )
 def test_a_lack_of_memory_is_recognised_in_the_errors_of_cudas_libraries(error: Exception, what: str) -> None:
     assert lack_of_memory(error) == what
+
+
+@pytest.mark.parametrize("what", ["cuda", "system"])
+def test_what_nccl_is_refused_gets_an_advice_of_its_own(what: str) -> None:
+    message = f"NCCL: unhandled {what} error (run with NCCL_DEBUG=INFO for details). Set NCCL_DEBUG=WARN for detail."
+    error = tf.errors.InternalError(None, None, message)
+    assert not lack_of_memory(error)
+    explained = input_pipeline.RunInput().translate(error, num_classes=10)
+    assert isinstance(explained, BenchError) and message[:20] in str(explained)
+    assert "--gpu_memory_frac=0.9" in str(explained) and "batch" not in str(explained)
+    assert nccl_advice(ValueError("NCCL: invalid usage")) == ""
 
 
 @pytest.mark.parametrize(

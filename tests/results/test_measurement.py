@@ -147,6 +147,10 @@ def test_resources_are_of_all_processes_together() -> None:
     assert (derived.cpu_cores_used, derived.gpu_memory_reserved_bytes) == (3.5, 9)
     paused = derived_from(telemetry=[{**process({"a": 3.0}), "window_seconds": 8.0}])
     assert paused.images_per_joule == pytest.approx(1.0), "the energy of pauses counts"
+    windows = [{**process({name: 1.5}), "window_seconds": seconds} for name, seconds in (("a", 4.0), ("b", 8.0))]
+    own = {"worker_step_seconds": [[2.0] * 2, [2.0] * 4], "tower_step_seconds": [[2.0] * 2, [2.0] * 4]}
+    asynchronous = derived_from(telemetry=windows, **own)
+    assert asynchronous.images_per_joule == pytest.approx(2.0), "images count until the first worker ends"
 
 
 def test_resources_that_are_partly_unknown() -> None:

@@ -99,9 +99,9 @@ def test_steady_towers_that_complete_in_beats_are_not_called_unsteady() -> None:
 STAGES = {"read": 5000.0, "decode": 1000.0, "batch": 800.0}
 
 
-def _real(waits: list[float], **changes: object) -> str:
+def _real(waits: list[float], conditions: Conditions = QUIET, **changes: object) -> str:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, input_wait_seconds=waits, **changes)
-    return " ".join(quality_warnings(measurement, derive(measurement, 1), QUIET))
+    return " ".join(quality_warnings(measurement, derive(measurement, 1), conditions))
 
 
 def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
@@ -112,6 +112,8 @@ def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
     slow = {name: rate / 10 for name, rate in STAGES.items()}
     assert "The input alone reaches 80 images/sec, 160 are needed; 64% of" in _real([0.05] * 10, input_stages=slow)
     assert "64% of the pipeline's time goes into decoding the photos: store them smaller" in said
+    on_two = _real([0.05] * 10, dataclasses.replace(QUIET, hosts=2), input_stages=slow)
+    assert "The input alone reaches 80 images/sec on a host, but it shares its cores with the steps" in on_two
     assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
 
 

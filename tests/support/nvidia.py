@@ -38,6 +38,7 @@ class Machine:
         ancestor: the driver's number of the path between each two GPUs, or one by pair.
         peers: the status of peer access between each two GPUs.
         refused: names of queries that this driver does not support.
+        lost: GPUs that do not answer.
         cuda: the newest CUDA of the driver, as it reports it.
     """
 
@@ -51,10 +52,11 @@ class Machine:
         ancestor: int | Mapping[tuple[int, int], int] = pynvml.NVML_TOPOLOGY_SINGLE,
         peers: int = PEERS,
         refused: tuple[str, ...] = (),
+        lost: tuple[int, ...] = (),
         cuda: int = 12080,
     ) -> None:
         self.cards = [Card()] * cards if isinstance(cards, int) else list(cards)
-        self._nvlinks, self._refused = nvlinks or {}, refused
+        self._nvlinks, self._refused, self._lost = nvlinks or {}, refused, lost
         # What a GPU answers by its number, or an instance of a divided one by `(GPU, number)`.
         self._answers: dict[str, Callable[..., Any]] = {
             "nvmlInit": lambda: None,
@@ -62,7 +64,7 @@ class Machine:
             "nvmlSystemGetDriverVersion": lambda: "570.86",
             "nvmlSystemGetCudaDriverVersion": lambda: cuda,
             "nvmlDeviceGetCount": lambda: len(self.cards),
-            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetHandleByIndex": self._handle,
             "nvmlDeviceGetIndex": lambda gpu: gpu,
             "nvmlDeviceGetName": lambda gpu: self.cards[gpu].name,
             "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}a2b3c4d-1234-5678-9abc-def012345678",
@@ -100,6 +102,11 @@ class Machine:
             return self._answers[name](*arguments)
 
         return ask
+
+    def _handle(self, gpu: int) -> int:
+        if gpu in self._lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return gpu
 
     def _instance(self, gpu: int, number: int) -> tuple[int, int]:
         if number < len(self.cards[gpu].instances_gib):

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from benchmarks.errors import ExitStatus
+from benchmarks.machine import provenance
 from benchmarks.process.subprocesses import ExitInfo
 from results.record import Status
 from tests.support.records import make_record
@@ -105,20 +106,24 @@ def test_the_published_table_is_of_one_commit_and_enough_rounds(
     assert "alone" in comparison.why_not_published(few)
     for commits in (["abc", "def"], ["abc+"], []):
         assert "commit" in comparison.why_not_published(dataclasses.replace(made, commits=commits))
-    kept = tmp_path / "kept.json"
+    kept = tmp_path / "kept.jsonl"
     monkeypatch.setattr(comparison, "KEPT", kept)
     assert comparison.page() == "No table is published yet."
-    kept.write_text(comparison.as_json(made))
+    comparison.keep([*finished(PAIR, 1.3, 1.3, 1.3), *finished(ALONE, 1.0, 1.1)], kept)
+    assert comparison.page() == "No table is published yet: 1 row with fewer than 3 rounds, such as alone."
+    comparison.keep([*finished(PAIR, 1.3, 1.3, 1.3), *finished(ALONE, 1.0, 1.1, 1.2)], kept)
     assert "| a pair | 100 images/s | 130 images/s | 1.30 [1.30, 1.30] | 3 |" in comparison.page()
 
 
-def test_a_table_that_cannot_be_published_is_not_kept(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("commit", ["abc", "abc+"])
+def test_rounds_are_kept_for_the_next_call_unless_the_checkout_has_changes(
+    compare: Compare, commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(comparison, "KEPT", tmp_path / "kept.json")
+    monkeypatch.setattr(comparison, "KEPT", tmp_path / "kept.jsonl")
+    monkeypatch.setattr(provenance, "suite_commit", lambda: commit)
     assert compare("--repeats=1", "--keep", "alone") == ExitStatus.UNDECIDED
-    assert not (tmp_path / "kept.json").exists()
     assert "rounds" in capsys.readouterr().err
+    assert len(comparison.load(tmp_path / "kept.jsonl")) == (commit == "abc")
 
 
 def test_sides_alternate_with_equal_flags_and_what_is_finished_is_not_run_again(

@@ -185,4 +185,4 @@ def test_a_table_can_be_compared_with_in_a_report(run_bench: RunBench, tmp_path:
     assert figures[-1].variable_update == "replicated nccl small 4194304", "as a run on such a host records it"
     assert figures[-1].gpu == "H100 80GB HBM3"
     nowhere = run_bench(*words, f"--table={tmp_path}/none/predicted.csv")
-    assert nowhere.status == ExitStatus.USAGE and "cannot be written" in nowhere.stderr
+    assert nowhere.status == ExitStatus.USAGE and "Name a file that can be written" in nowhere.stderr

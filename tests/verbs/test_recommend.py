@@ -7,6 +7,7 @@ import shlex
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -394,6 +395,14 @@ def clock(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
 def _slow_steps(chosen: Config) -> float:
     """Takes four seconds a step and device, as devices that share cores do."""
     return 20 + 4.0 * chosen.devices.num_devices * (chosen.length.num_batches + chosen.length.num_warmup_batches + 1)
+
+
+@pytest.mark.parametrize(("words", "warmup"), [((), 1), (("--data_dir=x",), 10)])
+def test_a_short_trial_is_warmed_up_until_it_reads_its_own_images(words: tuple[str, ...], warmup: int) -> None:
+    chosen = config.resolve(flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)
+    candidate: Any = types.SimpleNamespace(cell=Cell((), chosen))
+    shortened = search._shortened(candidate, num_batches=5).config
+    assert shortened is not None and shortened.length.num_warmup_batches == warmup
 
 
 def test_finalists_interleave_their_steps_where_memory_suffices(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="publish the table in docs/performance.md",
+        help="keep the rounds in tools/peers, for the table in docs/performance.md",
     )
     given = parser.parse_intermixed_args(words)
     chosen = [row for row in comparison.rows() if any(fnmatch.fnmatch(row.name, each) for each in given.rows or ["*"])]
@@ -73,16 +73,17 @@ def _compare(chosen: Sequence[Row], sides: Sides, rounds: int, *, again: bool, k
                     warn(f"{row.name}: {error}")
 
     status = until_stopped(run)
-    made = comparison.table(comparison.load(path), here, failures)
+    finished = comparison.load(path)
+    made = comparison.table(finished, here, failures)
     text = comparison.as_markdown(made)
     store.replace(sides.output_dir / "table.md", f"{text}\n")
     store.replace(sides.output_dir / "table.json", comparison.as_json(made))
     print(text)
     reason = comparison.why_not_published(made) if keep else ""
     if reason:
-        warn(f"docs/performance.md keeps its table: {reason}.")
-    elif keep:
-        store.replace(comparison.KEPT, comparison.as_json(made))
+        warn(f"docs/performance.md gets no table: {reason}.")
+    if keep and not comparison.why_not_kept(made):
+        comparison.keep([each for each in finished if each.machine == here], comparison.KEPT)
     return status or (ExitStatus.RUN_FAILED if failures else ExitStatus.UNDECIDED if reason else ExitStatus.OK)
 
 

@@ -19,8 +19,8 @@ from results.gate.decision import judge
 from results.text import counted, markdown
 
 _HERE = Path(__file__).parent
-# The table that docs/performance.md shows; missing until one of enough rounds has been measured.
-KEPT = _HERE / "seen.json"
+# The rounds of the table in docs/performance.md, which is shown when there are enough.
+KEPT = _HERE / "rounds.jsonl"
 _UNITS = {
     "images_per_second": "images/s",
     "input_images_per_second": "images/s",
@@ -177,8 +177,12 @@ def add(path: Path, finished: Round) -> None:
 
 def forget(path: Path, names: Collection[str]) -> None:
     """Removes the finished rounds of the named rows from a file."""
-    kept = [each for each in load(path) if each.row not in names]
-    store.replace(path, "".join(f"{json.dumps(dataclasses.asdict(each))}\n" for each in kept))
+    keep([each for each in load(path) if each.row not in names], path)
+
+
+def keep(finished: Sequence[Round], path: Path) -> None:
+    """Replaces the rounds in a file."""
+    store.replace(path, "".join(f"{json.dumps(dataclasses.asdict(each))}\n" for each in finished))
 
 
 def table(finished: Sequence[Round], here: Mapping[str, Any], failures: Mapping[str, str]) -> Table:
@@ -193,25 +197,33 @@ def table(finished: Sequence[Round], here: Mapping[str, Any], failures: Mapping[
     )
 
 
+def why_not_kept(made: Table) -> str:
+    """Returns why the rounds of a table must not be kept, or nothing if all are of one commit."""
+    if len(made.commits) == 1 and not made.commits[0].endswith("+"):
+        return ""
+    return f"rounds are of commits {', '.join(made.commits) or 'unknown'}, not of one without changes"
+
+
 def why_not_published(made: Table) -> str:
     """Returns why a table must not be published, or nothing if all is of one commit and enough rounds."""
-    if len(made.commits) != 1 or made.commits[0].endswith("+"):
-        return f"its rounds are of commits {', '.join(made.commits) or 'unknown'}, not of one without changes"
     few = [each.name for each in made.lines if each.rounds < _LEAST_ROUNDS]
-    return f"rows with fewer than {_LEAST_ROUNDS} rounds: {', '.join(few)}" if few else ""
+    too_few = f"{counted(len(few), 'row')} with fewer than {_LEAST_ROUNDS} rounds, such as {few[0]}" if few else ""
+    return why_not_kept(made) or too_few
 
 
 def as_json(made: Table) -> str:
-    """Returns a table as JSON, which `page` reads."""
+    """Returns a table as JSON."""
     return json.dumps(dataclasses.asdict(made), indent=1) + "\n"
 
 
 def page() -> str:
-    """Returns the kept table as Markdown."""
-    if not KEPT.exists():
+    """Returns the table of the kept rounds as Markdown, if it may be published."""
+    finished = load(KEPT)
+    if not finished:
         return "No table is published yet."
-    fields = json.loads(KEPT.read_text(encoding="utf-8"))
-    return as_markdown(Table(**{**fields, "lines": [Line(**each) for each in fields["lines"]]}))
+    made = table(finished, finished[0].machine, {})
+    reason = why_not_published(made)
+    return f"No table is published yet: {reason}." if reason else as_markdown(made)
 
 
 def as_markdown(made: Table) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.console import progress, warn
-from benchmarks.data.options import InputOptions
+from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline
 from benchmarks.data.pipeline.input_pipeline import RunInput, Source
 from benchmarks.data.pipeline.tower_input import InputSpec
@@ -30,8 +31,6 @@ from variable_mgr.place import HOST
 BARE_DECODE, COPY = "bare decode", "copy"
 # Shuffle buffers that are counted: more than are alive at a time, as the pipeline reads ahead into the next epochs.
 _EPOCHS = 64
-# Takes that a pipeline has begun and not prefetched: the batch that is waiting for a place, and the images after it.
-_STARTED = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Probe:
     name: str
     take: Callable[[], object]
     images: int  # in each take
-    waiting: int  # takes that the prefetched batches can serve
+    waiting: int  # takes that the buffers can serve
 
 
 @dataclasses.dataclass
@@ -102,9 +101,10 @@ def probes(measured: Measuring, build_copy: Callable[[], RunInput] | None = None
     measured.deadlines.preparation("Building the input's stages")
     with tf.Graph().as_default() as graph:
         with tf.device(HOST):
-            whole = dataclasses.replace(spec, worker=0, workers=1)
             datasets = {}
-            for stage in input_pipeline.stages(source):
+            for number, stage in enumerate(input_pipeline.stages(source), start=1):
+                # Each has an order of its own, or it would find in memory what another one, or a run, has read.
+                whole = dataclasses.replace(spec, worker=0, workers=1, seed=spec.seed + number)
                 skipping = input_pipeline.skipping(source, options)
                 datasets[stage] = input_pipeline.batches(source, whole, options, skipping, stage)
             if not isinstance(source, Pixels) and not imagenet_files.is_decoded(source):
@@ -126,9 +126,12 @@ def probes(measured: Measuring, build_copy: Callable[[], RunInput] | None = None
             for initializer in initializers:
                 session.run(initializer)
             made = []
+            # Batches that wait for a place: of small images, each parallel call makes one. AUTOTUNE is -1.
+            calls = max(parallel_calls(options), hardware.usable_cores())
+            done = calls if isinstance(source, Pixels) else math.ceil(calls / spec.batch_per_device)
             for name, fetched in fetches.items():
                 towers = measured.num_devices if name == COPY else 1
-                waiting = options.prefetch_batches * measured.num_devices // towers
+                waiting = math.ceil((options.prefetch_batches * measured.num_devices + done) / towers)
                 made.append(Probe(name, session.make_callable(fetched), spec.batch_per_device * towers, waiting))
             yield made
 
@@ -182,14 +185,14 @@ def measure(
         for probe in [*probes] * rounds:
             what = f"The input up to '{probe.name}'"
             deadlines.preparation(what)
-            for _ in range(probe.waiting + 1):  # made while other probes were measured
+            for _ in range(probe.waiting + 1):  # made before
                 probe.take()
             deadlines.step(what, repeated_seconds=seconds)
             times = _repeat(probe.take, seconds, clock)
             rates[probe.name].rounds.append(probe.images * len(times) / sum(times))
             rates[probe.name].batch_seconds += times
             deadlines.preparation(f"Filling the buffers of {what[0].lower()}{what[1:]}")
-            sleep((probe.waiting + _STARTED) * sum(times) / len(times))
+            sleep((probe.waiting + 1) * sum(times) / len(times))
             progress.end()  # of what is measured
             progress.advance()
     deadlines.none()

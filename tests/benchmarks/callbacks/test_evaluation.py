@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.callbacks import options
-from benchmarks.callbacks.evaluation import EvaluationCallback, Evaluator, due_steps
+from benchmarks.callbacks.evaluation import EvaluationCallback, Evaluator, Totals, due_steps
 from benchmarks.data.options import InputOptions, of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources.bad_records import Skipping
@@ -21,6 +23,7 @@ from benchmarks.data.writing import fake_imagenet, photo_records
 from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
 from benchmarks.graph.epochs import Epochs
+from benchmarks.measure.run_log import RunLog
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training.objectives import in_top
 from models import building, specs
@@ -152,3 +155,29 @@ def test_the_weights_after_the_last_step_are_evaluated_once() -> None:
     evaluation = EvaluationCallback(run, None)
     assert evaluation.is_due(4, last=False) and not evaluation.is_due(4, last=True)
     assert not evaluation.is_due(5, last=False) and evaluation.is_due(5, last=True)
+
+
+def test_the_first_evaluation_does_not_time_the_optimisation_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        """Takes 100 s in its first step, 1 s in every other one."""
+
+        seconds, now = 100.0, 0.0
+
+        def steps(self, session: object) -> Iterator[Totals]:
+            for _ in range(3):
+                self.now, self.seconds = self.now + self.seconds, 1.0
+                yield Totals(images=4)
+
+        def evaluate(self, session: object) -> dict[str, Any]:
+            return sum(self.steps(session), Totals()).result()
+
+    evaluator, log = Slow(), RunLog()
+    monkeypatch.setattr(time, "perf_counter", lambda: evaluator.now)
+    config = types.SimpleNamespace(evaluation=options.Evaluation(eval_every_steps=1))
+    epochs = Epochs(images_per_epoch=50, images_per_step=20)
+    display = types.SimpleNamespace(evaluated=lambda result: None)
+    run: Any = types.SimpleNamespace(config=config, epochs=epochs, log=log, display=display, session=None)
+    evaluation = EvaluationCallback(run, evaluator)  # type: ignore[arg-type]
+    for steps in (1, 2):
+        evaluation.after_step(steps)
+    assert [(each["images"], each["seconds"]) for each in log.numbers.evaluations] == [(12, 3.0)] * 2

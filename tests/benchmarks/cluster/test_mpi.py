@@ -180,18 +180,39 @@ def test_ranks_of_mpirun_in_a_job_of_slurm_count(own: dict[str, str]) -> None:
 
 def test_each_worker_of_a_host_has_gpus_of_its_own() -> None:
     def chosen(rank: int, *words: str, gpus: int = 4, **environ: str) -> config.Config:
-        given = ["--cluster=mpi", "--variable_update=collective_all_reduce", *words]
-        values = flag.parse(given, run_flags.RUN_FLAGS).values
-        return config.resolve(values, lambda: gpus, {**open_mpi(rank, 2), **environ})
+        return _chosen(open_mpi(rank, 2) | environ, "--cluster=mpi", *words, gpus=gpus)
 
     second = chosen(1, "--num_gpus=2")
     assert second.devices.visible_gpus == (2, 3)
     assert "--cluster=mpi: this worker has --gpus=2,3, since others are on its host." in second.notices
     assert chosen(0, "--num_gpus=2").devices.visible_gpus == (0, 1)
     assert chosen(1, "--gpus=3").devices.visible_gpus == (3,)
-    assert chosen(1, CUDA_VISIBLE_DEVICES="1").devices.visible_gpus is None
+    assert chosen(1, gpus=1, CUDA_VISIBLE_DEVICES="1").devices.visible_gpus is None
+    assert chosen(1, "--num_gpus=2", CUDA_VISIBLE_DEVICES="4,5,6,7").devices.visible_gpus == (2, 3), "all have all"
     assert chosen(1, "--device=cpu").devices.visible_gpus is None
     assert chosen(1, gpus=0).devices.device == "cpu"
     assert chosen(1, "--hosts=a,b", **open_mpi(1, 2, 1)).devices.visible_gpus is None, "it is alone on its host"
     with pytest.raises(UsageError, match=r"--gpus=2,3 names GPU 3; the host .* \(worker 1\) has 3 NVIDIA GPUs"):
         chosen(1, "--num_gpus=2", gpus=3)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "own"),
+    [
+        (None, 4, (2, 3)),  # Slurm has divided nothing
+        ("0,1,2,3", 4, (2, 3)),
+        ("2,3", 2, None),  # Slurm has given this task its own
+        (None, 2, None),  # too few: they share
+    ],
+)
+def test_tasks_of_srun_that_see_enough_gpus_for_all_divide_them(
+    visible: str | None, gpus: int, own: tuple[int, ...] | None
+) -> None:
+    environ = srun(1, "n1", "2", 2) | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+    found = _chosen(environ, "--cluster=slurm", "--num_gpus=2", gpus=gpus)
+    assert found.devices.visible_gpus == own
+
+
+def _chosen(environ: dict[str, str], *words: str, gpus: int) -> config.Config:
+    values = flag.parse(["--variable_update=collective_all_reduce", *words], run_flags.RUN_FLAGS).values
+    return config.resolve(values, lambda: gpus, environ)

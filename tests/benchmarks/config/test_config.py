@@ -55,6 +55,8 @@ NORM, PINNED, NAME = "runtime.batchnorm_persistent", "devices.force_gpu_compatib
         ("--data_dir=x", 1, {PINNED: True, NAME: "imagenet", "data.pipelined_input": True}),
         ("--data_dir=x --noforce_gpu_compatible", 1, {PINNED: False}),
         ("--data_dir=x --force_gpu_compatible", 0, {PINNED: False}),
+        ("--data_dir=x", 0, {"length.num_warmup_batches": 10}),
+        ("--data_name=synthetic_host", 0, {"length.num_warmup_batches": 3}),
         ("--model=mlp", 0, {NAME: "synthetic"}),
         ("--data_dir=x --model=mlp", 0, {NAME: "mnist"}),
         ("--data_dir=x --model=resnet20", 0, {"workload.num_classes": 10}),

@@ -337,7 +337,9 @@ def test_a_driver_that_tells_nothing_is_no_error(machine: Machine) -> None:
     seen = _look_at_gpu(machine, Driver(refuses=questions))
     assert {one.value for one in seen.values()} == {UNSEEN}
     for refused in ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
-        assert machine_checks.look_at_gpus({}, Driver(refuses=[refused])) == []
+        (found,) = machine_checks.look_at_gpus({}, Driver(refuses=[refused]))
+        assert found.is_disturbing and "Not Supported" in found.value
+        assert not machine_checks.look_at_gpus({"CUDA_VISIBLE_DEVICES": ""}, Driver(refuses=[refused]))
 
 
 def test_only_gpus_that_may_be_used_are_looked_at() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
@@ -113,7 +114,28 @@ def test_a_gpu_that_stands_twice_is_not_connected_to_itself() -> None:
 
 
 def test_without_a_driver_there_is_nothing() -> None:
-    assert read(Machine(2, refused=("nvmlInit",))) == Inventory()
+    machine = Machine(2)
+    for absent in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
+        machine._answers["nvmlInit"] = raising(absent)
+        assert read(machine) == Inventory()
+    machine._answers["nvmlInit"] = raising(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    assert "version mismatch" in read(machine).problem
+    assert read(machine, CUDA_VISIBLE_DEVICES="") == Inventory(), "no GPU is wanted"
+
+
+def raising(number: int) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise pynvml.NVMLError(number)
+
+    return raise_it
+
+
+def test_a_gpu_that_does_not_answer_hides_no_other() -> None:
+    found = read(Machine(4, lost=(1,)))
+    assert [gpu.index for gpu in found.gpus] == [0, 2, 3]
+    assert found.problem == "GPU 1 of the driver does not answer (GPU is lost)"
+    named = read(Machine(4, lost=(1,)), CUDA_VISIBLE_DEVICES="GPU-3a,GPU-2a")
+    assert [gpu.index for gpu in named.gpus] == [3, 2]
 
 
 # What the connections suggest.

@@ -51,6 +51,7 @@ def test_steps_are_fixed_after_the_warm_up_by_its_median(
 ) -> None:
     log, display = _measure(words, at_least_seconds, step_seconds)
     assert len(log.measured.step_seconds) == steps
+    assert log.numbers.peak_host_memory_bytes, "of the steps, not of what follows them"
     lines = capsys.readouterr().out.splitlines()
     assert [line.startswith("Measuring ") for line in lines].count(True) == (at_least_seconds is not None)
     if at_least_seconds is not None and "limit" not in words:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from results import store
+from results import loading, store
 from results.gate import baselines
 from results.gate.baseline_check import check
 from results.gate.comparison import UnlikeError, refuse_new_hardware
@@ -57,14 +57,14 @@ class TestStore:
         for record in records:
             path = directory / record.identity.hardware_key / f"{record.identity.config_key}.jsonl"
             assert path.read_text() == record.to_json() + "\n"
-        assert len(baselines.load(directory).records) == 3
+        assert len(loading.load(*baselines.paths(directory)).records) == 3
 
     def test_what_is_there_is_not_promoted_again(self, directory: Path) -> None:
         first, second = run(1), run(2)
         baselines.store_runs(directory, [first])
         promoted = baselines.store_runs(directory, [first, second])
         assert (promoted.added, promoted.present) == ([second], [first])
-        assert ids(baselines.load(directory).records) == ids([first, second])
+        assert ids(loading.load(*baselines.paths(directory)).records) == ids([first, second])
 
     @pytest.mark.parametrize(
         ("record", "why"),
@@ -100,7 +100,7 @@ class TestStore:
         with ThreadPoolExecutor(4) as pool:
             twice = [record for record in all_of_them for _ in range(2)]
             list(pool.map(lambda record: baselines.store_runs(directory, [record]), twice))
-        loaded = baselines.load(directory)
+        loaded = loading.load(*baselines.paths(directory))
         (path,) = directory.glob("*/*.jsonl")
         assert len(path.read_text().splitlines()) == len(all_of_them)
         assert not loaded.problems and sorted(ids(loaded.records)) == sorted(ids(all_of_them))
@@ -115,13 +115,14 @@ class TestStore:
                 time.sleep(0.2)  # it has the old file open
                 store.replace(path, "")
             waiting.result()
-        assert ids(baselines.load(directory).records) == ids([late])
+        assert ids(loading.load(*baselines.paths(directory)).records) == ids([late])
 
     def test_pruning_keeps_the_last_sessions_whole(self, directory: Path) -> None:
         baselines.store_runs(directory, [*reversed(nights(5)), *night(1, model="vgg16")])
         taken = baselines.prune(directory, 2)
         assert list(taken.values()) == [3]
-        left = [record for record in baselines.load(directory).records if record.config["model"] == "resnet50"]
+        loaded = loading.load(*baselines.paths(directory))
+        left = [record for record in loaded.records if record.config["model"] == "resnet50"]
         assert [session_of(session.records[0]) for session in sessions(left)] == ["night 4", "night 5"] and len(
             left
         ) == 6

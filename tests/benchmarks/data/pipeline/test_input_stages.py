@@ -65,7 +65,7 @@ def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
         sleep=lambda seconds: taken.append(f"{seconds} s"),
     )
     in_turn = [name for name, _ in itertools.groupby(taken)]
-    assert in_turn == ["fast", "1.25 s", "slow", "2.5 s"] * 2, "a pipeline fills its buffers before the next turn"
+    assert in_turn == ["fast", "1.0 s", "slow", "2.0 s"] * 2, "a pipeline fills its buffers before the next turn"
     assert rates["fast"].images_per_sec == 32 and rates["slow"].images_per_sec == 16
     assert (taken.count("fast"), taken.count("slow")) == (2 * (4 + 4), 2 * (4 + 2))
     assert rates["slow"].rounds == [16, 16] and rates["fast"].rounds == [32, 32]
