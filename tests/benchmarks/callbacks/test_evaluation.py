@@ -171,7 +171,7 @@ def test_the_first_evaluation_does_not_time_the_optimisation_of_its_graph(monkey
         def evaluate(self, session: object) -> dict[str, Any]:
             return sum(self.steps(session), Totals()).result()
 
-    evaluator, log = Slow(), RunLog()
+    evaluator, log = Slow(), RunLog(images_per_step=20, towers=1)
     monkeypatch.setattr(time, "perf_counter", lambda: evaluator.now)
     config = types.SimpleNamespace(evaluation=options.Evaluation(eval_every_steps=1))
     epochs = Epochs(images_per_epoch=50, images_per_step=20)

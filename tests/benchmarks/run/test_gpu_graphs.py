@@ -121,8 +121,8 @@ _SENT = {"independent": 0, "collective_all_reduce": 0, "replicated": 354, "local
         *(([f"--variable_update={manager}"], _SENT[manager]) for manager in IN_ONE_PROCESS),
         (["--variable_update=replicated", "--all_reduce_spec=nccl"], 0),
         (["--variable_update=parameter_server", "--staged_vars"], 506),
-        # Of each other GPU also the scale there, and whether its gradients are finite.
-        (["--variable_update=replicated", "--precision=fp16", "--fp16_enable_auto_loss_scale"], 360),
+        # 9 more of each other GPU, such as the scale, and whether its gradients are finite; not one of each gradient.
+        (["--variable_update=replicated", "--precision=fp16", "--fp16_enable_auto_loss_scale"], 381),
         (["--variable_update=parameter_server", "--nocross_replica_sync"], 506),
     ],
     first=2,
