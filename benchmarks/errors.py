@@ -114,7 +114,10 @@ class Terminated(BaseException):
 
 @contextlib.contextmanager
 def writing(what: str, wanted: str = "file that can be written") -> Iterator[None]:
-    """Raises UsageError if what is done within cannot write; `what` is a flag with its value."""
+    """Raises UsageError if what is done within cannot write.
+
+    `what` is what the user has named, such as a flag with its value, and `wanted` what to name instead.
+    """
     try:
         yield
     except OSError as error:
@@ -138,6 +141,12 @@ _NO_MEMORY = re.compile(r"out[ _]of[ _]memory|STATUS_(ALLOC_FAILED|NOT_INITIALIZ
 _RESOURCE_EXHAUSTED = 8  # TensorFlow's number of the error, as gRPC's
 # As NCCL reports that CUDA or the system refused it something. Source: https://github.com/NVIDIA/nccl/issues/295
 _NCCL_REFUSED = re.compile(r"NCCL: unhandled (cuda|system) error", re.IGNORECASE)
+_NCCL_ADVICE = {
+    "cuda": "CUDA has refused NCCL something, often memory, of which TensorFlow takes nearly all of a GPU: try "
+    "--gpu_memory_frac=0.9, or NCCL_NVLS_ENABLE=0 in the environment",
+    "system": "the system has refused NCCL something, in a container often shared memory: start it with --ipc=host or "
+    "--shm-size=1g",
+}
 
 
 def says_no_memory(text: str) -> bool:
@@ -154,12 +163,8 @@ def lack_of_memory(error: BaseException) -> str:
 
 def nccl_advice(error: BaseException) -> str:
     """Returns what to try against an error of NCCL; nothing if it is none."""
-    if not _NCCL_REFUSED.search(str(error)):
-        return ""
-    return (
-        "NCCL could not start or go on, often because TensorFlow has left it too little of the GPUs' memory: try "
-        "--gpu_memory_frac=0.9, or NCCL_NVLS_ENABLE=0 in the environment. NCCL_DEBUG=WARN there prints the cause"
-    )
+    found = _NCCL_REFUSED.search(str(error))
+    return f"{_NCCL_ADVICE[found[1].lower()]}. NCCL_DEBUG=WARN in the environment prints the cause" if found else ""
 
 
 def headline(error: BaseException) -> str:

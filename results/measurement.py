@@ -59,7 +59,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         peak_host_memory_bytes: largest resident set of the process until the end of the measured steps.
         peak_gpu_memory_bytes: most memory that TensorFlow's allocator had in use on one GPU, or on one part of a split
             GPU, in a traced step, without the CUDA context; None if no step could be traced. In PyTorch, what its
-            allocator had in use in any step.
+            allocator had in use in a step after the measured ones.
         replica_drift: largest absolute difference between copies of a variable that must be equal; None if there is
             one copy, or copies may differ.
         tower_step_seconds: the measured steps of each asynchronous tower, or worker; otherwise empty. A global step is

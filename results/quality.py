@@ -54,7 +54,9 @@ class Conditions:
 def conditions_of(config: Mapping[str, Any], environment: Mapping[str, Any], measurement: Measurement) -> Conditions:
     """Returns the conditions of a run, from the parts of its record."""
     cores, trains = environment["cpu_cores_usable"], not config.get("forward_only")
-    hosts = config.get("num_hosts", 1)
+    cluster = config.get("cluster") or {}
+    addresses = ["one"] if cluster.get("local") else cluster.get("workers") or ["one"]
+    hosts = len({address.rpartition(":")[0] for address in addresses})
     devices = config.get("num_devices", 0) * config.get("num_workers", 1) // hosts
     averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0)
     images = config.get("input")

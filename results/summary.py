@@ -20,7 +20,10 @@ from results.utilisation import Utilisation, data_sheet, of_data_sheet
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
 MANAGER = ("variable_update", "shared_on", "modifiers", "pipeline")
 # What is read, and what GPUs do by default where images are read.
-DATA = ("data_name", "pipelined_input", "input", "pauses", "data_set", "gpu_thread_mode", "force_gpu_compatible")
+DATA = (
+    *("data_name", "pipelined_input", "input", "pauses", "data_set"),
+    *("gpu_thread_mode", "force_gpu_compatible", "num_warmup_batches"),
+)
 # The precision, and what follows from it by default.
 PRECISION = ("precision", "loss_scaling", "data_format")
 _ROUNDED = 1 + 1e-9

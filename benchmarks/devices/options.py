@@ -245,6 +245,8 @@ def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
     if values["num_gpus"] is not None:
         return dict(values)
     usable = len(values["gpus"].split(",")) if values["gpus"] else gpus
+    if not usable and values["device"] != "cpu" and hardware.gpu_inventory().problem:
+        return dict(values)  # `choose` refuses them
     if values["device"] == "cpu" or not (usable or values["device"] == "gpu"):
         return {**values, "device": "cpu", "num_gpus": 2}
     if usable == 1 and values["virtual_gpus"] is None:

@@ -128,7 +128,7 @@ class Suggestion:
 SUGGESTIONS = (
     Suggestion(
         lambda inventory: not inventory.gpus,
-        "this machine has no GPU",
+        "no GPU of this machine can be used",
         ("--device=cpu",),
         "one CPU device uses all cores",
     ),

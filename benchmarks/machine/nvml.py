@@ -15,6 +15,7 @@ from benchmarks.errors import BenchError
 from benchmarks.outside_text import whole_number
 
 _ANSWER_SECONDS = 60.0
+_MOST_GPUS = 1024
 # Reasons for a lowered clock, by pynvml's names. A power limit is not one: it is usual under full load.
 SLOWED_BY = {
     "nvmlClocksThrottleReasonHwThermalSlowdown": "heat (hardware)",
@@ -114,7 +115,7 @@ def _within_limit(ask: Callable[[], Driver | None]) -> Driver | None:
 
 
 def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
-    are_hidden = environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    are_hidden = not visible_indices(_MOST_GPUS, environment)
     try:
         driver.nvmlInit()
         count = driver.nvmlDeviceGetCount()
@@ -125,8 +126,9 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
     for index in range(count):
         try:
             every.append(DriverGpu(index, driver, driver.nvmlDeviceGetHandleByIndex(index)))
-        except driver.NVMLError as error:  # such as one that has fallen off its bus, or that the container must not use
-            problems.append(f"GPU {index} of the driver does not answer ({error})")
+        except driver.NVMLError as error:  # such as one that has fallen off its bus
+            if error.value != driver.NVML_ERROR_NO_PERMISSION:  # that of a GPU which a scheduler has given to others
+                problems.append(f"GPU {index} of the driver does not answer ({error})")
     version = cuda = None
     with contextlib.suppress(driver.NVMLError):
         version = text(driver.nvmlSystemGetDriverVersion())

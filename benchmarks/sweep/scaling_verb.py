@@ -61,7 +61,8 @@ def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
         names = launch_plan.host_names(values["hosts"])
         return {**given, "hosts": [",".join(names[:number]) for number in grid.doublings(len(names))]}
     gpus = hardware.count_gpus()
-    on_cpu = given.get("device") == ["cpu"] or not gpus and "device" not in given
+    is_without = not gpus and not hardware.gpu_inventory().problem
+    on_cpu = given.get("device") == ["cpu"] or is_without and "device" not in given
     kind = {"device": ["cpu"]} if on_cpu else {}
     if clusters := given.get("local_cluster"):
         if len(clusters) == 1:

@@ -117,6 +117,19 @@ def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
     assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "hosts"),
+    [
+        (None, 1),
+        ({"ps": ["a:1", "b:1"], "workers": ["c:1", "d:1", "d:2"], "local": False}, 2),
+        ({"ps": [], "workers": ["a:1", "b:1"], "local": True}, 1),
+    ],
+)
+def test_the_hosts_are_those_of_the_workers(cluster: dict[str, Any] | None, hosts: int) -> None:
+    conditions = conditions_of({"cluster": cluster}, {"cpu_cores_usable": 2}, Measurement(images_per_step=8))
+    assert conditions.hosts == hosts
+
+
 def test_records_that_were_left_out_are_mentioned() -> None:
     assert "3 bad records were skipped: 'run_bench.py data check DIR' lists them." in _real([], skipped_records=3)
     assert _real([], skipped_records=0) == ""

@@ -38,7 +38,7 @@ class Machine:
         ancestor: the driver's number of the path between each two GPUs, or one by pair.
         peers: the status of peer access between each two GPUs.
         refused: names of queries that this driver does not support.
-        lost: GPUs that do not answer.
+        lost: the errors of GPUs that do not answer, by their numbers.
         cuda: the newest CUDA of the driver, as it reports it.
     """
 
@@ -52,11 +52,11 @@ class Machine:
         ancestor: int | Mapping[tuple[int, int], int] = pynvml.NVML_TOPOLOGY_SINGLE,
         peers: int = PEERS,
         refused: tuple[str, ...] = (),
-        lost: tuple[int, ...] = (),
+        lost: Mapping[int, int] | None = None,
         cuda: int = 12080,
     ) -> None:
         self.cards = [Card()] * cards if isinstance(cards, int) else list(cards)
-        self._nvlinks, self._refused, self._lost = nvlinks or {}, refused, lost
+        self._nvlinks, self._refused, self._lost = nvlinks or {}, refused, lost or {}
         # What a GPU answers by its number, or an instance of a divided one by `(GPU, number)`.
         self._answers: dict[str, Callable[..., Any]] = {
             "nvmlInit": lambda: None,
@@ -105,7 +105,7 @@ class Machine:
 
     def _handle(self, gpu: int) -> int:
         if gpu in self._lost:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+            raise pynvml.NVMLError(self._lost[gpu])
         return gpu
 
     def _instance(self, gpu: int, number: int) -> tuple[int, int]:

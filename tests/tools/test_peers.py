@@ -116,7 +116,7 @@ def test_the_published_table_is_of_one_commit_and_enough_rounds(
 
 
 @pytest.mark.parametrize("commit", ["abc", "abc+"])
-def test_rounds_are_kept_for_the_next_call_unless_the_checkout_has_changes(
+def test_rounds_are_kept_unless_the_checkout_has_changes(
     compare: Compare, commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(comparison, "KEPT", tmp_path / "kept.jsonl")

@@ -216,12 +216,17 @@ def as_json(made: Table) -> str:
     return json.dumps(dataclasses.asdict(made), indent=1) + "\n"
 
 
+def kept_table() -> Table | None:
+    """Returns the table of the kept rounds."""
+    finished = load(KEPT)
+    return table(finished, finished[0].machine, {}) if finished else None
+
+
 def page() -> str:
     """Returns the table of the kept rounds as Markdown, if it may be published."""
-    finished = load(KEPT)
-    if not finished:
+    made = kept_table()
+    if made is None:
         return "No table is published yet."
-    made = table(finished, finished[0].machine, {})
     reason = why_not_published(made)
     return f"No table is published yet: {reason}." if reason else as_markdown(made)
 

@@ -52,7 +52,7 @@ class RunInput:
         if what := lack_of_memory(error):
             return OutOfMemoryError(f"{what}: {headline(error).removesuffix('.')}.")
         if advice := nccl_advice(error):
-            return BenchError(f"{advice}: {headline(error).removesuffix('.')}.")
+            return BenchError(f"{headline(error).removesuffix('.')}: {advice}.")
         if self.skipping and self.skipping.failure:
             return self.skipping.failure
         # A callable's errors carry no operation, so only the message shows where it came from.

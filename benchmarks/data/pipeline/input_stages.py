@@ -180,19 +180,19 @@ def measure(
     After its turn a pipeline goes on until its buffers are full. The next turn starts after that: otherwise both would
     share the cores, which took 10 to 15 % off the rates of turns of a second.
     """
-    rates = {probe.name: Rates(images=probe.images) for probe in probes}
+    rates, fill_seconds = {probe.name: Rates(images=probe.images) for probe in probes}, 0.0
     with progress.counted("measuring the input's stages", rounds * len(probes)):
         for probe in [*probes] * rounds:
             what = f"The input up to '{probe.name}'"
             deadlines.preparation(what)
+            sleep(fill_seconds)
             for _ in range(probe.waiting + 1):  # made before
                 probe.take()
             deadlines.step(what, repeated_seconds=seconds)
             times = _repeat(probe.take, seconds, clock)
             rates[probe.name].rounds.append(probe.images * len(times) / sum(times))
             rates[probe.name].batch_seconds += times
-            deadlines.preparation(f"Filling the buffers of {what[0].lower()}{what[1:]}")
-            sleep((probe.waiting + 1) * sum(times) / len(times))
+            fill_seconds = (probe.waiting + 1) * sum(times) / len(times)
             progress.end()  # of what is measured
             progress.advance()
     deadlines.none()

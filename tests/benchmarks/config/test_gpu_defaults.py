@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pynvml
 import pytest
 
 from benchmarks.config import config, flag, run_flags, usual_batch
+from benchmarks.devices import options
+from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
 from models import specs
 from results.record import key_of
@@ -24,6 +27,28 @@ REPLICATED = "--variable_update=replicated"
 def resolve(machine: Machine | str, monkeypatch: pytest.MonkeyPatch, *words: str) -> config.Config:
     stand_in(monkeypatch, MACHINES[machine] if isinstance(machine, str) else machine)
     return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, hardware.count_gpus)
+
+
+def without(*gpus: int) -> Machine:
+    return Machine(8, lost=dict.fromkeys(gpus, pynvml.NVML_ERROR_GPU_IS_LOST))
+
+
+@pytest.mark.parametrize("words", ["", "--num_gpus=2", "--device=auto --num_gpus=2", "--gpus=0"])
+def test_gpus_that_do_not_answer_are_no_reason_for_the_cpu(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="^No GPU of this machine can be used: GPU 0 of the driver does not answer"):
+        resolve(without(*range(8)), monkeypatch, *words.split())
+    values = dict.fromkeys(("num_gpus", "gpus", "device", "virtual_gpus"))
+    assert options.default_to_all(values, 0) == values, "nor for the verbs that use all devices"
+    assert options.default_to_all({**values, "device": "cpu"}, 0)["num_gpus"] == 2
+    assert not resolve(without(*range(8)), monkeypatch, "--device=cpu").devices.on_gpu
+
+
+def test_a_missing_gpu_is_named_where_it_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"has 7 NVIDIA GPUs .* \(GPU 3 of the driver does not answer"):
+        resolve(without(3), monkeypatch, "--num_gpus=8")
+    made = resolve(without(3), monkeypatch, "--gpus=0,5")
+    assert "--gpus=0,5: a process uses one GPU unless --num_gpus says how many." in made.notices
+    assert not any("a process uses" in each for each in resolve(H100, monkeypatch, "--gpus=5").notices)
 
 
 @pytest.mark.parametrize(

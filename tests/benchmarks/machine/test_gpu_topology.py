@@ -131,11 +131,15 @@ def raising(number: int) -> Callable[[], None]:
 
 
 def test_a_gpu_that_does_not_answer_hides_no_other() -> None:
-    found = read(Machine(4, lost=(1,)))
+    machine = Machine(4, lost={1: pynvml.NVML_ERROR_GPU_IS_LOST})
+    found = read(machine)
     assert [gpu.index for gpu in found.gpus] == [0, 2, 3]
     assert found.problem == "GPU 1 of the driver does not answer (GPU is lost)"
-    named = read(Machine(4, lost=(1,)), CUDA_VISIBLE_DEVICES="GPU-3a,GPU-2a")
+    named = read(machine, CUDA_VISIBLE_DEVICES="GPU-3a,GPU-2a")
     assert [gpu.index for gpu in named.gpus] == [3, 2]
+    assert read(machine, CUDA_VISIBLE_DEVICES="NoDevFiles").problem == "", "no GPU is wanted"
+    of_others = read(Machine(4, lost={1: pynvml.NVML_ERROR_NO_PERMISSION}))
+    assert (len(of_others.gpus), of_others.problem) == (3, "")
 
 
 # What the connections suggest.

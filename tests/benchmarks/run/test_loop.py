@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import types
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from benchmarks.graph.stepper import Stepper
 from benchmarks.measure.display import TextDisplay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Taken
-from benchmarks.run import loop
+from benchmarks.run import loop, train
 
 
 class Others(Alone):
@@ -64,6 +67,17 @@ def test_workers_measure_as_many_steps_as_the_fewest_of_them(capsys: pytest.Capt
     log, _ = _measure(cluster, 20.0, 0.1, Others(150))
     assert len(log.measured.step_seconds) == 150
     assert capsys.readouterr().out.startswith("Measuring 150 steps: ")
+
+
+def test_one_worker_measures_the_input_while_the_others_wait() -> None:
+    log = RunLog(images_per_step=2, towers=1)
+    log.measured.add(Taken(1.0, 0.5, observed={"input_wait_seconds": 0.9}))
+    for is_leader in (False, True):
+        team = types.SimpleNamespace(is_leader=is_leader)
+        built = types.SimpleNamespace(input=types.SimpleNamespace(source=object()))
+        run: Any = types.SimpleNamespace(built=built, config=None, log=log, team=team)
+        with contextlib.nullcontext() if not is_leader else pytest.raises(AttributeError, match="display"):
+            train._measure_input(run)
 
 
 def _measure(

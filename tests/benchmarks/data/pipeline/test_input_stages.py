@@ -7,6 +7,7 @@ import itertools
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline, input_stages
 from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, Measuring, Probe, measure
 from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.data.writing import small_image_files
 from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
 from benchmarks.graph import run_graph
+from benchmarks.machine import hardware
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import objectives, training_step
@@ -65,7 +68,8 @@ def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
         sleep=lambda seconds: taken.append(f"{seconds} s"),
     )
     in_turn = [name for name, _ in itertools.groupby(taken)]
-    assert in_turn == ["fast", "1.0 s", "slow", "2.0 s"] * 2, "a pipeline fills its buffers before the next turn"
+    turns = ["0.0 s", "fast", "1.0 s", "slow", "2.0 s", "fast", "1.0 s", "slow"]
+    assert in_turn == turns, "a pipeline fills its buffers before the next turn"
     assert rates["fast"].images_per_sec == 32 and rates["slow"].images_per_sec == 16
     assert (taken.count("fast"), taken.count("slow")) == (2 * (4 + 4), 2 * (4 + 2))
     assert rates["slow"].rounds == [16, 16] and rates["fast"].rounds == [32, 32]
@@ -89,10 +93,8 @@ def test_each_probe_has_deadlines_of_its_own() -> None:
     assert expected == [
         "The input up to 'read': start",
         "The input up to 'read': 5 s more than a step",
-        "Filling the buffers of the input up to 'read': start",
         "The input up to 'decode': start",
         "The input up to 'decode': 5 s more than a step",
-        "Filling the buffers of the input up to 'decode': start",
         "nothing",
     ]
 
@@ -107,6 +109,33 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
         rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__, sleep=lambda seconds: None)
     assert {rate.images_per_sec for name, rate in rates.items() if name != COPY} == {4}, "a batch at each tick"
     assert rates[COPY].images_per_sec == 8, "a batch for each of two towers"
+
+
+def test_each_stage_reads_in_an_order_of_its_own(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    usual = input_pipeline.batches
+
+    def batches(source: Any, spec: Any, *more: Any) -> tf.data.Dataset:
+        seeds.append(spec.seed)
+        return usual(source, spec, *more)
+
+    monkeypatch.setattr(input_pipeline, "batches", batches)
+    measured = _measured(_config(f"--data_dir={fake_imagenet}"))
+    with input_stages.probes(measured):
+        pass
+    assert len({measured.spec.seed, *seeds}) == 1 + len(imagenet_pipeline.STAGES), "nor in that of the run"
+
+
+def test_batches_that_may_lie_ready_are_counted(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
+    digits = small_image_files.draw("mnist", 64, seed=1, split="train")
+    small_image_files.write_idx(tmp_path, *digits, split="train", compressed=False)
+    of_photos, of_digits = ("--batch_size=64", f"--data_dir={fake_imagenet}"), ("--model=mlp", f"--data_dir={tmp_path}")
+    for words, waiting in ((of_photos, 2 + 1), (of_digits, 2 + 6)):  # prefetched, and made by parallel calls
+        with input_stages.probes(_measured(_config(*words))) as probes:
+            assert {probe.waiting for probe in probes} == {waiting}
 
 
 def test_the_stages_are_measured_after_a_run(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
