@@ -240,8 +240,22 @@ def _session(
         device_count={"GPU": 0},
     )
     with tf.Graph().as_default() as graph, tf.device(f"{devices[0]}/cpu:0"):
-        with tf.compat.v1.Session(target, graph=graph, config=config) as session:
+        session = tf.compat.v1.Session(target, graph=graph, config=config)
+        with _closed_in_time(session) if limit_seconds else session:
             yield session
+
+
+@contextlib.contextmanager
+def _closed_in_time(session: tf.compat.v1.Session) -> Iterator[None]:
+    """Closes a session whose calls have a limit, whatever the other task answers.
+
+    The session's own context closes it in a thread, and Python prints the traceback of an error there.
+    """
+    try:
+        yield
+    finally:
+        with contextlib.suppress(tf.errors.OpError):
+            session.close()
 
 
 def _queue(name: str, capacity: int) -> tf.queue.FIFOQueue:

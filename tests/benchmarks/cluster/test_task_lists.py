@@ -106,3 +106,20 @@ def test_a_server_that_publishes_nothing_is_no_task_of_a_run() -> None:
     with pytest.raises(UsageError, match="worker 1 has other lists"):  # which says more than who is silent
         lists.settle({Task("worker", 1): GrpcProbe()(bare, 30.0).reply})
     del keep
+
+
+def test_a_session_that_does_not_close_in_time_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import tensorflow as tf
+
+    def close(session: tf.compat.v1.Session) -> None:
+        raise tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded")
+
+    (own,) = free_addresses(1)
+    target = start_server({"worker": [own]}, Task("worker", 0), tf.compat.v1.ConfigProto()).target
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.compat.v1.Session, "close", close)
+        with rendezvous._session(target, [Task("worker", 0).device], 5.0) as session:
+            assert session.run(tf.constant(7)) == 7
+    assert "Traceback" not in capfd.readouterr().err
