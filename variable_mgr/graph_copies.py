@@ -65,13 +65,28 @@ class GraphCopies:
                 lambda result: tf.identity(result) if id(result) in given else result, self._function(*parameters)
             )
         definition = graph.as_graph_def()
-        remove(definition, {placeholder.op.name for placeholder in placeholders})
-        used = [placeholder.name if placeholder.consumers() else None for placeholder in placeholders]
+        needed = _needed(definition, {result.op.name for result in tf.nest.flatten(results)})
+        used = [placeholder.name if placeholder.op.name in needed else None for placeholder in placeholders]
+        keep(definition, needed - {placeholder.op.name for placeholder in placeholders})
         return _Built(definition, used, [result.name for result in tf.nest.flatten(results)], results)
 
 
-def remove(definition: Any, parameters: Collection[str]) -> None:
-    """Removes nodes from a graph definition, since the importer would copy parameters that are replaced, too."""
-    kept = [node for node in definition.node if node.name not in parameters]
+def _needed(definition: Any, names: Collection[str]) -> set[str]:
+    """Returns the names of these nodes and of all that they depend on: gradients add many that nothing uses."""
+    inputs = {node.name: [name.lstrip("^").partition(":")[0] for name in node.input] for node in definition.node}
+    for node in definition.node:
+        if "_class" in node.attr:  # it is colocated with others
+            inputs[node.name] += [name.decode().removeprefix("loc:@") for name in node.attr["_class"].list.s]
+    needed, waiting = set(names), list(names)
+    while waiting:
+        new = set(inputs[waiting.pop()]) - needed
+        needed |= new
+        waiting += new
+    return needed
+
+
+def keep(definition: Any, names: Collection[str]) -> None:
+    """Removes all other nodes from a graph definition; an importer would copy parameters that are replaced, too."""
+    kept = [node for node in definition.node if node.name in names]
     del definition.node[:]
     definition.node.extend(kept)

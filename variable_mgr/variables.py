@@ -73,7 +73,8 @@ def _graph_of_copies(specs: Sequence[VariableSpec]) -> tf.compat.v1.MetaGraphDef
             # A tensor of its own, so that each copy can be initialised with another value.
             tf.Variable(tf.identity(given), trainable=False, name=spec.name, shape=spec.shape)
         built = tf.compat.v1.train.export_meta_graph()
-    graph_copies.remove(built.graph_def, {_PARAMETER.format(number) for number in range(len(specs))})
+    kept = {node.name for node in built.graph_def.node if node.op not in ("Placeholder", "VarIsInitializedOp")}
+    graph_copies.keep(built.graph_def, kept)
     built.saver_def.SetInParent()  # without one, the import would add a saver's operations
     return built
 
@@ -120,11 +121,18 @@ def assign_all(variables: Mapping[str, tf.Variable], values: Mapping[str, tf.Ten
     return operations
 
 
-def read_all(specs: Iterable[VariableSpec], variables: Mapping[str, tf.Variable]) -> list[tf.Tensor]:
-    """Returns one read of each variable, made on the variable's own device."""
+def read_all(
+    specs: Iterable[VariableSpec], variables: Mapping[str, tf.Variable], after: Sequence[tf.Tensor] = ()
+) -> list[tf.Tensor]:
+    """Returns one read of each variable, made on the variable's device.
+
+    It is that which every variable has, or if it must come `after` others a new one.
+    """
+    if not after:
+        return [tf.compat.v1.get_default_graph().as_graph_element(variables[spec.name]) for spec in specs]
     values = []
     for spec in specs:
-        with tf.device(variables[spec.name].device):
+        with tf.device(variables[spec.name].device), tf.control_dependencies(after):
             variable = variables[spec.name]
             values.append(tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
     return values

@@ -46,8 +46,7 @@ class OneCopy(VariableManager):
                 self._updates = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="updates_since_start")
                 self._updates_at_read = self._updates.read_value()
             count_first = [self._updates_at_read]
-        with tf.control_dependencies(count_first):
-            reads = variables.read_all(shared, self._shared)
+        reads = variables.read_all(shared, self._shared, after=count_first)
         self._reads = {spec.name: read for spec, read in zip(shared, reads, strict=True)}
         self._fetched = dict.fromkeys(map(self._place.host_of, range(len(self._place.towers))), self._reads)
         # From a parameter server, each tower would otherwise fetch its own over the network.

@@ -40,10 +40,10 @@ def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], k
         assert sum(operation.type == "FusedBatchNormV3" for operation in built_in.get_operations()) == kernels
 
 
-@pytest.mark.parametrize(("towers", "saves_memory"), [(1, True), (2, False)])
-def test_the_graph_is_optimised_once(towers: int, saves_memory: bool) -> None:
+@pytest.mark.parametrize(("towers", "passes"), [(1, []), (2, ["pruning", "remap"])])
+def test_the_graph_is_optimised_once(towers: int, passes: list[str]) -> None:
     given = ["--device=cpu", "--model=trivial", f"--num_gpus={towers}"]
     chosen = config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: 0)
     rewriting = run_graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
     assert rewriting.meta_optimizer_iterations == rewriting.ONE
-    assert (rewriting.memory_optimization != rewriting.NO_MEM_OPT) == saves_memory
+    assert (list(rewriting.optimizers), rewriting.disable_tfg_optimizer) == (passes, towers > 1)

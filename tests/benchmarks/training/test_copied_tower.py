@@ -19,12 +19,18 @@ def test_a_copied_tower_is_the_graph_that_the_model_would_build() -> None:
             labels = tf.compat.v1.placeholder(tf.int32, (2,))
             tower = Tower(model, objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.5), copied=copied)
             with tf.device("/device:CPU:1"), tf.name_scope("tower_0"):
-                tower.train(values, images, labels)
+                score, update = tower.train(values, images, labels)
+            waiting = [tensor.op for tensor in tf.nest.flatten([score.loss, update.gradients, update.state])]
+            needed = set()
+            while waiting:
+                needed.add(each := waiting.pop())
+                waiting += {*each.control_inputs, *(tensor.op for tensor in each.inputs)} - needed
             # Operations in the name scope `gradients` repeat the outer scope if they are built in it.
             short = {each: each.name.replace("gradients/tower_0/", "gradients/") for each in graph.get_operations()}
             return [
                 (short[each], each.type, each.device, [(short[tensor.op], str(tensor.shape)) for tensor in each.inputs])
                 for each in graph.get_operations()
+                if each in needed
             ]
 
     assert outline(copied=True) == outline(copied=False)
