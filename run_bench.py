@@ -81,7 +81,7 @@ def shadowed_package() -> str:
         if found != HOME / name / "__init__.py":
             return (
                 f"'import {name}' takes {found or 'nothing'} instead of {HOME / name}. Run it as "
-                f"'python {HOME / 'run_bench.py'}', without the other package on PYTHONPATH."
+                f"'python {HOME / 'run_bench.py'}', without -P, PYTHONSAFEPATH or the other package on PYTHONPATH."
             )
     return ""
 

@@ -23,18 +23,22 @@ class Column:
     """A column of `results.csv` and of data frames; `docs/reference/columns.md` is generated from it.
 
     Attributes:
-        name: its name, with the unit if that is short.
-        meaning: what it is.
         source: the fields that lead to it in a record, or a function.
+        meaning: what it is.
         kind: str, int, float, bool or datetime.datetime; any value may be missing.
         unit: of numbers; empty for pure numbers.
+        name: its name, with the unit if that is short; the last field of the source if it is not given.
     """
 
-    name: str
-    meaning: str
     source: str | Callable[[Record], Any]
+    meaning: str
     kind: type = str
     unit: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str) and not self.name:
+            object.__setattr__(self, "name", self.source.rpartition(".")[2])
 
     @functools.cached_property
     def of(self) -> Callable[[Record], Any]:
@@ -75,270 +79,192 @@ def _busiest_ps(record: Record) -> float | None:
 
 
 COLUMNS = (
-    Column("run_id", "identifies the run", "identity.run_id"),
-    Column("session_id", "shared by the runs of one sweep", "identity.session_id"),
-    Column("time_utc", "when the run ended", "identity.time_utc", datetime.datetime),
-    Column("kind", "run, allreduce, or input", "kind"),
-    Column("status", "ok, or why the rate must not be used", "status"),
-    Column("reason", "the status as a sentence", "reason"),
-    Column("model", "what is trained", "config.model"),
-    Column("variable_update", "variable manager", "config.variable_update"),
-    Column("all_reduce_spec", "reduction of the gradients", "config.modifiers.all_reduce_spec"),
-    Column("staged_vars", "weights are read one step ahead", "config.modifiers.staged_vars", bool),
+    Column("identity.run_id", "identifies the run"),
+    Column("identity.session_id", "shared by the runs of one sweep"),
+    Column("identity.time_utc", "when the run ended", datetime.datetime),
+    Column("kind", "run, allreduce, or input"),
+    Column("status", "ok, or why the rate must not be used"),
+    Column("reason", "the status as a sentence"),
+    Column("config.model", "what is trained"),
+    Column("config.variable_update", "variable manager"),
+    Column("config.modifiers.all_reduce_spec", "reduction of the gradients"),
+    Column("config.modifiers.staged_vars", "weights are read one step ahead", bool),
+    Column("config.modifiers.relaxed_consistency", "gradients of the previous step are applied", bool),
+    Column("config.modifiers.asynchronous", "each tower applies its own gradients without waiting", bool),
+    Column("config.modifiers.fc_model_parallel", "dense layers are divided over the towers", bool),
+    Column("config.num_devices", "devices, one tower each; in a cluster, per worker", int, "devices", name="num_gpus"),
+    Column("config.device", "cpu (logical devices) or gpu"),
+    Column("config.batch_per_device", "images per device and step", int, "images"),
+    Column("measurement.images_per_step", "images per step, over all devices", int, "images", name="batch_global"),
+    Column("config.data_name", "synthetic, or the data set's name", name="data"),
+    Column("config.data_format", "NHWC or NCHW"),
+    Column("config.precision", "precision of the arithmetic"),
+    Column("config.optimizer", "update rule"),
+    Column("config.forward_only", "inference, no training", bool),
+    Column("derived.images_per_sec", "all images of the measured steps / sum of their times", float, "images/s"),
     Column(
-        "relaxed_consistency",
-        "gradients of the previous step are applied",
-        "config.modifiers.relaxed_consistency",
-        bool,
-    ),
-    Column(
-        "asynchronous", "each tower applies its own gradients without waiting", "config.modifiers.asynchronous", bool
-    ),
-    Column("fc_model_parallel", "dense layers are divided over the towers", "config.modifiers.fc_model_parallel", bool),
-    Column("num_gpus", "devices, one tower each; in a cluster, per worker", "config.num_devices", int, "devices"),
-    Column("device", "cpu (logical devices) or gpu", "config.device"),
-    Column("batch_per_device", "images per device and step", "config.batch_per_device", int, "images"),
-    Column("batch_global", "images per step, over all devices", "measurement.images_per_step", int, "images"),
-    Column("data", "synthetic, or the data set's name", "config.data_name"),
-    Column("data_format", "NHWC or NCHW", "config.data_format"),
-    Column("precision", "precision of the arithmetic", "config.precision"),
-    Column("optimizer", "update rule", "config.optimizer"),
-    Column("forward_only", "inference, no training", "config.forward_only", bool),
-    Column(
-        "images_per_sec",
-        "all images of the measured steps / sum of their times",
-        "derived.images_per_sec",
-        float,
-        "images/s",
-    ),
-    Column(
-        "images_per_sec_low",
-        f"lower bound of its 95 % interval; needs {MIN_STEPS_FOR_INTERVAL} steps",
         "derived.images_per_sec_low",
+        f"lower bound of its 95 % interval; needs {MIN_STEPS_FOR_INTERVAL} steps",
         float,
         "images/s",
     ),
-    Column("images_per_sec_high", "upper bound of its 95 % interval", "derived.images_per_sec_high", float, "images/s"),
+    Column("derived.images_per_sec_high", "upper bound of its 95 % interval", float, "images/s"),
+    Column("derived.images_per_sec_per_device", "images_per_sec / devices of all workers", float, "images/s"),
+    Column("derived.images_per_sec_jitter", "1.4826 x MAD of the steps' rates, images/s", float, "images/s"),
+    Column("derived.step_ms_p50", "median time of a step", float, "ms"),
+    Column("derived.step_ms_p90", "90th percentile of the step times", float, "ms"),
+    Column("derived.step_ms_p99", "99th percentile of the step times", float, "ms"),
+    Column("config.pipelined_input", "the next batch is copied to the device during a step", bool),
+    Column("config.message", "what is all-reduced: a size, or the gradients of a model"),
+    Column("measurement.message_bytes", "size of the message of one tower", int, "bytes"),
     Column(
-        "images_per_sec_per_device",
-        "images_per_sec / devices of all workers",
-        "derived.images_per_sec_per_device",
-        float,
-        "images/s",
-    ),
-    Column(
-        "images_per_sec_jitter",
-        "1.4826 x MAD of the steps' rates, images/s",
-        "derived.images_per_sec_jitter",
-        float,
-        "images/s",
-    ),
-    Column("step_ms_p50", "median time of a step", "derived.step_ms_p50", float, "ms"),
-    Column("step_ms_p90", "90th percentile of the step times", "derived.step_ms_p90", float, "ms"),
-    Column("step_ms_p99", "99th percentile of the step times", "derived.step_ms_p99", float, "ms"),
-    Column("pipelined_input", "the next batch is copied to the device during a step", "config.pipelined_input", bool),
-    Column("message", "what is all-reduced: a size, or the gradients of a model", "config.message"),
-    Column("message_bytes", "size of the message of one tower", "measurement.message_bytes", int, "bytes"),
-    Column(
-        "algbw_gb_per_sec",
-        "message_bytes / mean time, in 1e9 bytes/s",
         "derived.algorithm_bandwidth_gb_per_sec",
+        "message_bytes / mean time, in 1e9 bytes/s",
         float,
         "1e9 bytes/s",
+        name="algbw_gb_per_sec",
     ),
     Column(
-        "busbw_gb_per_sec",
-        "algbw x 2(n-1)/n, as in nccl-tests",
         "derived.bus_bandwidth_gb_per_sec",
+        "algbw x 2(n-1)/n, as in nccl-tests",
         float,
         "1e9 bytes/s",
+        name="busbw_gb_per_sec",
     ),
+    Column("measurement.largest_error", "largest relative difference (absolute below 1) to the mean in NumPy", float),
     Column(
-        "largest_error",
-        "largest relative difference (absolute below 1) to the mean in NumPy",
-        "measurement.largest_error",
-        float,
-    ),
-    Column(
-        "staleness_mean_updates",
-        "mean staleness of the gradients of asynchronous towers",
         "derived.staleness_mean",
+        "mean staleness of the gradients of asynchronous towers",
         float,
         "updates",
+        name="staleness_mean_updates",
     ),
-    Column("measured_steps", "number of measured steps", lambda r: len(r.measurement.step_seconds), int, "steps"),
+    Column(lambda r: len(r.measurement.step_seconds), "number of measured steps", int, "steps", name="measured_steps"),
     Column(
-        "first_step_s", "time of the first step, which is never measured", "measurement.first_step_seconds", float, "s"
+        "measurement.first_step_seconds",
+        "time of the first step, which is never measured",
+        float,
+        "s",
+        name="first_step_s",
     ),
-    Column("startup_s", "from the start of the process to the first step", "measurement.startup_seconds", float, "s"),
-    Column("loss_first", "loss of the first step, without weight decay", _loss(0), float),
-    Column("loss_last", "loss of the last step, without weight decay", _loss(-1), float),
     Column(
-        "gflop_per_image",
-        "operations of the forward pass, as published, 2 per multiply-add",
+        "measurement.startup_seconds", "from the start of the process to the first step", float, "s", name="startup_s"
+    ),
+    Column(_loss(0), "loss of the first step, without weight decay", float, name="loss_first"),
+    Column(_loss(-1), "loss of the last step, without weight decay", float, name="loss_last"),
+    Column(
         "model.gflop_per_image",
+        "operations of the forward pass, as published, 2 per multiply-add",
         float,
         "1e9 operations",
     ),
     Column(
-        "sent_bytes_per_step",
-        "bytes sent between devices (in a cluster: processes), by formula",
         "placement.sent_per_step.total_bytes",
+        "bytes sent between devices (in a cluster: processes), by formula",
         int,
         "bytes",
+        name="sent_bytes_per_step",
     ),
+    Column("measurement.peak_host_memory_bytes", "largest resident set of a process", int, "bytes"),
+    Column("environment.tensorflow_version", "version of TensorFlow", name="tf_version"),
+    Column("identity.hardware_key", "equal for equal hardware"),
+    Column("identity.config_key", "equal for equal configuration"),
+    Column("derived.input_wait_share", "time that steps only waited for images / measured time", float),
+    Column("derived.synthetic_ratio", "images_per_sec / that of the same run with synthetic images", float),
+    Column("measurement.skipped_records", "bad records that were skipped", int, "records"),
     Column(
-        "peak_host_memory_bytes",
-        "largest resident set of a process",
-        "measurement.peak_host_memory_bytes",
-        int,
-        "bytes",
-    ),
-    Column("tf_version", "version of TensorFlow", "environment.tensorflow_version"),
-    Column("hardware_key", "equal for equal hardware", "identity.hardware_key"),
-    Column("config_key", "equal for equal configuration", "identity.config_key"),
-    Column(
-        "input_wait_share", "time that steps only waited for images / measured time", "derived.input_wait_share", float
-    ),
-    Column(
-        "synthetic_ratio",
-        "images_per_sec / that of the same run with synthetic images",
-        "derived.synthetic_ratio",
-        float,
-    ),
-    Column("skipped_records", "bad records that were skipped", "measurement.skipped_records", int, "records"),
-    Column(
-        "top_1_accuracy",
-        "share of the last step's images classified correctly before its update",
         _last("top_1_accuracies"),
+        "share of the last step's images classified correctly before its update",
         float,
+        name="top_1_accuracy",
     ),
     Column(
-        "top_5_accuracy",
-        "the same, with the correct class among the five most likely",
         _last("top_5_accuracies"),
+        "the same, with the correct class among the five most likely",
         float,
+        name="top_5_accuracy",
     ),
+    Column("measurement.bare_decode_images_per_sec", "rate of decoding alone, with the same files", float, "images/s"),
+    Column("config.num_workers", "processes that train", int),
+    Column("config.num_ps", "parameter servers", int),
+    Column("config.num_hosts", "different hosts in the addresses of the tasks", int),
     Column(
-        "bare_decode_images_per_sec",
-        "rate of decoding alone, with the same files",
-        "measurement.bare_decode_images_per_sec",
-        float,
-        "images/s",
+        "derived.slowest_worker", "the worker whose gradients take longer than the others' by more than the noise", int
     ),
-    Column("num_workers", "processes that train", "config.num_workers", int),
-    Column("num_ps", "parameter servers", "config.num_ps", int),
-    Column("num_hosts", "different hosts in the addresses of the tasks", "config.num_hosts", int),
+    Column("derived.straggler_ratio", "its time / mean of the other workers' times", float),
     Column(
-        "slowest_worker",
-        "the worker whose gradients take longer than the others' by more than the noise",
-        "derived.slowest_worker",
-        int,
-    ),
-    Column("straggler_ratio", "its time / mean of the other workers' times", "derived.straggler_ratio", float),
-    Column(
-        "busiest_ps_bytes_per_sec",
-        "bytes in and out of the busiest parameter server, by formula",
         _busiest_ps,
+        "bytes in and out of the busiest parameter server, by formula",
         float,
         "bytes/s",
+        name="busiest_ps_bytes_per_sec",
     ),
+    Column("derived.step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", float, "ms"),
+    Column("config.xla", "jit: XLA compiles each tower as a whole"),
+    Column("derived.compile_seconds", "with XLA: first step - median step", float, "s", name="compile_s"),
+    Column("config.conv1x1_as_matmul", "1x1 convolutions are matrix products", bool),
     Column(
-        "step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", "derived.step_ms_p999", float, "ms"
-    ),
-    Column("xla", "jit: XLA compiles each tower as a whole", "config.xla"),
-    Column("compile_s", "with XLA: first step - median step", "derived.compile_seconds", float, "s"),
-    Column("conv1x1_as_matmul", "1x1 convolutions are matrix products", "config.conv1x1_as_matmul", bool),
-    Column(
-        "loss_minus_fp32", "mean loss of the last ten steps - that in fp32", "derived.loss_difference_to_fp32", float
-    ),
-    Column(
-        "power_watts",
-        "mean power of the GPUs; in a run on CPUs, of the CPU packages",
-        "derived.power_watts",
+        "derived.loss_difference_to_fp32",
+        "mean loss of the last ten steps - that in fp32",
         float,
-        "W",
+        name="loss_minus_fp32",
     ),
+    Column("derived.power_watts", "mean power of the GPUs; in a run on CPUs, of the CPU packages", float, "W"),
     Column(
-        "images_per_joule",
-        "images of the measured steps / energy from the first to the last of them, including pauses",
         "derived.images_per_joule",
+        "images of the measured steps / energy from the first to the last of them, including pauses",
         float,
         "images/J",
     ),
+    Column("derived.cpu_cores_used", "CPU time of the measuring processes / elapsed time", float, "cores"),
     Column(
-        "cpu_cores_used", "CPU time of the measuring processes / elapsed time", "derived.cpu_cores_used", float, "cores"
-    ),
-    Column(
-        "peak_gpu_memory_bytes",
-        "most memory that a traced step used on one GPU, or on one part of a split GPU",
         "measurement.peak_gpu_memory_bytes",
+        "most memory that a traced step used on one GPU, or on one part of a split GPU",
         int,
         "bytes",
     ),
+    Column("placement.flops_per_image", "operations of a step per image, counted in its graph", float, "operations"),
+    Column("derived.measured_peak_tflops", "rate of a large matrix product on all devices", float, "1e12 operations/s"),
     Column(
-        "flops_per_image",
-        "operations of a step per image, counted in its graph",
-        "placement.flops_per_image",
-        float,
-        "operations",
-    ),
-    Column(
-        "measured_peak_tflops",
-        "rate of a large matrix product on all devices",
-        "derived.measured_peak_tflops",
-        float,
-        "1e12 operations/s",
-    ),
-    Column(
-        "mfu_of_measured_peak",
-        "images_per_sec x flops_per_image / measured peak; empty above 1",
         of_measured_peak,
+        "images_per_sec x flops_per_image / measured peak; empty above 1",
         float,
+        name="mfu_of_measured_peak",
     ),
-    Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn", bool),
+    Column("config.onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", bool),
+    Column("config.filter_gradients_as_matmul", "filter gradients are matrix products", bool),
+    Column("config.fused_bn", "batch normalisation in a fused kernel", bool),
+    Column("config.pipeline.stages", "stages of the model, one per device", int, name="pipeline_stages"),
+    Column("config.pipeline.micro_batches", "micro-batches per step of a pipeline", int),
+    Column("derived.slowest_tower", "the tower that takes longer than the others by more than the noise", int),
+    Column("derived.slowest_tower_ratio", "its time / mean of the other towers' times", float),
+    Column("config.eval_only", "a checkpoint is evaluated and nothing is trained", bool),
     Column(
-        "filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul", bool
-    ),
-    Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn", bool),
-    Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages", int),
-    Column("micro_batches", "micro-batches per step of a pipeline", "config.pipeline.micro_batches", int),
-    Column(
-        "slowest_tower",
-        "the tower that takes longer than the others by more than the noise",
-        "derived.slowest_tower",
-        int,
-    ),
-    Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio", float),
-    Column("eval_only", "a checkpoint is evaluated and nothing is trained", "config.eval_only", bool),
-    Column(
-        "eval_top_1_accuracy",
-        "share of the validation images classified correctly, in the last evaluation",
         _last_evaluation("top_1_accuracy"),
+        "share of the validation images classified correctly, in the last evaluation",
         float,
+        name="eval_top_1_accuracy",
     ),
     Column(
-        "eval_top_5_accuracy",
-        "the same, with the correct class among the five most likely",
         _last_evaluation("top_5_accuracy"),
+        "the same, with the correct class among the five most likely",
         float,
+        name="eval_top_5_accuracy",
     ),
     Column(
-        "seconds_to_accuracy",
-        "from the first step until an evaluation reached the requested accuracy",
         "measurement.seconds_to_accuracy",
+        "from the first step until an evaluation reached the requested accuracy",
         float,
         "s",
     ),
-    Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts", int),
+    Column("measurement.restarts", "times that a cluster was started again after a task had died", int),
     Column(
-        "gpu_memory_reserved_bytes",
-        "largest memory of one GPU that all processes held, as its driver reports it",
         "derived.gpu_memory_reserved_bytes",
+        "largest memory of one GPU that all processes held, as its driver reports it",
         int,
         "bytes",
     ),
-    Column("torch_version", "version of PyTorch, if it trained", "config.torch_version"),
+    Column("config.torch_version", "version of PyTorch, if it trained"),
 )
 
 

@@ -20,6 +20,7 @@ LEAST_SPREAD = 0.02
 ASSUMED_SPREAD = 0.10
 # The test is repeated after every repeat, so each must be stricter than 95 %.
 _CONFIDENCE = 0.99
+_LARGEST_LOG = 700.0  # below that of the largest float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,12 @@ def of_repeats(rates: Sequence[float], confidence: float = 0.95) -> Interval:
     logs = [math.log(rate) for rate in rates]
     half = t_quantile((1 + confidence) / 2, len(logs) - 1) * math.sqrt(variance(logs) / len(logs))
     middle = math.fsum(logs) / len(logs)
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+    return Interval(*map(exp, (middle, middle - half, middle + half)))
+
+
+def exp(log: float) -> float:
+    """Returns the number of a logarithm; an end of the interval of two repeats may exceed all floats."""
+    return math.exp(min(log, _LARGEST_LOG))
 
 
 def variance(values: Sequence[float]) -> float:

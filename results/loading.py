@@ -93,9 +93,9 @@ class Loaded:
         gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
         try:
             for number, line in enumerate(file, start=1):
+                line = line.removeprefix(codecs.BOM_UTF8)  # also within a file that was joined of several
                 if number == 1:
-                    begins_otherwise = not line.startswith((b"{", codecs.BOM_UTF8, *CONFLICT_MARKS))
-                    line = line.removeprefix(codecs.BOM_UTF8)
+                    begins_otherwise = not line.startswith((b"{", *CONFLICT_MARKS))
                     if foreign := foreign_format(line):
                         self.problems.append(f"{path} {foreign}.")
                         return

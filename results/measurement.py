@@ -167,7 +167,7 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     devices is that of their host.
     """
 
-    images_per_sec: Number | None = None
+    images_per_sec: _Rate | None = None
     images_per_sec_low: _Rate | None = None
     images_per_sec_high: _Rate | None = None
     images_per_sec_per_device: Number | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import errno
 import fcntl
 import glob
 import io
@@ -29,6 +30,7 @@ from results.record import Record
 JSONL_NAME = "results.jsonl"
 LOCK_DEADLINE_SECONDS = 60.0
 _LOCK_RETRY_SECONDS = 0.05
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _BLOCK_BYTES = 2**16
 _NO_RECORDS = "does not begin with a record: name another directory, or move the file away"
 # What a results directory must have room for before a run starts: the record of some 50,000 steps.
@@ -172,14 +174,22 @@ def lock(file: IO[Any], path: Path, within_seconds: float | None = None) -> None
     """Locks an open file against other processes, until it is closed.
 
     Raises:
+        OSError: it cannot be locked.
         TimeoutError: another process has held the lock for so long (None: `LOCK_DEADLINE_SECONDS`); it may be stopped.
     """
     seconds = LOCK_DEADLINE_SECONDS if within_seconds is None else within_seconds
     deadline = time.monotonic() + seconds
     while True:
-        with contextlib.suppress(BlockingIOError):
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            reason = f"its file system has no locks ({error.strerror}); Lustre has them if it is mounted with -o flock"
+            raise OSError(error.errno, reason) from error
         if time.monotonic() > deadline:
             raise TimeoutError(f"another process has held the lock on {path} for {seconds:g} s")
         time.sleep(_LOCK_RETRY_SECONDS)

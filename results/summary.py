@@ -97,16 +97,6 @@ class Row:
         return self.measured.value
 
     @property
-    def per_device(self) -> float | None:
-        """Returns images per second and device."""
-        return None if self.images_per_sec is None else self.rate / self.devices
-
-    @property
-    def efficiency(self) -> float | None:
-        """Returns the speed-up over the number of devices."""
-        return None if self.speed_up is None else self.speed_up.value / self.devices
-
-    @property
     def tflops(self) -> float | None:
         """Returns the model's operations (training: 3 x forward) in 1e12 per second."""
         per_image = self.records[0].model.get("gflop_per_image")
@@ -197,9 +187,16 @@ def processes_of(config: Mapping[str, Any]) -> str:
 
 
 def summarize(records: Iterable[Record]) -> list[Row]:
-    """Returns one row per configuration, hardware and software, in the order of their first records."""
+    """Returns one row per configuration, hardware and software, with interleaved runs apart, in order of appearance."""
+    runs = [record for record in records if record.kind is Kind.RUN]
     keys = operator.attrgetter("identity.config_key", "identity.hardware_key", "identity.software_key")
-    groups = grouped((record for record in records if record.kind is Kind.RUN), keys)
+    # The record of a run that was killed does not say whether it was interleaved; others of its session do.
+    interleaved = {record.identity.session_id for record in runs if record.is_interleaved}
+
+    def is_interleaved(record: Record) -> bool:
+        return record.is_interleaved or record.status is not Status.OK and record.identity.session_id in interleaved
+
+    groups = grouped(runs, lambda record: (*keys(record), is_interleaved(record)))
     rows = _among_processes([_row(group) for group in groups.values()])
     rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
@@ -254,6 +251,7 @@ def hardware_in_words(record: Record) -> str:
     facts = record.environment
     words = [str(facts["cpu_model"])] if facts.get("cpu_model") else []
     words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
+    words += [f"of which {facts['container_cores']:g} at a time"] if facts.get("container_cores") else []
     words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []
     return ", ".join([*words, *_gpus(record)]) or f"hardware {record.identity.hardware_key}"
 
@@ -280,6 +278,7 @@ def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     machines = _names(firsts, "hardware_key", _machine)
     software = _names(firsts, "software_key", lambda record: str(record.environment.get("tensorflow_version") or ""))
     varying = {m: _varying_fields(group) for m, group in grouped(rows, lambda row: row.config.get("model")).items()}
+    are_mixed = len({first.is_interleaved for first in firsts}) > 1
     distinctions = []
     for row in rows:
         first, names = row.records[0], varying[row.config.get("model")]
@@ -288,6 +287,8 @@ def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
             words["machine"] = machines[first.identity.hardware_key]
         if len(software) > 1:
             words["TensorFlow"] = software[first.identity.software_key]
+        if are_mixed:
+            words["steps"] = "interleaved" if first.is_interleaved else "alone"
         distinctions.append(words)
     return distinctions
 

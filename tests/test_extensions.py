@@ -300,8 +300,8 @@ def test_a_measured_number_is_produced_stated_and_shown(tmp_path: Path) -> None:
     )
     tree.add_line(
         "results/columns.py",
-        '    Column("kind", "run, allreduce, or input", "kind"),',
-        '    Column("toy", "last toy number", _last("toy_numbers")),',
+        '    Column("kind", "run, allreduce, or input"),',
+        '    Column(_last("toy_numbers"), "last toy number", name="toy"),',
     )
     tree.add_line(
         "benchmarks/training/training_step.py",

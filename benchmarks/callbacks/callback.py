@@ -35,6 +35,9 @@ class UnmeasuredSteps(Protocol):
     def take(self, step: int) -> None:
         """Takes a step of all towers."""
 
+    def after_run(self) -> None:
+        """Is called when no more steps follow, perhaps before it has taken all that it wants."""
+
 
 class Callbacks:
     """Counts the steps of a training, and calls what is due between them. All workers stop for it together.
@@ -81,6 +84,8 @@ class Callbacks:
 
     def after_run(self) -> None:
         """Calls what is due after the last step."""
+        for taker in self._unmeasured:
+            taker.after_run()
         self._call(last=True)
 
     def _count(self) -> None:

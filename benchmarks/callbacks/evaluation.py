@@ -19,6 +19,7 @@ from benchmarks.data.options import of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
 from benchmarks.devices.device_plan import DevicePlan
+from benchmarks.errors import DataError
 from benchmarks.graph import run_facts, run_graph
 from benchmarks.graph.epochs import is_one_of_every
 from benchmarks.graph.run_session import RunSession
@@ -95,8 +96,9 @@ class Evaluator:
         """Begins a pass over the images, and yields the totals of each step until there are no more images.
 
         Raises:
-            DataError: a record cannot be read.
+            DataError: a record cannot be read, or none can be used.
         """
+        total = 0.0
         try:
             for operation in self._input.initializers:
                 session.run(operation)
@@ -104,6 +106,7 @@ class Evaluator:
             while images == self.images_per_step:
                 totals = Totals(*session.run(self._totals).tolist())
                 images = totals.images
+                total += images
                 if images:
                     yield totals
         except tf.errors.OpError as error:
@@ -113,6 +116,8 @@ class Evaluator:
             raise explained from error
         if self._input.skipping and self._input.skipping.failure:
             raise self._input.skipping.failure
+        if not total:
+            raise DataError(f"No image of {self.source.describe()} could be used: run_bench.py data check lists why.")
 
     def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
         """Returns the result of a pass over the images."""

@@ -131,6 +131,9 @@ class GradientSummaries:
         (summary,) = self._run.take_unmeasured(step, [self._summary])
         self._events.add(summary, step)
 
+    def after_run(self) -> None:
+        """Has nothing left to write."""
+
 
 def of_gradients(updates: Sequence[TowerUpdate], divided: Collection[str]) -> tf.Tensor:
     """Returns a summary of gradients: histograms of their mean over these towers.

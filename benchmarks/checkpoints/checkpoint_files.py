@@ -204,10 +204,15 @@ def _read(prefix: Path) -> Saved:
     held = facts if isinstance(facts, dict) else {}
     if wrong := [name for name, is_valid in _MUST_BE.items() if not is_valid(held.get(name))]:
         raise DataError(f"The checkpoint {prefix} is damaged (it has no valid {', '.join(wrong)}).")
-    for name, value in entries.items():
-        if value.dtype.kind == "f" and not name.startswith(IN_FLIGHT) and not np.isfinite(value).all():
-            raise DataError(f"The checkpoint {prefix} is of a training that diverged: {name} is not finite.")
+    if name := not_finite(entries):
+        raise DataError(f"The checkpoint {prefix} is of a training that diverged: {name} is not finite.")
     return Saved(prefix, held["steps"], held, entries)
+
+
+def not_finite(values: Mapping[str, np.ndarray]) -> str:
+    """Returns the name of a value that has made a training useless, if there is one; what is in flight may be so."""
+    numbers = {name: value for name, value in values.items() if value.dtype.kind == "f"}
+    return next((n for n, v in numbers.items() if not n.startswith(IN_FLIGHT) and not np.isfinite(v).all()), "")
 
 
 @contextlib.contextmanager

@@ -45,9 +45,14 @@ class CheckpointCallback:
             "suite_version": SUITE_VERSION,
         }
         directory, keep = str(config.checkpoints.train_dir), config.checkpoints.max_ckpts_to_keep
+        self._run.team.expect("Saving a checkpoint", config.processes.preparation_seconds)
+        # Not with the options of the steps: the leader alone would count a run of the collectives.
+        values = self._state.fetch(self._run.session)
+        if name := checkpoint_files.not_finite(values):
+            warn(f"No checkpoint is saved after step {steps}, since {name} is not finite: earlier ones stay.")
+            return False
         try:
-            # Not with the options of the steps: the leader alone would count a run of the collectives.
-            checkpoint_files.write(directory, steps, self._state.fetch(self._run.session), facts, keep)
+            checkpoint_files.write(directory, steps, values, facts, keep)
             self._run.log.unsaved = None
         except UnsavedError as error:
             warn(str(error))

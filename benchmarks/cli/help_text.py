@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from benchmarks.cli.verbs import Listed
 from benchmarks.config.flag import SHORT_FLAGS, describe, presets
 from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
+from benchmarks.machine.provenance import describe_software
 from benchmarks.option import Flag, Groups
 from results.version import SUITE_VERSION
 
@@ -102,10 +102,7 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
 
 def versions() -> str:
     """Returns the versions of the suite, TensorFlow and Python, without an import of TensorFlow."""
-    try:
-        tensorflow = importlib.metadata.version("tensorflow")
-    except importlib.metadata.PackageNotFoundError:
-        tensorflow = "not installed"
+    tensorflow = describe_software()["tensorflow_version"] or "not installed"
     return f"cnn-train-bench {SUITE_VERSION} (TensorFlow {tensorflow}, Python {platform.python_version()})"
 
 

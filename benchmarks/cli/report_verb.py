@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks import record_files
 from benchmarks.compare.compare_verb import WHERE
-from benchmarks.config import flag, outside_models, run_flags
+from benchmarks.config import flag, outside_models, peer_flags, run_flags
 from benchmarks.config.flag import local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
@@ -214,10 +214,11 @@ def _repeated(command: Sequence[str]) -> list[str]:
     if files := [word for word in given if word.lstrip("-").startswith("flagfile")]:
         raise UsageError(f"{files[0]} names a file that is not part of the record.")
     groups = _REPEATED[verb].flags
-    parsed = flag.parse(given, groups)
+    parsed = flag.parse(given, peer_flags.groups_to_parse(groups))
     if parsed.words:
         raise UsageError(f"'{parsed.words[0]}' in its command is no flag of {verb}.")
-    values = {name: value for name, value in parsed.values.items() if value is not None and name not in _LEFT_OUT}
+    repeated = {flag.name for group in groups.values() for flag in group} - {*_LEFT_OUT}  # others had no effect
+    values = {name: value for name, value in parsed.values.items() if value is not None and name in repeated}
     allowed = {flag.name for title in _REPEATED_GROUPS for flag in groups.get(title, ())} | {*_REPEATED_BESIDE}
     allowed |= {"private_network"} if values.get("private_network") else set()
     if others := sorted(values.keys() - allowed):

@@ -89,7 +89,7 @@ class Cluster:
     @property
     def tasks(self) -> dict[Task, str]:
         """Every task's address: first parameter servers, then workers, then the controller."""
-        return tasks_of(self.signature())
+        return tasks_of(self.spec())
 
     @property
     def address(self) -> str:
@@ -145,13 +145,12 @@ class Cluster:
         return sum(self.local or _host(address) == _host(self.address) for address in addresses)
 
     def spec(self) -> dict[str, list[str]]:
-        """Returns the jobs that have tasks, as `tf.train.ClusterSpec` takes them."""
-        return {job: addresses for job, addresses in self.signature().items() if addresses}
+        """Returns the addresses of the jobs that have tasks, as `tf.train.ClusterSpec` takes them.
 
-    def signature(self) -> dict[str, list[str]]:
-        """Returns every job's addresses as JSON can hold them: all tasks must agree on them."""
-        controllers = [] if self.controller is None else [self.controller]
-        return dict(zip(JOBS, (list(self.ps), list(self.workers), controllers), strict=True))
+        All tasks must agree on them.
+        """
+        jobs = zip(JOBS, (self.ps, self.workers, filter(None, [self.controller])), strict=True)
+        return {job: addresses for job, given in jobs if (addresses := list(given))}
 
 
 def _host(address: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.cluster import launch_plan, ranks
-from benchmarks.cluster.cluster_spec import JOBS, LAST_PORT, Cluster, Hosts, Task, host_and_port, in_words
+from benchmarks.cluster.cluster_spec import JOBS, Cluster, Hosts, Task, host_and_port, in_words, tasks_of
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.outside_text import parse_json
 
@@ -65,7 +65,9 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
     found = find_cluster(given, environ, of_run=True)
     if found is None:
         _refuse_task(given)
-        ranks.refuse_copies(environ)
+    if found is None or found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
+        ranks.refuse_copies(environ, can_join=found is None)
+    if found is None:
         return None, ()
     if found.own is None and not found.is_launcher:
         raise UsageError(found.own_is_missing)
@@ -84,7 +86,7 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
 
     `of_run`: the jobs must be those of a run. For other arguments and errors, see `resolve_cluster`.
     """
-    _check_numbers(given)
+    _refuse_num_ps(given)
     if given["hosts"]:
         launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh
     hosts, where = _hosts_of_flags(given)
@@ -118,8 +120,8 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
         found = dataclasses.replace(found, notices=(ignored,))
     elif not found and given["cluster"] == "slurm":
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
-        of_slurm, own = ranks.read_slurm(environ, given["num_ps"] or 0, port)
         ranks.refuse_other_launcher(environ)
+        of_slurm, own = ranks.read_slurm(environ, given["num_ps"] or 0, port)
         found, source = Found(hosts=of_slurm, own=own, own_is_missing=ranks.NO_RANK), "Slurm"
     elif not found and given["cluster"] == "mpi":
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
@@ -152,17 +154,12 @@ def _refuse_other_task(given: Mapping[str, Any], own: Task, source: str) -> None
             )
 
 
-def _check_numbers(given: Mapping[str, Any]) -> None:
-    for name, what in (("task_index", "tasks are numbered from 0"), ("num_ps", "give 0 or more")):
-        if given[name] is not None and given[name] < 0:
-            raise UsageError(f"--{name}={given[name]}: {what}.")
+def _refuse_num_ps(given: Mapping[str, Any]) -> None:
     if given["num_ps"] is not None and not given["cluster"]:
         raise UsageError(
             f"--num_ps={given['num_ps']} is for --cluster=slurm or mpi; elsewhere --ps_hosts names the parameter "
             "servers."
         )
-    if given["server_port"] is not None and not 1 <= given["server_port"] <= LAST_PORT:
-        raise UsageError(f"--server_port={given['server_port']}: a port is a number from 1 to {LAST_PORT}.")
 
 
 def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]:

@@ -59,6 +59,11 @@ def read_slurm(
     """
     rank = _slurm_number(environ, "SLURM_PROCID") if environ.get("SLURM_PROCID") else None
     count = _slurm_number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    if rank == 0 and count > 1 and not {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"} & environ.keys():
+        raise UsageError(
+            f"--cluster=slurm: srun has not started this process, so it would wait for the others of the {count} "
+            "tasks: write srun before the command in the batch script."
+        )
     nodes = expand_nodes(_slurm_value(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
     per_node = expand_tasks(_slurm_value(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
     if len(per_node) != len(nodes) or sum(per_node) != count or (rank or 0) >= count:
@@ -194,7 +199,8 @@ def refuse_other_launcher(environ: Mapping[str, str]) -> None:
     Raises:
         UsageError: the ranks are those of mpirun, or another launcher.
     """
-    own, step = _ranks_of(environ), _ranks_in(environ, _STEP)
+    own = _ranks_of(environ)
+    step = _ranks_in(environ, _STEP) if own else None
     if own and step and not _is_by_srun(own, step) and (own.rank or own.size != 1):
         raise UsageError(
             f"--cluster=slurm: another launcher has started this process, as rank {own.rank} ({own.source}), and Slurm "
@@ -266,8 +272,8 @@ def task_of(environ: Mapping[str, str], hosts: Hosts) -> Task:
     return tasks[own.rank]
 
 
-def refuse_copies(environ: Mapping[str, str]) -> None:
-    """Refuses to be one of several ranks that would each run alone.
+def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
+    """Refuses to be one of several ranks that would each run alone; `can_join`: --cluster makes them one run.
 
     Raises:
         UsageError: a launcher has started several.
@@ -276,11 +282,12 @@ def refuse_copies(environ: Mapping[str, str]) -> None:
     by_srun = step is not None and _is_by_srun(own, step)
     started = step if by_srun else own
     if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
+        join = f"add --cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks"
         raise UsageError(
             f"This is rank {started.rank} of {started.size or 'an unknown number'} ({started.source}), and no cluster "
-            "is requested, so each rank would measure alone and disturb the others: add "
-            f"--cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks, or remove the variable "
-            f"(env -u {started.source}) for independent runs."
+            "of the ranks is requested, so each would measure alone and disturb the others: "
+            f"{join if can_join else 'start one process'}, or remove the variable (env -u {started.source}) for "
+            "independent runs."
         )
 
 

@@ -6,6 +6,7 @@ A session waits without limit, so a missing task is not noticed here; see `bench
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import time
@@ -44,7 +45,8 @@ class Rendezvous:
     """
 
     def __init__(self, target: str, own: Task, leader: Task) -> None:
-        self._target, self._own, self._leader = target, own, leader
+        self._own, self._leader = own, leader
+        self._session = functools.partial(_session, target, [leader.device, own.device])
 
     def exchange(self, what: str, message: Any, among: Sequence[Task]) -> Messages:
         """Sends a message and returns those of all tasks, by the task's name, once all have sent theirs.
@@ -55,7 +57,7 @@ class Rendezvous:
             among: the tasks that take part; the leader must be one of them.
         """
         others = [task for task in among if task != self._leader]
-        with self._session() as session:
+        with self._session(limit_seconds=0.0) as session:
             inbox = _queue(what, len(others))
             if self._own != self._leader:
                 session.run(inbox.enqueue(json.dumps([str(self._own), message])))
@@ -71,7 +73,7 @@ class Rendezvous:
     def part(self, among: Sequence[Task]) -> None:
         """Lets the leader leave last: it waits until all others have reported that they leave."""
         others = [task for task in among if task != self._leader]
-        with self._session() as session:
+        with self._session(limit_seconds=0.0) as session:
             inbox = _queue("parting", len(others))
             if self._own == self._leader:
                 leaving = inbox.dequeue()
@@ -87,22 +89,17 @@ class Rendezvous:
         `message` is the reason; None: this task looks for it.
         """
         text = json.dumps([str(self._own), message])
-        with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
+        with contextlib.suppress(tf.errors.OpError), self._session() as session:
             # TensorFlow has no tables from text to text.
             key = tf.constant([len(JOBS) * self._own.index + JOBS.index(self._own.job)], tf.int64)
             session.run(tf.raw_ops.LookupTableInsertV2(table_handle=_failures(), keys=key, values=[text]))
 
     def failures(self) -> Messages:
         """Returns what the tasks that have failed have reported; nothing if the leader does not answer."""
-        with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
+        with contextlib.suppress(tf.errors.OpError), self._session() as session:
             table = tf.raw_ops.LookupTableExportV2(table_handle=_failures(), Tkeys=tf.int64, Tvalues=tf.string)
             return dict(json.loads(text) for text in session.run(table.values))
         return {}
-
-    @contextlib.contextmanager
-    def _session(self, limit_seconds: float = 0.0) -> Iterator[tf.compat.v1.Session]:
-        with _session(self._target, [self._leader.device, self._own.device], limit_seconds) as session:
-            yield session
 
 
 def difference(own: ListsMessage, other: ListsMessage, asked: Task | None = None) -> str | None:
@@ -148,7 +145,7 @@ class TaskLists:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._own: ListsMessage = {"task": str(cluster.own), "address": cluster.address, "tasks": cluster.signature()}
+        self._own: ListsMessage = {"task": str(cluster.own), "address": cluster.address, "tasks": cluster.spec()}
         self._cluster, self._target, self._clock, self._sleep = cluster, target, clock, sleep
         self._compared: set[Task] = set()
         self._told: set[Task] = set()

@@ -114,6 +114,7 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
             sides ran on different hardware.
         DataError: the stored noise of this machine cannot be read.
     """
+    compare_verb.require_writable(values)
     threshold, compared = compare_verb.threshold_of(values["threshold"]), _plan_ab(values)
 
     def compare() -> ExitStatus:
@@ -206,12 +207,7 @@ AB_FLAGS: Groups = {
         Flag("candidate", str, "a git revision of the same repository", default="the files as they are"),
         Flag("base_command", str, "words that start a run, such as '/venv/bin/python /src/run_bench.py'"),
         Flag("candidate_command", str, "words that start a run; a side without any flag is this suite as it is"),
-        Flag(
-            "threshold",
-            float,
-            "smallest drop that matters, in percent",
-            default=f"{100 * QUIET_THRESHOLD:g}, or twice the noise if that is larger",
-        ),
+        compare_verb.threshold_flag(", or twice the noise if that is larger"),
         Flag(
             "max_repeats",
             int,

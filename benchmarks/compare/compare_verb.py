@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,16 +53,14 @@ _STATUS = {"regressed": ExitStatus.REGRESSED, "undecided": ExitStatus.UNDECIDED,
 
 
 def threshold_of(percent: float | None) -> float | None:
-    """Returns the value of --threshold as a share; None if it is not given.
+    """Returns the value of --threshold as a share; None if it is not given."""
+    return None if percent is None else percent / 100
 
-    Raises:
-        UsageError: it is not between 0 and 100 percent.
-    """
-    if percent is None:
-        return None
-    if not 0 < percent < 100:
-        raise UsageError(f"--threshold={percent:g}: set a drop in percent, more than 0 and less than 100, such as 5.")
-    return percent / 100
+
+def threshold_flag(otherwise: str = "") -> Flag:
+    """Returns the flag --threshold; `otherwise` is what else its default may be."""
+    meaning = "smallest drop that matters, in percent"
+    return Flag("threshold", float, meaning, default=f"{100 * QUIET_THRESHOLD:g}{otherwise}", above=0, at_most=99)
 
 
 def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
@@ -80,11 +80,33 @@ def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
                 file.write("\n" + views.render_markdown(findings))
         except OSError as error:
             warn(f"${_STEP_SUMMARY}={summary} cannot be written: {error.strerror or error}.")
+    problems = []
     for name, render in _FILES.items():
         if values[name] is not None:
-            with writing(f"--{name}={values[name]}"):
-                store.replace(Path(values[name]), render(findings))
+            try:
+                with writing(f"--{name}={values[name]}"):
+                    store.replace(Path(values[name]), render(findings))
+            except UsageError as error:
+                problems.append(error)
+    if problems:
+        raise problems[0]
     return _STATUS[findings.outcome]
+
+
+def require_writable(values: Mapping[str, Any]) -> None:
+    """Finds out whether the files that flags name can be written, before hours of runs.
+
+    Raises:
+        UsageError: one cannot be.
+    """
+    for name in _FILES:
+        if values[name] is not None:
+            path = Path(os.path.realpath(values[name]))
+            with writing(f"--{name}={values[name]}"):
+                if path.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, "it is a directory")
+                if path.is_file() or not path.exists():  # and no device, such as /dev/stdout
+                    tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -118,7 +140,7 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
 COMPARE_FLAGS: Groups = {
     "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
-        Flag("threshold", float, "smallest drop that matters, in percent", default=100 * QUIET_THRESHOLD),
+        threshold_flag(),
         WHERE,
     ),
     "Output": OUTPUT_FLAGS,

@@ -140,9 +140,8 @@ class Repository:
             data_name, classes = (grid.get(name, [None])[0] for name in ("data_name", "num_classes"))
             for model in filter(outside_models.is_code, grid.get("model", ())):
                 try:
-                    facts = outside_models.find_facts_in(
-                        build.directory, build.variables["PYTHONPATH"], model, data_name, int(classes or 0) or None
-                    )
+                    wanted = outside_models.classes_wanted(data_name, int(classes or 0) or None)
+                    facts = outside_models.find_facts_in(build.directory, build.variables["PYTHONPATH"], model, wanted)
                 except UsageError as error:
                     raise UsageError(f"At {build.name}: {error}") from error
                 strays = [source for source in facts.sources if Path(source).is_relative_to(self.root)]

@@ -17,10 +17,9 @@ from results.gate import baseline_check, baselines, rounds, session_history
 from results.gate.baseline_check import MOST_SESSIONS
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import UnlikeError
-from results.gate.decision import QUIET_THRESHOLD
-from results.gate.rounds import RunGroup, sessions
+from results.gate.rounds import sessions
 from results.record import Record
-from results.summary import hardware_in_words
+from results.summary import grouped, hardware_in_words
 from results.text import Table, counted
 
 _PICTURES = (".png", ".svg")
@@ -104,12 +103,11 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     directory = _directory(values)
-    records, machines = _stored(directory), dict[str, list[RunGroup]]()
+    records = _stored(directory)
     if values["output_format"] == "json":
         say(session_history.as_json(session_history.histories(records)))
         return ExitStatus.OK
-    for (_, hardware_key), group in rounds.group(records).items():
-        machines.setdefault(hardware_key, []).append(group)
+    machines = grouped(rounds.group(records).values(), lambda group: group.records[0].identity.hardware_key)
     if not machines:
         say(f"There are no sessions in {directory}. `track store FILE` adds some.")
     for hardware_key, groups in machines.items():
@@ -237,12 +235,7 @@ VERB = Verb(
             "track check",
             {
                 "What is compared": (
-                    Flag(
-                        "threshold",
-                        float,
-                        "smallest drop that matters, in percent",
-                        default=f"{100 * QUIET_THRESHOLD:g}, or twice the noise between sessions if that is larger",
-                    ),
+                    compare_verb.threshold_flag(", or twice the noise between sessions if that is larger"),
                     _DIRECTORY,
                 ),
                 "Output": OUTPUT_FLAGS,

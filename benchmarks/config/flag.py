@@ -22,6 +22,8 @@ _PRESETS = Path(__file__).resolve().parent / "presets"
 # Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
 _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
+_OF_A_SHELL = re.compile(r"\$\{?[A-Za-z_]|^(['\"]).*\1$", re.DOTALL)
+_BYTE_ORDER_MARK = "\ufeff"
 _FLAG = re.compile(r"--?([A-Za-z][\w-]+)")
 SHORT_FLAGS = {"-m": "--model", "-b": "--batch_size", "-g": "--num_gpus"}
 
@@ -159,8 +161,9 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
     """Returns a path as users of a shell mean it: `~` and `~user` are homes, and `file:///x` is `/x`.
 
     Raises:
-        UsageError: there is no such home, no file can have that name, or the text is an address of another storage,
-            without `or_address` or not of the form scheme://host/path; the message begins with `where`.
+        UsageError: there is no such home, no file can have that name, a shell should have changed the text, or it is an
+            address of another storage, without `or_address` or not of the form scheme://host/path; the message begins
+            with `where`.
     """
     address = _ADDRESS.fullmatch(text)
     if address and address[1].lower() == "file" and address["host"] in (None, "", "localhost") and address["path"]:
@@ -177,6 +180,10 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
         path = os.path.expanduser(text)
     if path.startswith("~"):
         raise UsageError(f"{where}'{text}': there is no user '{text[1:].partition('/')[0]}' with a home directory.")
+    if _OF_A_SHELL.search(path) and not os.path.lexists(path):
+        raise UsageError(
+            f"{where}'{shortened(text)}': only a shell replaces $NAME and takes quotes away: write the path itself."
+        )
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:  # a ValueError: a character that no name may have
@@ -215,7 +222,9 @@ def read_files(arguments: Sequence[str]) -> list[str]:
         raise UsageError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--flagfile: a file is not a text with one --name=value per line ({error}).") from error
-    return [spelled(word) for word in words]
+    # Editors on Windows begin a file with a mark, behind which absl sees neither a flag nor a comment.
+    words = [word for word in words if not re.fullmatch(f"{_BYTE_ORDER_MARK}((#|//).*)?", word)]
+    return [spelled(word.removeprefix(_BYTE_ORDER_MARK)) for word in words]
 
 
 def spelled(word: str) -> str:

@@ -100,7 +100,7 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
         except specs.UnknownModelError as error:
             raise UsageError(f"{error} {_OTHERS}") from error
     name = _checked(name)
-    facts = _facts(name, _classes(data_name, num_classes))
+    facts = _facts(name, classes_wanted(data_name, num_classes))
     spec = outside_spec(name, facts, *_data_set(facts, data_name))
     if is_code(name) and (file := file_of(name)):
         spec = dataclasses.replace(spec, code=provenance.file_at_commit(file.absolute(), tuple(facts.sources)))
@@ -108,18 +108,8 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
     return spec
 
 
-def find_facts_in(
-    directory: Path, python_path: str, name: str, data_name: str | None = None, num_classes: int | None = None
-) -> Facts:
-    """Returns the facts of a user's model as a run in that directory, with that PYTHONPATH, would find them.
-
-    Raises:
-        UsageError: the model cannot be built there.
-    """
-    return _facts_in(directory, python_path, name, _classes(data_name, num_classes))
-
-
-def _classes(data_name: str | None, num_classes: int | None) -> int:
+def classes_wanted(data_name: str | None, num_classes: int | None) -> int:
+    """Returns the number of classes that a model is asked for; None: not given."""
     usual = _SMALL[data_name][-1] if data_name in _SMALL else IMAGENET_CLASSES
     return usual if num_classes in (None, BACKGROUND_CLASSES) else num_classes
 
@@ -191,11 +181,17 @@ def code() -> dict[str, Any]:
 
 @functools.cache
 def _facts(name: str, num_classes: int) -> Facts:
-    return _facts_in(Path.cwd(), os.environ.get("PYTHONPATH", ""), name, num_classes)
+    return find_facts_in(Path.cwd(), os.environ.get("PYTHONPATH", ""), name, num_classes)
 
 
-def _facts_in(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:
-    """Returns the facts of a model, from the cache if the code is still the same."""
+def find_facts_in(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:
+    """Returns the facts of a model as a run in that directory, with that PYTHONPATH, would find them.
+
+    They come from the cache if the code is still the same.
+
+    Raises:
+        UsageError: the model cannot be built there.
+    """
     places = [] if name.startswith(APPLICATION) else [str(directory), python_path]
     key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
     saved = _FILE.saved(key, _Saved)

@@ -132,7 +132,7 @@ REPLACED = (
         "images are prepared in one way. Use --image_crop, --resize_method and --distortions",
         default="default",
     ),
-    Flag("ml_perf", bool, "pixels are scaled to -1..1, without a mean per channel. Omit it", default=False),
+    Flag("ml_perf", bool, "each channel gets the mean 0 and the deviation 1. Omit it", default=False),
     Flag("rewriter_config", str, "graphs are optimised as TensorFlow does by default. Omit it", unset=""),
     Flag("save_summaries_secs", int, "summaries follow steps. Use --save_summaries_steps", default=0),
     Flag("tfprof_file", str, "profiles are those of TensorBoard. Use --profile_steps", unset=""),

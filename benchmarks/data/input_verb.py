@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.cluster import ranks
 from benchmarks.config import config
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
@@ -205,6 +207,7 @@ INPUT_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    ranks.refuse_copies(os.environ, can_join=False)
     chosen, seconds = input_options(given.values, hardware.count_gpus)
     return until_stopped(lambda: run_input(chosen, seconds, command), "Stopped before the end: there are no rates.")
 

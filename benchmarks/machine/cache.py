@@ -7,7 +7,6 @@ import datetime
 import functools
 import json
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,9 +16,6 @@ import msgspec
 from benchmarks.console import warn
 from results import store
 from results.record import strict
-
-# After this time the user learns why nothing happens.
-_NOTICE_SECONDS = 5.0
 
 T = TypeVar("T")
 Entry = Mapping[str, Any]
@@ -47,7 +43,10 @@ class CacheFile:
 
     def path(self) -> Path:
         """Returns where the file is."""
-        return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        if caches.startswith("~"):  # this user has no home
+            caches = "/nonexistent/.cache"
+        return Path(caches) / "cnn_bench" / self.name
 
     def saved(self, key: str, of: type[T]) -> T | None:
         """Returns an entry, whose fields and `time_utc` are those of a type; None if it is missing or damaged."""
@@ -74,17 +73,9 @@ class CacheFile:
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         target = self.path()
-        locked = target.with_suffix(".lock")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with locked.open("wb") as lock:  # another process may read, add and write at the same time
-                notice = f"Another process has locked {locked}: waiting for it."
-                waiting = threading.Timer(_NOTICE_SECONDS, warn, [notice])
-                waiting.start()
-                try:
-                    store.lock(lock, locked)
-                finally:
-                    waiting.cancel()
+            with store.locked(target.with_suffix(".lock")):  # another process may read, add and write at the same time
                 entries = self._entries()
                 entry = change(entries.pop(key, None))
                 if entry is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 import os
 import platform
 import re
@@ -213,9 +214,11 @@ def describe_host(root: Path = Path("/")) -> dict[str, Any]:
 
 def describe_hardware(inventory: Inventory) -> dict[str, Any]:
     """Returns what determines speed, without the host's name: equal dictionaries are equal hardware."""
+    limit = min((cores for cores, _ in linux.cpu_limits()), default=math.inf)
     return {
         "cpu_model": _cpu_model(),
         "cpu_cores_usable": usable_cores(),
+        **({"container_cores": round(limit, 2)} if limit < usable_cores() else {}),
         # Rounded, since kernels reserve a little more or less.
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "gpus": [f"{gpu.name} {round(gpu.memory_bytes / 2**30)} GiB" for gpu in inventory.gpus],

@@ -116,28 +116,31 @@ def _memory_groups(root: Path) -> Iterator[tuple[int, Path, str]]:
         limit = number(group / "memory.max")
         if limit is not None:  # else it is "max"
             yield limit, group, "memory.current"
-    group = memory_group_v1(root)
+    group = group_v1("memory", root)
     limit = table(group / "memory.stat").get("hierarchical_memory_limit")
     if limit is not None:
         yield limit, group, "memory.usage_in_bytes"
 
 
 def cpu_limits(root: Path = Path("/")) -> list[tuple[float, Path]]:
-    """Returns each limit of CPU time, in cores, and the control group (version 2) that sets it."""
-    limits = []
-    for group in control_groups(root):
-        quota, *period = (text(group / "cpu.max") or "max").split()
-        if quota.isdecimal() and period:
-            limits.append((int(quota) / int(period[0]), group))
-    return limits
+    """Returns each limit of CPU time, in cores, and the control group that sets it."""
+    of_v1 = group_v1("cpu", root)
+    quota_and_period = [text(of_v1 / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period")]
+    stated = [(of_v1, quota_and_period), *((g, (text(g / "cpu.max") or "").split()) for g in control_groups(root))]
+    return [
+        (int(numbers[0]) / int(numbers[1]), group)
+        for group, numbers in stated
+        if len(numbers) == 2 and all(number.strip().isdecimal() and int(number) for number in numbers)
+    ]
 
 
-def memory_group_v1(root: Path = Path("/")) -> Path:
-    """Returns the directory of this process' control group (version 1) for memory, which need not exist."""
-    top = root / _GROUPS / "memory"
+def group_v1(controller: str, root: Path = Path("/")) -> Path:
+    """Returns the directory of this process' control group (version 1) of a controller, which need not exist."""
+    top = root / _GROUPS / controller
     for line in (text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, name = line.split(":", 2)
-        if "memory" in controllers.split(",") and (top / name.lstrip("/")).is_dir():
+        _, _, named = line.partition(":")
+        controllers, _, name = named.partition(":")
+        if controller in controllers.split(",") and (top / name.lstrip("/")).is_dir():
             return top / name.lstrip("/")
     return top  # a container may show the group's name on the host, and the group itself at the top
 

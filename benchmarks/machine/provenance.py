@@ -104,7 +104,7 @@ def file_at_commit(file: Path, sources: tuple[str, ...]) -> str:
     folder = file.parent.resolve()
     try:
         root = git(folder, "rev-parse", "--show-toplevel")
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, ValueError, subprocess.SubprocessError):  # a ValueError: the path is not UTF-8
         return file.name
     own = [source for source in sources if Path(source).is_relative_to(root)] or [str(folder / file.name)]
     commit = _commit(folder, "--untracked-files=all", "--ignored", "--", *own)
@@ -137,7 +137,7 @@ def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
         timeout=timeout_seconds,
         check=True,
         # A git hook sets some for its own repository; they would override the one that is named.
-        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        env={k: value for k, value in os.environ.items() if not k.startswith("GIT_") or k.startswith("GIT_CONFIG")},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -139,9 +139,10 @@ def _evaluation_lines(measurement: Measurement) -> list[str]:
         return []
     last = measurement.evaluations[-1]
     rate = last["images"] / last["seconds"]
+    loss = "not finite" if last["loss"] is None else f"{last['loss']:.4f}"
     lines = [
         f"evaluation:     {accuracy_line(last)} after {last['step']} steps ({last['epochs']:.4g} epochs), "
-        f"loss {last['loss']:.4f}, {rate:.0f} images/sec"
+        f"loss {loss}, {rate:.0f} images/sec"
     ]
     if measurement.seconds_to_accuracy is not None:
         lines.append(f"to accuracy:    {measurement.seconds_to_accuracy:.1f} s from the first step, with everything")

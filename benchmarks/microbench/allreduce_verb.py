@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.cluster import ranks
 from benchmarks.config import config, outside_models
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
@@ -254,6 +256,7 @@ ALLREDUCE_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    ranks.refuse_copies(os.environ, can_join=False)
     plan = allreduce_options(options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus)
     return until_stopped(
         lambda: run_allreduce(plan, command), "Stopped: the records of the finished messages are kept."

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.errors import BenchError, UsageError
-from benchmarks.machine import contention, hardware, linux, provenance
+from benchmarks.machine import contention, hardware, provenance
 from benchmarks.machine.cache import CacheFile
 from benchmarks.measure.timing import Clock
 from benchmarks.process import apart, tensorflow_setup
@@ -66,9 +66,8 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
 
     `facts` are at least those of `hardware.describe_hardware`. Of its GPUs only the first counts, whose peak it is.
     """
-    one_device = {name: facts[name] for name in ("cpu_model", "cpu_cores_usable", "memory_gib")}
-    if limits := linux.cpu_limits():
-        one_device["cpu_limit_cores"] = min(cores for cores, _ in limits)
+    names = ("cpu_model", "cpu_cores_usable", "container_cores", "memory_gib")
+    one_device = {name: facts[name] for name in names if name in facts}
     return f"{key_of({**one_device, 'gpus': facts['gpus'][:1]})} {tensorflow_version} {precision}"
 
 

@@ -51,27 +51,24 @@ class Deadlines:
 
     def preparation(self, what: str) -> None:
         """Expects what may take as long as building a graph or a first step: three times as long as a step."""
-        progress.begin(what)
-        if self.watchdog:
-            self.watchdog.expect(what, PREPARATION_FACTOR * self.step_timeout_seconds)
+        self._begin(what, PREPARATION_FACTOR * self.step_timeout_seconds)
 
     def opening(self, what: str) -> None:
         """Expects a file system or a driver to answer."""
-        progress.begin(what)
-        if self.watchdog:
-            self.watchdog.expect(what, OPENING_SECONDS)
+        self._begin(what, OPENING_SECONDS)
 
     def data_set(self, what: str) -> None:
         """Expects work on a data set as a whole."""
-        progress.begin(what)
-        if self.watchdog:
-            self.watchdog.expect(what, DATA_SET_SECONDS)
+        self._begin(what, DATA_SET_SECONDS)
 
     def importing(self) -> None:
         """Expects the import of TensorFlow."""
-        progress.begin(what := "Importing TensorFlow")
+        self._begin("Importing TensorFlow", IMPORT_SECONDS)
+
+    def _begin(self, what: str, seconds: float) -> None:
+        progress.begin(what)
         if self.watchdog:
-            self.watchdog.expect(what, IMPORT_SECONDS)
+            self.watchdog.expect(what, seconds)
 
     def none(self) -> None:
         """Removes the deadline."""

@@ -26,7 +26,7 @@ def count_kills(root: Path = Path("/")) -> int:
         root: of the file system.
     """
     groups = linux.control_groups(root)
-    files = [linux.memory_group_v1(root) / "memory.oom_control", *(group / "memory.events" for group in groups)]
+    files = [linux.group_v1("memory", root) / "memory.oom_control", *(group / "memory.events" for group in groups)]
     counts = (linux.table(file).get("oom_kill") for file in [*files, root / "proc/vmstat"])
     return next((count for count in counts if count is not None), 0)
 

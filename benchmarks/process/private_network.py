@@ -69,8 +69,8 @@ def enter() -> str | None:
     Without the right to make one (CAP_SYS_ADMIN), the process first gets a user namespace, in which it keeps its user
     and its files, but can gain no rights outside: root in a container cannot read private files of other users.
 
-    A forked child tries it first, since a part may succeed and the next fail (AppArmor grants user namespaces without
-    rights): so a refusal leaves this process as it was.
+    After a refusal this process may have been moved in part (AppArmor grants user namespaces without rights), and must
+    end.
 
     Returns:
         None if it worked, else the reason in words.
@@ -79,32 +79,10 @@ def enter() -> str | None:
     if threads > 1:
         return f"a process must enter a network namespace before it starts threads, and this one has {threads}"
     try:
-        why_not = _rehearse()
-        if why_not is None:
-            _move()
+        _move()
     except OSError as error:
-        why_not = error.strerror
-    return why_not and f"the kernel permits no new network namespace: {why_not}"
-
-
-def _rehearse() -> str | None:
-    """Returns why `_move` fails in a child, or None if it does not."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            _move()
-            status = 0
-        except OSError as error:
-            os.write(write_end, (error.strerror or str(error)).encode())
-        finally:
-            os._exit(status)  # always: there must not be two of this process
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        why_not = pipe.read().decode()
-    _, status = os.waitpid(child, 0)
-    return None if status == 0 else why_not or f"a process that tried it ended with wait status {status}"
+        return f"the kernel permits no new network namespace: {error.strerror or error}"
+    return None
 
 
 def _move() -> None:

@@ -35,6 +35,7 @@ from benchmarks.training import objectives
 from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.placement_table import per_device, size_bytes
 from models import building, specs
+from models.convolutions import Kernels
 
 _ENDLESS_STEPS = 2**31 - 1
 _JOIN_SECONDS = 60.0
@@ -70,7 +71,10 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     if copies > 1 or not in_fit:
         strategy = tf.distribute.MirroredStrategy(devices.towers)
     build: Callable[..., building.Model] = functools.partial(
-        building.build, specs.find_model(workload.model), owning=True
+        building.build,
+        specs.find_model(workload.model),
+        owning=True,
+        kernels=Kernels(that_pad=config.devices.on_gpu),  # as our own towers
     )
     if variables.keras_application:
         build = building.build_application

@@ -102,7 +102,7 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
         UsageError: it cannot be read, or contains something else.
     """
     try:
-        tables = parse_toml(path.read_text(encoding="utf-8"))
+        tables = parse_toml(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--suite={path}: {error}. A suite is a TOML file with a table [[grid]] per grid.") from error
     grids = tables.pop("grid", None)

@@ -269,11 +269,16 @@ def _temporary_file(directory: Path) -> IO[bytes]:
     Raises:
         OSError: neither can be written.
     """
-    first, second = sorted((Path(tempfile.gettempdir()), directory), key=_free_bytes, reverse=True)
+    folders = [directory]
+    with contextlib.suppress(FileNotFoundError):  # there is none that can be written
+        folders.append(Path(tempfile.gettempdir()))
+    best, *others = sorted(folders, key=_free_bytes, reverse=True)
     try:
-        return tempfile.TemporaryFile(dir=first)
+        return tempfile.TemporaryFile(dir=best)
     except OSError:
-        return tempfile.TemporaryFile(dir=second)
+        if not others:
+            raise
+        return tempfile.TemporaryFile(dir=others[0])
 
 
 def _free_bytes(folder: Path) -> int:

@@ -117,8 +117,8 @@ def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:
 
     plot = figures.Plot("scaling", "Scaling", "", lambda _: scaling_plots.of_curves(curves))
     try:
-        for _, svg in figures.drawn([plot], [], output):
-            say(f"{output / 'scaling.svg'} and scaling.png" if svg else "A record holds a number that cannot be drawn.")
+        for _ in figures.drawn([plot], [], output):
+            say(f"{output / 'scaling.svg'} and scaling.png")
     except OSError as error:
         warn(f"{output / 'scaling.svg'} could not be written: {error.strerror or error}.")
 

@@ -105,8 +105,9 @@ def run_cells(
             warn(warning)
         if not as_json:
             say(f"\n{counted(len(finished), 'record')}: {store.jsonl_path} and {store.csv_path}")
-        failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
-        return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
+        statuses = {record.status for record in finished}
+        is_whole = Status.OK in statuses and statuses <= {Status.OK, Status.SKIPPED}
+        return ExitStatus.OK if is_whole else ExitStatus.RUN_FAILED
 
     hint = f"The same command with --resume runs only what is missing from {store.jsonl_path}."
     return until_stopped(sweep, f"Interrupted. {hint}")

@@ -47,7 +47,7 @@ class ProfiledSteps:
 
     def __init__(self, run: RunSession, first: int, last: int) -> None:
         self._run, self._first, self._last = run, first, last
-        self._profiles = False
+        self._profiles = self._is_open = False
         self._traced: list[tf.compat.v1.RunMetadata] = []
 
     def wants(self, step: int) -> bool:
@@ -75,14 +75,30 @@ class ProfiledSteps:
     def _profile(self, step: int) -> None:
         if not self._profiles:  # an earlier run may have taken the first ones
             tf.profiler.experimental.start(str(self._run.directory))
-            self._profiles = True
+            self._profiles = self._is_open = True
         try:
             self._run.take_unmeasured(step, [])
         except BaseException:
+            self._is_open = False
             tf.profiler.experimental.stop(save=False)
             raise
         if step == self._last:
-            tf.profiler.experimental.stop()
+            self._close()
+
+    def _close(self) -> None:
+        self._is_open = False
+        tf.profiler.experimental.stop()
+
+    def after_run(self) -> None:
+        """Writes the profile of a training that has ended among its steps."""
+        if self._is_open:
+            self._close()
+        is_short = self._profiles and len(self._traced) < self._last - self._first + 1
+        if is_short and self._run.team.is_leader:
+            warn(
+                f"--profile_steps: the training ended before step {2 * self._last - self._first + 1}, so steps are "
+                f"missing from the profile or the table of operations in {self._run.directory}."
+            )
 
 
 def table(work: Sequence[Work]) -> list[str]:

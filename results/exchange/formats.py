@@ -101,11 +101,6 @@ def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
     return file.getvalue()
 
 
-def render_markdown(records: Sequence[Record]) -> str:
-    """Returns the report's Markdown, without its plots."""
-    return Report(records).markdown()
-
-
 def render_bencher(records: Sequence[Record]) -> str:
     """Returns Bencher Metric Format: per configuration, `throughput` in images/s and `latency` of a step in ns.
 
@@ -295,7 +290,7 @@ FORMATS: Mapping[str, Format] = {
     "parquet": Format(
         "the same for data frames; needs the extra 'parquet'", render_parquet, has_tables=True, is_binary=True
     ),
-    "md": Format("the report without its plots", lambda records, table: render_markdown(records)),
+    "md": Format("the report without its plots", lambda records, table: Report(records).markdown()),
     "bencher": Format("Bencher Metric Format", lambda records, table: render_bencher(records)),
     "mllog": Format("MLPerf's log lines of each run", lambda records, table: render_mllog(records)),
     "openmetrics": Format("for node_exporter's textfile collector", lambda records, table: render_openmetrics(records)),

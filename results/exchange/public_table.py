@@ -86,7 +86,20 @@ class Figure:
 
 
 COLUMNS = tuple(PublicColumn(field.name, **field.metadata) for field in dataclasses.fields(Figure))
-_BOOLS = {"true": True, "false": False}
+# Also as spreadsheets in German and French save them.
+_BOOLS = {
+    "true": True,
+    "false": False,
+    "wahr": True,
+    "falsch": False,
+    "vrai": True,
+    "faux": False,
+    "1": True,
+    "0": False,
+}
+# What may be decimals or thousands. Excel separates by semicolons where numbers have a decimal comma.
+_POINTS = re.compile(r"-?\d{1,3}(?:\.\d{3})+")
+_POINTS_OR_COMMAS = re.compile(r"-?\d{1,3}(?:[.,]\d{3})+")
 
 
 def parsed(text: str, name: str) -> tuple[Figure, ...]:
@@ -106,7 +119,7 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
                 f"{name}:1: there is no column {', '.join(missing)}. The first line must name the columns of a public "
                 f"table: {', '.join(column.name for column in COLUMNS)}."
             )
-        return tuple(_figure(line, f"{name}:{reader.line_num}", separator != ",") for line in reader)
+        return tuple(_figure(line, f"{name}:{reader.line_num}", separator) for line in reader)
     except csv.Error as error:
         raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
 
@@ -117,14 +130,15 @@ def _separator(text: str) -> str:
     return max((",", ";", "\t"), key=head.count)
 
 
-def _figure(line: dict[Any, Any], place: str, decimal_comma: bool) -> Figure:
-    """Returns the figure of a line; `place` is its file and line, and numbers may have a decimal comma."""
+def _figure(line: dict[Any, Any], place: str, separator: str) -> Figure:
+    """Returns the figure of a line; `place` is its file and line.
+
+    Numbers may have a decimal comma, unless commas separate the cells.
+    """
     if None in line or None in line.values():
         more = "more" if None in line else "fewer"
         raise TableError(f"{place}: it has {more} cells than the first line. Put text with a comma in double quotes.")
-    figure = Figure(
-        **{column.name: _value(column, line.get(column.name, ""), place, decimal_comma) for column in COLUMNS}
-    )
+    figure = Figure(**{column.name: _value(column, line.get(column.name, ""), place, separator) for column in COLUMNS})
     low, high = figure.images_per_sec_low, figure.images_per_sec_high
     if (low is None) != (high is None) or (low is not None and high is not None and low > high):
         raise TableError(
@@ -134,10 +148,10 @@ def _figure(line: dict[Any, Any], place: str, decimal_comma: bool) -> Figure:
     return figure
 
 
-def _value(column: PublicColumn, cell: str, place: str, decimal_comma: bool) -> Any:
+def _value(column: PublicColumn, cell: str, place: str, separator: str) -> Any:
     text = one_line(cell)
-    if decimal_comma and column.kind is float:
-        if re.fullmatch(r"-?\d{1,3}(?:[.,]\d{3})+", text):
+    if separator != "," and column.kind is float:
+        if _POINTS.fullmatch(text) if separator == ";" else _POINTS_OR_COMMAS.fullmatch(text):
             raise TableError(
                 f"{place}: column {column.name} is '{text}', which may have a mark of thousands or of decimals: write "
                 "it without a mark of thousands, and with another number of decimals than three."

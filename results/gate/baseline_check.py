@@ -30,7 +30,7 @@ from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import RunGroup, Session, session_of, sessions
 from results.gate.session_history import change_points
 from results.intervals import Interval, t_quantile
-from results.record import Record
+from results.record import Record, Status
 from results.step_statistics import MAD_TO_SIGMA
 from results.summary import hardware_in_words
 from results.text import counted
@@ -59,7 +59,7 @@ def check(
         ValueError: the threshold is not between 0 and 1.
     """
     today_name, stored_name = names
-    mine, theirs = rounds.group(today), rounds.group(stored)
+    mine, theirs = map(rounds.group, rounds.completed(today, stored))
     if not mine:
         raise UnlikeError(f"There is no record of a run in {today_name}. Name a file that `run` or `sweep` wrote.")
     findings: list[Finding] = []
@@ -91,7 +91,13 @@ def _split(of_file: RunGroup, of_store: RunGroup | None) -> tuple[list[Session],
     """Returns the stored sessions to judge by, and the rounds to judge."""
     stored = of_store.records if of_store else []
     known = {record.identity.run_id for record in stored}
-    new = [record for record in of_file.records if record.identity.run_id not in known] or of_file.records[-1:]
+    latest = max((record.identity.time_utc for record in stored), default="")
+    # Failures are never stored: those before the newest session were judged when they were new.
+    new = [
+        record
+        for record in of_file.records
+        if record.identity.run_id not in known and (record.status is Status.OK or record.identity.time_utc > latest)
+    ] or of_file.records[-1:]
     names = {session_of(record) for record in new}
     judged = [record for record in of_file.records if session_of(record) in names]
     history = [session for session in sessions(stored) if session_of(session.records[0]) not in names]

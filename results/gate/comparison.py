@@ -19,7 +19,7 @@ from results.intervals import Interval
 from results.record import Record, flat
 from results.summary import hardware_in_words
 
-HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
+HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
 _MOST_FIELDS = 5
 _NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
@@ -45,7 +45,7 @@ def compare(
         UnlikeError: the hardware differs, no configuration is in both, or a side has no runs.
         ValueError: the threshold is not between 0 and 1.
     """
-    mine, others = rounds.group(base), rounds.group(candidate)
+    mine, others = map(rounds.group, rounds.completed(base, candidate))
     _refuse_unlike(mine, others, names)
     findings, apart = [], []
     for key, of_base in mine.items():

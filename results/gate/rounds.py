@@ -6,11 +6,14 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from results.record import Kind, Record, Status
+from msgspec.structs import replace
+
+from results.record import Kind, Record, Status, key_of
 from results.report.anomalies import title
-from results.summary import summarize
+from results.summary import grouped, summarize
 
 # A run that was refused or stopped by the user is no evidence about the build.
 _NO_EVIDENCE = (Status.SKIPPED, Status.INTERRUPTED)
@@ -70,12 +73,33 @@ def notes_on_interleaving(records: Iterable[Record]) -> list[str]:
     ]
 
 
+def completed(*sides: Sequence[Record]) -> list[list[Record]]:
+    """Returns the records of each side; a run that was killed has the key of the data set that it read.
+
+    Only the run itself knows the data set, and another process stores the record of one that was killed.
+    """
+    data_sets = {
+        record.identity.config_key: record.config["data_set"]
+        for record in itertools.chain(*sides)
+        if record.config.get("data_set")
+    }
+    return [[_completed(record, data_sets) for record in side] for side in sides]
+
+
+def _completed(record: Record, data_sets: Mapping[str, Any]) -> Record:
+    if record.status is Status.OK or record.config.get("data_set") or not record.config.get("input"):
+        return record
+    fields = {name: value for name, value in record.config.items() if name not in record.config_not_in_key}
+    for key, data_set in data_sets.items():
+        if key_of({**fields, "data_set": data_set}) == key:
+            return replace(record, identity=replace(record.identity, config_key=key))
+    return record
+
+
 def group(records: Iterable[Record]) -> dict[Key, RunGroup]:
     """Returns the runs of each configuration and hardware, in the order of their first records."""
-    groups: dict[Key, list[Record]] = {}
-    for record in records:
-        if record.kind is Kind.RUN:
-            groups.setdefault((record.identity.config_key, record.identity.hardware_key), []).append(record)
+    runs = (record for record in records if record.kind is Kind.RUN)
+    groups = grouped(runs, lambda record: (record.identity.config_key, record.identity.hardware_key))
     # One record of each is enough to tell them apart, so that each becomes a row of its own.
     rows = summarize(members[0] for members in groups.values())
     return {
@@ -139,11 +163,9 @@ def session_of(record: Record) -> str:
 
 def sessions(records: Iterable[Record]) -> list[Session]:
     """Returns the sessions of one configuration in the order of time, without records that `why_not` rejects."""
-    groups: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.identity.time_utc):
-        if why_not(record) is None:
-            groups.setdefault(session_of(record), []).append(record)
-    return [Session(group) for group in groups.values()]
+    valid = [record for record in records if why_not(record) is None]
+    in_order = sorted(valid, key=lambda record: record.identity.time_utc)
+    return [Session(members) for members in grouped(in_order, session_of).values()]
 
 
 def why_not(record: Record) -> str | None:

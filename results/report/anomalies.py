@@ -62,15 +62,16 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
         )
     # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
     is_shared = config.get("device") == "cpu" or row.count("virtual_gpus") > 1
-    if row.speed_up is not None and row.efficiency is not None and row.devices > 1 and not is_shared:
+    if row.speed_up is not None and row.devices > 1 and not is_shared:
+        efficiency = row.speed_up.value / row.devices
         if row.speed_up.bounded.high < 1:
             yield (
                 f"slower than one device ({row.speed_up.rounded()} x): the exchange costs more than the devices gain. "
                 "Try another --variable_update or --all_reduce_spec, or a larger --batch_size."
             )
-        elif row.efficiency < _POOR_EFFICIENCY:
+        elif efficiency < _POOR_EFFICIENCY:
             yield (
-                f"scales to {row.efficiency:.0%} of {row.devices} devices. Compare with --variable_update=independent: "
+                f"scales to {efficiency:.0%} of {row.devices} devices. Compare with --variable_update=independent: "
                 "if that scales, the exchange of gradients is the bottleneck; if not, the input or the host is."
             )
     rates = [record.derived.images_per_sec for record in row.valid if record.derived.images_per_sec]

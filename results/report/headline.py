@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -69,6 +70,10 @@ def speed_up(row: Row) -> str:
     return row.speed_up.text() if row.speed_up else ""
 
 
+def _per_device(row: Row) -> str:
+    return row.measured.scaled(1 / row.devices).rounded() if row.images_per_sec else ""
+
+
 def _efficiency(row: Row) -> str:
     return row.speed_up.scaled(100 / row.devices).rounded() if row.speed_up else ""
 
@@ -92,7 +97,7 @@ MEASURED = (
     Column("95 % interval", True, lambda row: row.measured.range() if row.images_per_sec else "", brief=True),
     Column("speed-up", True, speed_up, lambda row: row.devices > 1, brief=True),
     Column("status", False, _status, brief=True),
-    Column("per device", True, lambda row: _like_rate(row, row.per_device), lambda row: row.devices > 1, brief=True),
+    Column("per device", True, _per_device, lambda row: row.devices > 1, brief=True),
     Column("efficiency %", True, _efficiency, lambda row: row.devices > 1),
     Column("TFLOP/s", True, lambda row: _like_rate(row, row.tflops)),
     Column("MFU %", True, lambda row: _rounded(row.mfu, 100)),
@@ -123,7 +128,7 @@ def settings(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
 
 def _distinct(name: str, rows: Sequence[Row]) -> Column:
     values = [row.distinct[name] for row in rows if name in row.distinct]
-    is_number = all(value.removeprefix("-").replace(".", "", 1).replace("e-", "", 1).isdigit() for value in values)
+    is_number = all(re.fullmatch(r"-?[\d.]+(e[+-]\d+)?", value) for value in values)
     return Column(name, is_number, lambda row: row.distinct.get(name, ""))
 
 

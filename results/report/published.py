@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -216,7 +215,7 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
     """
     sentences = []
     for row in rows:
-        if row.images_per_sec is None or not math.isfinite(row.rate):
+        if row.images_per_sec is None:
             continue
         comparable = [figure for table in tables for figure in beside(row, table)]
         comparable.sort(key=lambda figure: figure.images_per_sec)

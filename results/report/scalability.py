@@ -95,8 +95,16 @@ def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWE
             lines: dict[str, dict[int, Row]] = {}
             for row in alike:
                 number = row.count(f"num_{noun}s")
-                lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})[number] = row
+                line = lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})
+                if number not in line or _is_better(row, line[number]):
+                    line[number] = row
             yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
+
+
+def _is_better(row: Row, other: Row) -> bool:
+    """Returns whether a row of the same number stands for it: on devices that share nothing, or else the faster."""
+    shared = row.count("virtual_gpus") > 1, other.count("virtual_gpus") > 1
+    return shared == (False, True) or (shared[0] == shared[1] and row.rate > other.rate)
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:

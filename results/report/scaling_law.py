@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from results.intervals import Interval, t_quantile
+from results.intervals import Interval, exp, t_quantile
 
 # Farther away than this many times the largest measured number, nothing is predicted.
 FARTHEST = 4
@@ -193,4 +193,4 @@ def ratio(over: float, spread: float, degrees: int | None) -> Interval:
     from scipy import special  # imported late: it is slower to import than this module
 
     half = (float(special.ndtri(1 - _TAIL)) if degrees is None else t_quantile(1 - _TAIL, degrees)) * spread
-    return Interval(over, over * math.exp(-half), over * math.exp(half))
+    return Interval(over, over * math.exp(-half), over * exp(half))

@@ -49,6 +49,11 @@ def test_a_bound_belongs_to_the_interval(number: float, side: int) -> None:
     assert Interval(10, 7, 14).side_of(number) == side
 
 
+def test_repeats_that_differ_by_all_floats_have_an_interval() -> None:
+    found = of_repeats([1e-50, 1e3])
+    assert 0 <= found.low < found.value < found.high < math.inf
+
+
 def test_the_interval_of_repeats_by_hand() -> None:
     """Logs 0 and 2: mean 1, standard error 1, t of one degree of freedom 12.706."""
     found = of_repeats([1.0, math.exp(2.0)])

@@ -211,3 +211,9 @@ def test_numbers_stay_numbers_in_a_csv() -> None:
 def test_an_integer_that_readers_of_json_would_round_is_kept_as_text() -> None:
     run = Record.from_json(fake_run(seed=2**64 + 1, other=2**64 - 1).to_json())
     assert (run.config["seed"], run.config["other"]) == (str(2**64 + 1), 2**64 - 1)
+
+
+@pytest.mark.parametrize("rate", [-1, 0])
+def test_a_rate_that_cannot_be_is_no_record(rate: int) -> None:
+    with pytest.raises(ValueError, match="images_per_sec"):
+        Record.from_json(changed(GOOD["run"], ("derived", "images_per_sec"), rate))

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from results.intervals import Interval
-from results.record import Record, Status
+from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
 from results.report.breakdown_plots import where_time_goes
@@ -184,7 +184,6 @@ def test_speed_up_is_over_one_device_that_is_alike() -> None:
     )
     assert rows[2].speed_up.value == pytest.approx(4 * 0.1 / 0.125), "one device under the same manager"
     assert rows[2].base == rows[0].records[0].identity.run_id
-    assert rows[2].efficiency == pytest.approx(0.8)
     assert rows[3].speed_up.value == pytest.approx(4 * 0.08 / 0.1), "the fastest, as its manager was not run there"
     assert rows[4].speed_up is None and rows[5].speed_up is None
 
@@ -304,3 +303,10 @@ def test_a_record_with_steps_of_no_time_has_no_rate() -> None:
     record = fake_run()
     (row,) = summarize([replace(record, measurement=replace(record.measurement, step_seconds=[1e-320] * 10))])
     assert row.images_per_sec is None
+
+
+def test_interleaved_runs_are_a_row_of_their_own() -> None:
+    alone = fake_run()
+    beside = replace(alone, environment={**alone.environment, STEPS_PER_SLICE: 3})
+    rows = summarize([alone, beside, alone])
+    assert [(len(row.records), row.distinct["steps"]) for row in rows] == [(2, "alone"), (1, "interleaved")]

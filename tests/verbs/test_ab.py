@@ -392,7 +392,7 @@ def own(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         sources = {str(file.resolve()): outside_models._digest(str(file)) or ""}
         return Facts(image_size=32, channels=3, outputs=10, takes_classes=True, sources=sources, gflop_per_image=1.0)
 
-    monkeypatch.setattr(outside_models, "_facts_in", facts)
+    monkeypatch.setattr(outside_models, "find_facts_in", facts)
     outside_models._facts.cache_clear()
     return made
 
@@ -439,7 +439,7 @@ def test_the_first_line_says_which_repository_and_what_is_not_committed(ab: Ab, 
 def test_a_checkout_builds_only_the_users_models_of_it(
     own: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder, now = own.suite.parent, outside_models._facts_in
+    folder, now = own.suite.parent, outside_models.find_facts_in
     monkeypatch.setattr(ab_builds, "RUN_BENCH", folder / "run_bench.py")
     (folder / "run_bench.py").touch()
     own.commit("def build(): ...  # beside the suite")
@@ -450,7 +450,7 @@ def test_a_checkout_builds_only_the_users_models_of_it(
         built.extend([] if directory == folder else [name])
         return now(directory, python_path, name, num_classes)
 
-    monkeypatch.setattr(outside_models, "_facts_in", facts)
+    monkeypatch.setattr(outside_models, "find_facts_in", facts)
     words = ["--device=cpu", "--nointerleave_steps", "--nowarmup", f"--output_dir={tmp_path / 'out'}"]
     monkeypatch.setattr(subprocesses, "supervise", FakeRuns(lambda run: fake_run(step_seconds=0.1)))
     assert main.dispatch(["ab", *words, "--suite=suite.toml", "--base=HEAD"]) == ExitStatus.OK
@@ -484,14 +484,14 @@ def test_a_users_model_without_revisions_is_a_sentence(own: Repository, words: l
 def test_what_the_checkout_cannot_build_or_takes_from_elsewhere_is_a_sentence(
     own: Repository, ab: Ab, builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = outside_models._facts_in
+    now = outside_models.find_facts_in
 
     def facts(directory: Path, *rest: Any) -> Facts:
         found = now(directory, *rest)
         is_now = directory == own.suite.parent
         return found if is_now else dataclasses.replace(found, sources={str(own.suite): "0"})
 
-    monkeypatch.setattr(outside_models, "_facts_in", facts)
+    monkeypatch.setattr(outside_models, "find_facts_in", facts)
     with pytest.raises(UsageError, match=r"At HEAD \(.*imports .*net.py as it is now"):
         ab("--base=HEAD", models="net.py:build")
 
@@ -500,7 +500,7 @@ def test_what_the_checkout_cannot_build_or_takes_from_elsewhere_is_a_sentence(
             return now(directory, *rest)
         raise UsageError("net.py has no function 'build'.")
 
-    monkeypatch.setattr(outside_models, "_facts_in", refuse)
+    monkeypatch.setattr(outside_models, "find_facts_in", refuse)
     with pytest.raises(UsageError, match=r"At HEAD \(.*net.py has no function"):
         ab("--base=HEAD", models="net.py:build")
     assert not builds.order
@@ -560,7 +560,7 @@ def test_a_slower_model_of_a_users_repository_regresses(
 @pytest.mark.seldom
 @pytest.mark.process
 def test_an_equal_model_of_a_users_repository_does_not(run_bench: Callable[..., Finished], real: Repository) -> None:
-    done = run_bench(*REAL, "--max_rounds=6", "--threshold=20")
+    done = run_bench(*REAL, "--max_repeats=6", "--threshold=20")
     assert done.status in (ExitStatus.OK, ExitStatus.UNDECIDED), done.stdout + done.stderr
     assert "The code of net.py:build is the same in the base and the candidate." in done.stdout
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from benchmarks import record_files
 from benchmarks.compare import compare_verb
+from benchmarks.config import flag
 from benchmarks.errors import UsageError
 from results.gate.findings import Findings, Side
 from results.record import Record
@@ -68,10 +69,10 @@ def test_a_threshold_is_in_percent(run_bench: RunBench, keep: Keep) -> None:
     assert run_bench("compare", "main.jsonl", "branch.jsonl", "--threshold=8").status == 1
 
 
-@pytest.mark.parametrize("percent", [0.0, -5.0, 100.0, float("nan")])
-def test_a_threshold_that_is_no_drop_is_refused(percent: float) -> None:
-    with pytest.raises(UsageError, match="--threshold=.*more than 0 and less than 100"):
-        compare_verb.threshold_of(percent)
+@pytest.mark.parametrize("percent", ["0", "-5", "100", "nan"])
+def test_a_threshold_that_is_no_drop_is_refused(percent: str) -> None:
+    with pytest.raises(UsageError, match="threshold"):
+        flag.parse([f"--threshold={percent}"], compare_verb.COMPARE_FLAGS)
 
 
 def test_where_takes_some_records_only(run_bench: RunBench, keep: Keep) -> None:
@@ -156,3 +157,15 @@ def test_conditions_name_columns_and_the_case_of_values_does_not_matter() -> Non
     assert record_files.matching([one, other], None) == [one, other]
     with pytest.raises(UsageError, match="--where=modell=x.*Did you mean 'model'"):
         record_files.matching([], "modell=x")
+
+
+def test_a_file_that_cannot_be_written_is_found_before_and_costs_no_other(tmp_path: Path) -> None:
+    values = dict.fromkeys(one.name for one in compare_verb.OUTPUT_FLAGS)
+    values |= {"json_file": str(tmp_path / "none" / "a.json"), "junit_file": str(tmp_path / "b.xml")}
+    with pytest.raises(UsageError, match="--json_file=.*No such file"):
+        compare_verb.require_writable(values)
+    sides = {"base": Side(name="a", software=""), "candidate": Side(name="b", software="")}
+    findings = Findings(**sides, hardware="", findings=())
+    with pytest.raises(UsageError, match="--json_file=.*No such file"):
+        compare_verb.report(findings, values)
+    assert (tmp_path / "b.xml").is_file()

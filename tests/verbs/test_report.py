@@ -69,6 +69,7 @@ def test_a_command_that_does_more_than_measure_is_printed_and_not_run(
         (["run", "--num_batches", "5", "--output_dir=.ssh", "--session_id=a"], ["run", "--num_batches=5"]),
         (["-model", "trivial", "--noxla", "--data_dir=photos"], None),
         (["allreduce", "--num_gpus=2"], ["allreduce", "--num_gpus=2"]),
+        (["--cache_data=true", "--gpu_indices=0", "--model=trivial"], ["run", "--model=trivial", "--gpus=0"]),
         (["--local_cluster=worker:2", "--private_network"], None),
     ],
 )

@@ -208,16 +208,27 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
         )
     for folder, _, files in os.walk(root):
         if photo := next((name for name in files if name.lower().endswith(endings)), None):
-            return (
-                f"it holds photos in other places, such as {Path(folder) / photo}. Name the folder in which each class "
-                "has one folder, with its photos in it."
-            )
+            path = Path(folder) / photo
+            return f"it holds photos in other places, such as {path}. {_how_to_move(root, split, path)}"
     if archives := [name for name in names if name.lower().endswith(ARCHIVE_ENDINGS)]:
         return (
             f"it holds {some(archives)}: unpack compressed archives, and convert those of ImageNet with 'run_bench.py "
             "data convert' (docs/howto/real-data.md)."
         )
     return f"it holds {some(names)}. Name the folder of the photos or shards, or drop --data_dir for synthetic images."
+
+
+def _how_to_move(root: Path, split: str, photo: Path) -> str:
+    """Returns what to do with folders that are called, or nested, otherwise than those that are found."""
+    names = FOLDERS_OF[split]
+    like_them = {*names, "test"} if split == "validation" else {*names}
+    for folder in (root.absolute(), *(root / name for name in sorted(os.listdir(root)))):
+        if folder.name.lower() in like_them and folder.name not in names and _class_names(folder):
+            return f"Rename {folder} to {names[0] if split == 'train' else 'val'} to use it for {split}."
+    parts = (root.absolute().name, *photo.relative_to(root).parts)
+    if parts[-4:-3] and parts[-4] in names:
+        return "Move the photos of each class up, into the folder of the class."
+    return "Name the folder in which each class has one folder, with its photos in it."
 
 
 def _others_in(folder: Path, endings: tuple[str, ...]) -> Counter[str]:

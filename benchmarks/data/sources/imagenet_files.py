@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -37,8 +37,9 @@ _NUMBER = re.compile(r"(?<!\d)\d++(?=-of-)")
 # Of the photos that a run reads from folders.
 _ENDINGS = (*JPEG_ENDINGS, ".png")
 _RECORDS_DESCRIBED = 64
-# So many records of so many files tell whether labels are numbered from 0 or 1.
-_SAMPLE, _FILES_SAMPLED = 1024, 16
+# So many records of so many files tell whether labels are numbered from 0 or 1: a class that has its share is missing
+# from them once in 3,000 times.
+_SAMPLED_PER_CLASS, _FILES_SAMPLED = 8, 16
 _ANY_LABELS = range(2**31)
 
 
@@ -91,7 +92,7 @@ class PhotoRecords(StoredImages):
 
     def describe(self) -> str:
         """The line holds layout, shards, and the labels of the first records."""
-        labels = _first_labels(self.files[:1], self.layout, _RECORDS_DESCRIBED)
+        labels = list(_first_labels(self.files[:1], self.layout, _RECORDS_DESCRIBED))
         seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
         part = "" if len(self.files) == self.of_shards else f" of {self.of_shards}"
         compressed = f", {self.compression}" if self.compression else ""
@@ -132,24 +133,24 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
     if not usual or num_classes in (IMAGENET_CLASSES, BACKGROUND_CLASSES):
         return usual
     files = source.training_files[:: -(-len(source.training_files) // _FILES_SAMPLED)]
-    labels = _first_labels(files, source.layout, -(-_SAMPLE // len(files)))
-    if 0 in labels:
-        return 0
-    if num_classes not in labels and len(labels) >= _SAMPLE:
-        warn(
-            f"Labels are taken to count from 1: of {len(labels)} training images of {source.directory}, none has label "
-            f"0 or {num_classes}."
-        )
+    count = 0
+    for label in _first_labels(files, source.layout, -(-_SAMPLED_PER_CLASS * num_classes // len(files))):
+        if label in (0, num_classes):
+            return min(usual, label)
+        count += 1
+    warn(
+        f"Labels are taken to count from 1: of {count} training images of {source.directory}, none has label 0 or "
+        f"{num_classes}."
+    )
     return usual
 
 
-def _first_labels(files: Sequence[Path], layout: Layout, records: int) -> list[int]:
-    return [
-        features_of(record.payload)[layout.label].int64_list.value[0]
-        for file in files
-        for record in itertools.islice(tfrecord.walk(file), records)
-        if isinstance(record, tfrecord.FramedRecord) and not problem_of_example(record.payload, layout, _ANY_LABELS)
-    ]
+def _first_labels(files: Sequence[Path], layout: Layout, records: int) -> Iterator[int]:
+    for file in files:
+        for record in itertools.islice(tfrecord.walk(file), records):
+            if isinstance(record, tfrecord.FramedRecord):
+                if not problem_of_example(record.payload, layout, _ANY_LABELS):
+                    yield features_of(record.payload)[layout.label].int64_list.value[0]
 
 
 def find_imagenet(directory: str, split: str) -> Photos:

@@ -13,6 +13,8 @@ _PNG_END = b"IEND\xaeB`\x82"  # an empty chunk and its checksum
 _LEAST_PNG_BYTES = 24  # up to its width and height
 # Markers of frames, baseline to arithmetic; 0xC4, 0xC8 and 0xCC have other meanings.
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+# Lossless and hierarchical ones, which libjpeg does not decode.
+_UNUSUAL_FRAMES = {0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF}
 _WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
 _SCAN, _PADDING = 0xDA, 0xFF
 
@@ -28,7 +30,7 @@ class JpegHeader(NamedTuple):
 
 
 class BadJpegError(ValueError):
-    """The bytes are no complete JPEG of a usual size. `kind` is one word, for a table; `advice` is what to do."""
+    """The bytes are no complete JPEG of a usual kind and size. `kind` is one word, for a table; `advice` what to do."""
 
     def __init__(self, kind: str, reason: str, advice: str = "replace it") -> None:
         super().__init__(reason)
@@ -39,7 +41,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     """Reads the size of a JPEG, and checks that it has an end marker.
 
     Raises:
-        BadJpegError: the bytes are another format, or cut off, or too large when decoded.
+        BadJpegError: the bytes are another format, or cut off, or too large when decoded, or cannot be decoded.
     """
     if not data:
         raise BadJpegError("zero_length", "its image is empty (0 bytes)")
@@ -55,7 +57,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         if marker != 0xFF:
             raise BadJpegError("not_jpeg", f"its JPEG has no marker at byte {position}")
         if code in _FRAMES and position + 10 <= len(data):
-            header = JpegHeader(*struct.unpack_from(">HHB", data, position + 5))
+            header = _read_frame(code, data[position + 4 : position + 10])
         if code != _SCAN:
             position += 1 if code == _PADDING else 2 if code in _WITHOUT_LENGTH else 2 + length
     if header is None:
@@ -65,6 +67,15 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         raise BadJpegError("truncated", f"its JPEG of {len(data)} bytes is cut off: it has no end marker")
     check_size(header.height, header.width)
     return header
+
+
+def _read_frame(code: int, frame: bytes) -> JpegHeader:
+    bits, *fields = struct.unpack(">BHHB", frame)
+    if code in _UNUSUAL_FRAMES:
+        raise BadJpegError("unusual", "its JPEG is lossless or hierarchical, which is not decoded")
+    if bits != 8:
+        raise BadJpegError("unusual", f"its JPEG has {bits} bits per sample, and only 8 are decoded")
+    return JpegHeader(*fields)
 
 
 def _check_png_header(data: bytes) -> None:

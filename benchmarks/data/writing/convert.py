@@ -170,7 +170,7 @@ def _write_shard(
             try:
                 original = photo.load()
                 payload, encoded_anew = _converted(original, shorter_side, decoded)
-            except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
+            except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
                 result.left_out.append(f"{photo}: {reason}")
                 continue

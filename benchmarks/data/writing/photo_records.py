@@ -86,14 +86,19 @@ def photo_example(photo: Original, size: tuple[int, int], layout: Layout) -> byt
         "image/colorspace": data(b"RGB"),
         "image/channels": ints([3]),
         "image/class/label": ints([photo.label]),
-        "image/class/synset": data(photo.class_name.encode()),
-        "image/class/text": data(photo.text.encode()),
+        "image/class/synset": data(_as_bytes(photo.class_name)),
+        "image/class/text": data(_as_bytes(photo.text)),
         "image/object/bbox/label": ints([photo.label] * len(photo.boxes)),
         "image/format": data(b"RAW" if layout.sides else b"JPEG"),
-        "image/filename": data(photo.name.encode()),
+        "image/filename": data(_as_bytes(photo.name)),
         layout.encoded: data(photo.encoded),
     }
     for index, corner in enumerate(BOX_CORNERS):
         values = tf.train.FloatList(value=[box[index] for box in photo.boxes])
         feature[corner] = tf.train.Feature(float_list=values)
     return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+def _as_bytes(name: str) -> bytes:
+    """Returns a name as the file system has it, which may be no UTF-8."""
+    return name.encode("utf-8", "surrogateescape")

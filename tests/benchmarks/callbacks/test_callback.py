@@ -33,6 +33,9 @@ class Every:
     def take(self, step: int) -> None:
         self.taken.append(step)
 
+    def after_run(self) -> None:
+        self.taken.append(0)
+
 
 def test_unmeasured_steps_count_as_steps_and_what_is_due_follows_them() -> None:
     note = Every(3)
@@ -45,6 +48,8 @@ def test_unmeasured_steps_count_as_steps_and_what_is_due_follows_them() -> None:
     plan.after_step(Phase())
     assert note.taken == note.done == [3, 6]
     assert plan.is_enough
+    plan.after_run()
+    assert note.taken == [3, 6, 0]
 
 
 def test_a_training_of_epochs_ends_with_its_last_step_unmeasured_ones_included() -> None:

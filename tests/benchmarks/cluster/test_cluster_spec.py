@@ -56,16 +56,11 @@ def test_a_task_is_alone_on_its_host_by_address(workers: tuple[str, ...], local:
     assert Cluster(ps=(), workers=workers, own=Task("worker", 0), local=local).is_alone_on_this_host is alone
 
 
-def test_the_spec_has_only_jobs_with_tasks_and_the_signature_has_all() -> None:
-    cluster = Cluster(ps=(), workers=("h1:1",), own=Task("worker", 0))
-    assert cluster.spec() == {"worker": ["h1:1"]}
-    assert cluster.signature() == {"ps": [], "worker": ["h1:1"], "controller": []}
-
-
-def test_all_tasks_have_the_same_signature() -> None:
-    signatures = [dataclasses.replace(TWO_AND_TWO, own=task).signature() for task in TWO_AND_TWO.tasks]
-    assert all(json.loads(json.dumps(signature)) == signatures[0] for signature in signatures)
-    assert dataclasses.replace(TWO_AND_TWO, workers=("h2:22", "h1:22")).signature() != signatures[0]
+def test_the_spec_has_only_jobs_with_tasks_and_is_the_same_for_all_tasks() -> None:
+    assert Cluster(ps=(), workers=("h1:1",), own=Task("worker", 0)).spec() == {"worker": ["h1:1"]}
+    specs = [dataclasses.replace(TWO_AND_TWO, own=task).spec() for task in TWO_AND_TWO.tasks]
+    assert all(json.loads(json.dumps(spec)) == specs[0] for spec in specs)
+    assert dataclasses.replace(TWO_AND_TWO, workers=("h2:22", "h1:22")).spec() != specs[0]
 
 
 def test_the_table_is_aligned_and_marks_this_process() -> None:

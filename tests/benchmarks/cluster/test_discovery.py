@@ -176,7 +176,6 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"task_index": 2}, "--task_index=2 chooses a task"),
         ({"job_name": "ps", "local_cluster": "ps:1,worker:1"}, "--job_name=ps chooses a task"),
         ({"task_index": 0, "local_cluster": "worker:2"}, "--task_index=0: --local_cluster and --hosts start all tasks"),
-        ({"task_index": -1}, "--task_index=-1: tasks are numbered from 0"),
         ({"worker_hosts": "a:1", "ps_hosts": "a:2"}, r"\(--ps_hosts, --worker_hosts\).*add --job_name"),
         ({"cluster_spec": "worker|a:1"}, r"\(--cluster_spec\).*add --job_name"),
         ({"job_name": "worker", "ps_hosts": "a:1"}, "no worker: .*--worker_hosts"),
@@ -192,9 +191,6 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"job_name": "worker", "cluster_spec": "worker|a:1,controller|b:1;c:1"}, "--cluster_spec has 2 addresses"),
         ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --ps_hosts"),
         ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
-        ({"num_ps": -1, "cluster": "slurm"}, "--num_ps=-1"),
-        ({"server_port": 0}, "--server_port=0: a port is a number from 1"),
-        ({"server_port": 65536}, "--server_port=65536"),
         ({**BY_SPEC, "worker_hosts": "c:1"}, "--cluster_spec has b:1 for worker, and --worker_hosts has c:1: drop one"),
         ({**BY_SPEC, "ps_hosts": "a:1,c:1"}, "--cluster_spec has a:1 for ps, and --ps_hosts has a:1, c:1"),
         ({**BY_SPEC, "controller_host": "c:1"}, "--cluster_spec has nothing for controller, and --controller_host has"),
@@ -439,6 +435,12 @@ def test_the_variables_of_the_job_do_where_there_are_none_of_the_step() -> None:
 def test_a_variable_that_is_missing_is_named(name: str, words: str) -> None:
     with pytest.raises(UsageError, match=f"--cluster=slurm needs {words} in .*srun"):
         resolve(without(srun(0, "a,b", "1(x2)", 2), name), cluster="slurm")
+
+
+def test_a_batch_script_without_srun_is_told_to_use_it() -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    with pytest.raises(UsageError, match="would wait for the others of the 2 tasks: write srun before the command"):
+        resolve(batch, cluster="slurm")
 
 
 def test_one_task_under_slurm_is_one_process() -> None:

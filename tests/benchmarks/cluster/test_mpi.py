@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cluster import ranks
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
@@ -132,7 +133,12 @@ LAUNCHED = [
 def test_ranks_that_would_each_run_alone_are_refused(environ: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="rank 1 of 4 .*: add --cluster=mpi .* or remove the variable"):
         resolve(environ)
-    assert resolve(environ, local_cluster="worker:2", variable_update="collective_all_reduce")[0], "it starts its own"
+    with pytest.raises(UsageError, match="rank 1 of 4 .*: start one process, or remove the variable"):
+        resolve(environ, local_cluster="worker:2", variable_update="collective_all_reduce")
+    with pytest.raises(UsageError, match="rank 1 of 4 .*: start one process"):
+        resolve({**environ, "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'})
+    with pytest.raises(UsageError, match="rank 1 of 4 .*: start one process"):
+        ranks.refuse_copies(environ, can_join=False)
 
 
 def test_a_rank_of_an_unknown_number_is_refused_too() -> None:

@@ -18,7 +18,7 @@ MINE = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
 
 
 def message(cluster: Cluster) -> dict[str, Any]:
-    return json.loads(json.dumps({"task": str(cluster.own), "address": cluster.address, "tasks": cluster.signature()}))
+    return json.loads(json.dumps({"task": str(cluster.own), "address": cluster.address, "tasks": cluster.spec()}))
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_horovod_is_refused_with_its_replacement_under_mpi_and_slurm() -> None:
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["url"].split("//")[1])
 def test_a_published_line_is_understood_or_refused_with_what_to_use(line: dict[str, str]) -> None:
     assert line["url"].startswith("https://")
-    words = shlex.split(re.sub("<.*?>", "placeholder", line["command"]))
+    words = shlex.split(re.sub(r"<.*?>|\$\{?\w+\}?", "placeholder", line["command"]))
     words = words[next(number for number, word in enumerate(words) if word.endswith(".py")) + 1 :]
     try:
         parsed = flag.parse(words, GROUPS)

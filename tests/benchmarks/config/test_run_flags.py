@@ -74,6 +74,9 @@ def test_a_path_means_what_it_means_to_a_shell(
         ("dbfs:/results", "dbfs://... is an address of another storage"),
         ("gs:/bucket/results", "gs://... is an address of another storage"),
         ("~nobody-of-this-name/x", "there is no user 'nobody-of-this-name' with a home directory"),
+        ("$HOME/results", "only a shell replaces .NAME and takes quotes away: write the path itself"),
+        ("/data/${USER}", "only a shell replaces .NAME"),
+        ('"/results"', "only a shell replaces .NAME and takes quotes away"),
     ],
 )
 def test_a_path_that_is_none_of_this_host_is_refused(given: str, words: str) -> None:
@@ -82,8 +85,9 @@ def test_a_path_that_is_none_of_this_host_is_refused(given: str, words: str) -> 
     assert "secret" not in str(caught.value)
 
 
-def test_a_flagfile_is_read(tmp_path: Path) -> None:
-    (tmp_path / "flags").write_text("# a comment\n--xla\n--model=alexnet\n--num_gpus=2\n")
+@pytest.mark.parametrize("first", ["# a comment\n", "\ufeff# of an editor on Windows\n", "\ufeff"])
+def test_a_flagfile_is_read(tmp_path: Path, first: str) -> None:
+    (tmp_path / "flags").write_text(f"{first}--xla\n--model=alexnet\n--num_gpus=2\n")
     parsed = flag.parse([f"--flagfile={tmp_path / 'flags'}", "--num_gpus=4"], run_flags.RUN_FLAGS)
     assert [parsed.values[name] for name in ("xla", "model", "num_gpus")] == ["jit", "alexnet", 4]
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.doctor import machine_checks
 from benchmarks.errors import BenchError
-from benchmarks.machine import hardware, nvml
+from benchmarks.machine import hardware, linux, nvml
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,30 @@ def test_a_host_is_described_with_the_limits_of_its_container(tmp_path: Path) ->
     assert found["extensions"] == ["AVX2", "AVX-512", "AMX BF16"]
     assert (found["container_cores"], found["container_memory_bytes"]) == (1.5, 2**21)
     assert found["threads_usable"] == hardware.usable_cores()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "0::/pod\n", "sys/fs/cgroup/pod/cpu.max": "50000 100000\n"},
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/pod\n",
+            "sys/fs/cgroup/cpu/pod/cpu.cfs_quota_us": "50000\n",
+            "sys/fs/cgroup/cpu/pod/cpu.cfs_period_us": "100000\n",
+        },
+        {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"},
+    ],
+)
+def test_less_cpu_time_is_other_hardware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    limits = linux.cpu_limits(tmp_path)
+    monkeypatch.setattr(linux, "cpu_limits", lambda: limits)
+    facts = hardware.describe_hardware(hardware.Inventory())
+    assert facts.get("container_cores") == (None if "-1\n" in files.values() else 0.5)
 
 
 def test_a_host_that_hides_itself_is_unknown(tmp_path: Path) -> None:

@@ -148,3 +148,10 @@ def test_the_file_of_a_users_model_has_the_commit_of_its_repository(checkout: Pa
     assert described(net) == clean and described(net, part) == f"{clean}+"
     provenance.file_at_commit.cache_clear()
     assert provenance.file_at_commit(tmp_path / "alone.py", ()) == "alone.py"
+
+
+def test_what_git_is_configured_by_the_environment_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"COUNT": "1", "KEY_0": "user.name", "VALUE_0": "somebody"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert provenance.git(tmp_path, "config", "user.name") == "somebody"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.measure import result_text
 from benchmarks.measure.result_text import step_lines
 from results.measurement import Measurement, derive
 from results.record import Record
@@ -64,3 +65,9 @@ def test_the_last_losses_are_compared_with_fp32(record: Record) -> None:
 def test_workers_that_go_their_own_way_have_no_common_latency(record: Record) -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.5] * 5, tower_step_seconds=[[0.5], [1.0]])
     assert _lines(record, measurement, {"forward_only": True})[0].startswith("step:")
+
+
+def test_an_evaluation_without_a_finite_loss_is_shown() -> None:
+    result = {"step": 4, "epochs": 1.0, "top_1_accuracy": 0.75, "top_5_accuracy": 1.0, "loss": None}
+    measurement = Measurement(images_per_step=8, evaluations=[{**result, "seconds": 2.0, "images": 8}])
+    assert "loss not finite" in "\n".join(result_text._evaluation_lines(measurement))

@@ -199,7 +199,7 @@ def test_parquet_without_pyarrow_names_the_package(monkeypatch: pytest.MonkeyPat
 
 
 def test_markdown_is_the_report_without_plots_and_shows_hostile_text_as_it_is(records: list[Record]) -> None:
-    text = formats.render_markdown([*records, fake_run(model=HOSTILE)])
+    text = formats.FORMATS["md"].render([*records, fake_run(model=HOSTILE)], "runs")
     assert text.startswith("# CNN training benchmark\n") and "plots/" not in text
     assert "| resnet50 | 2 |" in text and "variable manager replicated psgpu" in text
     assert "<b>" not in text and "\\| &lt;b>x" in text

@@ -59,8 +59,11 @@ def test_a_table_of_a_spreadsheet_with_decimal_commas_is_read() -> None:
         text = f"{head.replace(',', separator)}\r\n{line}\r\n"
         assert public_table.parsed(text, "t.csv") == expected
         assert public_table.parsed(f"sep={separator}\r\n{text}", "t.csv") == expected
-    for number in ("1.234", "1,234", "12.345.678"):
-        text = f"{head.replace(',', ';')}\nA;vgg16;2;{number}\n"
+    semicolons = head.replace(",", ";")
+    (figure,) = public_table.parsed(f"{semicolons};xla\nA;vgg16;2;426,667;WAHR\n", "t.csv")
+    assert (figure.images_per_sec, figure.xla) == (426.667, True)
+    for number, separator in (("1.234", ";"), ("12.345.678", ";"), ("1.234", "\t"), ("1,234", "\t")):
+        text = f"{semicolons}\nA;vgg16;2;{number}\n".replace(";", separator)
         with pytest.raises(TableError, match="may have a mark of thousands or of decimals"):
             public_table.parsed(text, "t.csv")
     with pytest.raises(TableError, match="column images_per_sec is '1234,5'"):

@@ -180,6 +180,11 @@ class TestCheck:
         assert "There are 4 stored sessions" in few.reason and "There are 0 stored sessions" in none.reason
         assert none.base_images_per_sec is None and found.is_undecided
 
+    def test_a_failure_before_the_newest_stored_session_is_history(self) -> None:
+        stored = nights(10)
+        crash = run(3, status=Status.CRASH, reason="Ended by signal 11.", minute=9)
+        assert only(judged([*stored, crash], stored)).verdict is Verdict.UNCHANGED
+
     def test_a_failed_run_where_baselines_are_is_a_failure(self) -> None:
         today = [*night(20), run(20, status=Status.CRASH, reason="Ended by signal 11.", minute=9)]
         finding = only(judged(today, nights(1)))

@@ -293,3 +293,10 @@ def test_nothing_that_is_slow_to_import_is_imported() -> None:
     script = f"import sys, results.gate.comparison, results.gate.trial; print(*({slow} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_killed_run_is_one_of_the_data_set_that_it_could_not_name() -> None:
+    read = {"data_name": "imagenet", "input": {"crop": "distorted"}}
+    killed = [at(fake_run(status=Status.CRASH, reason="Ended by signal 9.", **read), 20 + n) for n in range(3)]
+    (finding,) = compare(apart(data_set="8 files", **read), killed, ("a", "b")).findings
+    assert finding.verdict is Verdict.FAILED

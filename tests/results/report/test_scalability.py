@@ -262,3 +262,11 @@ def test_without_a_law_nothing_is_predicted_and_the_reason_is_given(rates: dict[
 def test_two_points_never_name_coherence() -> None:
     curve = curve_of(falling({1: 100.0, 2: 110.0}), least=2)
     assert "contention" in " ".join(scalability.verdict(curve)) and curve.fit is not None and not curve.fit.has_kappa
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_rows_of_one_number_that_on_real_devices_counts_and_then_the_fastest(order: int) -> None:
+    rows = [fake_run(num_devices=2), fake_run(num_devices=2, virtual_gpus=2, step_seconds=0.05)]
+    rows += [fake_run(num_devices=2, visible_gpus="0,1", step_seconds=0.09), fake_run(), fake_run(num_devices=4)]
+    (curve,) = scalability.curves(summarize(rows[::order]), ["device"])
+    assert curve.rows[2].rate == pytest.approx(64 / 0.09)

@@ -17,7 +17,9 @@ from PIL import Image
 from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import photo_decoding
 from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
+from benchmarks.data.sources.imagenet_files import INCEPTION
 from benchmarks.data.sources.tfrecord import Defect
+from benchmarks.data.writing.photo_records import Original, photo_example
 from benchmarks.errors import DataError
 from tests.support.images import labels_of, read_towers, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
@@ -456,3 +458,34 @@ def test_the_file_that_has_another_layout_is_named_behind_one_that_is_damaged(co
 def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: File name too long"):
         imagenet_files.find_imagenet(str(tmp_path / ("x" * 300)), "train")
+
+
+@pytest.mark.parametrize(
+    ("photos", "root", "split", "words"),
+    [
+        (["train/a/images/1.jpg"], "", "train", "Move the photos of each class up, into the folder of the class"),
+        (["train/a/images/1.jpg"], "train", "train", "Move the photos of each class up"),
+        (["train/a/1.jpg", "test/a/1.jpg"], "", "validation", "Rename .*/test to val to use it for validation"),
+        (["train/a/1.jpg", "test/a/1.jpg"], "test", "validation", "Rename .*/test to val"),
+        (["Train/a/1.jpg", "val/a/1.jpg"], "", "train", "Rename .*/Train to train"),
+    ],
+)
+def test_folders_with_other_names_are_named(
+    tmp_path: Path, photos: list[str], root: str, split: str, words: str
+) -> None:
+    for photo in photos:
+        (tmp_path / photo).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / photo).write_bytes(b"")
+    with pytest.raises(DataError, match=words):
+        imagenet_files.find_imagenet(str(tmp_path / root), split)
+
+
+@pytest.mark.parametrize(("rare", "first"), [(0, 0), (300, 1)])
+def test_a_rare_first_or_last_class_tells_how_labels_count(tmp_path: Path, rare: int, first: int) -> None:
+    jpeg = tf.io.encode_jpeg(np.zeros((8, 8, 3), np.uint8)).numpy()
+    with (tmp_path / "train-00000-of-00001").open("wb") as file:
+        for number in range(1600):
+            photo = Original(jpeg, label=rare if number == 1500 else 5, class_name="n5", name="5.JPEG")
+            tfrecord.write(file, photo_example(photo, (8, 8), INCEPTION))
+    source = imagenet_files.find_imagenet(str(tmp_path), "train")
+    assert imagenet_files.labels_of(source, 300) == range(first, first + 300)

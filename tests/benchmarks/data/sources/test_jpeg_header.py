@@ -22,6 +22,8 @@ def _jpeg() -> bytes:
         (lambda data: data[:-2], "truncated"),
         (lambda data: b"\xff\xd8\x00\x00" + data, "not_jpeg"),
         (lambda data: data.replace(b"\xff\xc0", b"\xff\xda"), "not_jpeg"),
+        (lambda data: data.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc1\x00\x11\x0c"), "unusual"),
+        (lambda data: data.replace(b"\xff\xc0", b"\xff\xc3"), "unusual"),
         (lambda data: b"", "zero_length"),
         (lambda data: b"BM" + data, "not_jpeg"),
     ],
