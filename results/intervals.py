@@ -20,7 +20,7 @@ LEAST_SPREAD = 0.02
 ASSUMED_SPREAD = 0.10
 # The test is repeated after every repeat, so each must be stricter than 95 %.
 _CONFIDENCE = 0.99
-_LARGEST_LOG = 700.0  # below that of the largest float
+LARGEST_LOG = 700.0  # below that of the largest float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def of_repeats(rates: Sequence[float], confidence: float = 0.95) -> Interval:
 
 def exp(log: float) -> float:
     """Returns the number of a logarithm; an end of the interval of two repeats may exceed all floats."""
-    return math.exp(min(log, _LARGEST_LOG))
+    return math.exp(min(log, LARGEST_LOG))
 
 
 def variance(values: Sequence[float]) -> float:

@@ -65,10 +65,10 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
     found = find_cluster(given, environ, of_run=True)
     if found is None:
         _refuse_task(given)
-    if found is None or found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
-        ranks.refuse_copies(environ, can_join=found is None)
-    if found is None:
+        ranks.refuse_copies(environ)
         return None, ()
+    if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
+        ranks.refuse_copies(environ, can_join=False)
     if found.own is None and not found.is_launcher:
         raise UsageError(found.own_is_missing)
     cluster = Cluster(

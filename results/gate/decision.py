@@ -17,7 +17,7 @@ from statistics import fmean  # exact sums, so the order of rounds does not matt
 from typing import NamedTuple
 
 from results.gate.findings import Decision, Verdict
-from results.intervals import Interval, t_quantile, variance
+from results.intervals import LARGEST_LOG, Interval, t_quantile, variance
 
 # The threshold of a quiet machine; on another, so many times its noise.
 QUIET_THRESHOLD, NOISE_IN_THRESHOLD = 0.05, 2
@@ -244,4 +244,4 @@ def _detectable(degrees: float) -> float:
 
 def _expm1(log: float) -> float:
     # The ends of an interval from two rounds may exceed all floats.
-    return math.expm1(min(log, 700.0))
+    return math.expm1(min(log, LARGEST_LOG))

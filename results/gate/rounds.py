@@ -6,8 +6,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -78,22 +77,18 @@ def completed(*sides: Sequence[Record]) -> list[list[Record]]:
 
     Only the run itself knows the data set, and another process stores the record of one that was killed.
     """
-    data_sets = {
-        record.identity.config_key: record.config["data_set"]
-        for record in itertools.chain(*sides)
-        if record.config.get("data_set")
-    }
-    return [[_completed(record, data_sets) for record in side] for side in sides]
+    stated = [record for record in itertools.chain(*sides) if record.config.get("data_set")]
+    keys = {record.identity.config_key for record in stated}
+    data_sets = {str(record.config["data_set"]) for record in stated}
+    return [[_completed(record, data_sets, keys) for record in side] for side in sides]
 
 
-def _completed(record: Record, data_sets: Mapping[str, Any]) -> Record:
+def _completed(record: Record, data_sets: Collection[str], keys: Collection[str]) -> Record:
     if record.status is Status.OK or record.config.get("data_set") or not record.config.get("input"):
         return record
     fields = {name: value for name, value in record.config.items() if name not in record.config_not_in_key}
-    for key, data_set in data_sets.items():
-        if key_of({**fields, "data_set": data_set}) == key:
-            return replace(record, identity=replace(record.identity, config_key=key))
-    return record
+    own = next((key for data_set in data_sets if (key := key_of({**fields, "data_set": data_set})) in keys), None)
+    return record if own is None else replace(record, identity=replace(record.identity, config_key=own))
 
 
 def group(records: Iterable[Record]) -> dict[Key, RunGroup]:

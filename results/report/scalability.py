@@ -96,15 +96,13 @@ def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWE
             for row in alike:
                 number = row.count(f"num_{noun}s")
                 line = lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})
-                if number not in line or _is_better(row, line[number]):
-                    line[number] = row
+                line[number] = max(line.get(number, row), row, key=_standing)
             yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
 
 
-def _is_better(row: Row, other: Row) -> bool:
-    """Returns whether a row of the same number stands for it: on devices that share nothing, or else the faster."""
-    shared = row.count("virtual_gpus") > 1, other.count("virtual_gpus") > 1
-    return shared == (False, True) or (shared[0] == shared[1] and row.rate > other.rate)
+def _standing(row: Row) -> tuple[bool, float]:
+    """Returns what orders rows of one number: those on devices that share no GPU, and then the fastest."""
+    return row.count("virtual_gpus") <= 1, row.rate
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
