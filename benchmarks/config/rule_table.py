@@ -95,6 +95,12 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
     Excludes("filter_gradients_as_matmul", "@no_larger_convolutions forward_only", "there are no such gradients"),
     Excludes("nofused_bn", "@no_batch_norm", "there is nothing to fuse"),
     Excludes(
+        "fused_bn",
+        "xla=jit",
+        "TensorFlow then merges it with the ReLU behind it as on CPUs, and XLA computes wrong gradients for GPUs",
+        when="@gpu",
+    ),
+    Excludes(
         "conv1x1_as_matmul filter_gradients_as_matmul",
         "@nchw",
         "it needs channels as the last dimension",

@@ -90,7 +90,9 @@ class Computing:
         default=False,
     )
     fused_bn: bool = option(
-        "use TensorFlow's fused kernel for batch normalisation; --nofused_bn uses separate operations", default=True
+        "use TensorFlow's fused kernel for batch normalisation; --nofused_bn uses separate operations",
+        default=True,
+        default_text="true; false where XLA compiles for GPUs",
     )
     batchnorm_persistent: bool | None = option(
         "use cuDNN's persistent kernels for batch normalisation on GPUs; they are the only ones for 16 bits in "
@@ -197,6 +199,7 @@ def decide(
         Computing,
         given,
         loss_scaling=_loss_scaling(given),
+        fused_bn=_fused_bn(given, on_gpu=on_gpu),
         batchnorm_persistent=_batchnorm_persistent(given) if on_gpu else None,
     )
     notices: tuple[str, ...] = ()
@@ -210,7 +213,7 @@ def decide(
         )
     if precision == "tf32" and not on_gpu:
         _refuse_tf32(onednn, cpuinfo)
-    if not computing.fused_bn and computing.xla != "off":
+    if not computing.fused_bn and computing.xla != "off" and not on_gpu:
         notices += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
     return computing, notices
 
@@ -219,6 +222,18 @@ def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, .
     """Returns which of `AS_MATMUL` have something to act on: convolutions that the model has, and their gradients."""
     acts = (spec.has_conv1x1, spec.has_larger_convolutions and not forward_only)
     return tuple(itertools.compress(AS_MATMUL, acts))
+
+
+def _fused_bn(given: Mapping[str, Any], *, on_gpu: bool) -> bool:
+    """Returns whether batch normalisation is TensorFlow's fused kernel.
+
+    Inside a function that XLA compiles, no operation has a device, so Grappler takes TensorFlow's for one of a CPU and
+    merges it with a ReLU for oneDNN (`_FusedBatchNormEx`). Compiled for a GPU, its gradient is then wrong (TensorFlow
+    2.21). XLA fuses separate operations by itself, to steps as fast.
+    """
+    if given["fused_bn"] is None:
+        return not (on_gpu and given["xla"] == "jit")
+    return bool(given["fused_bn"])
 
 
 def _batchnorm_persistent(given: Mapping[str, Any]) -> bool | None:

@@ -104,6 +104,13 @@ def test_convolutions_run_in_the_layout_of_the_record(model: str, precision: str
     assert gpu_graphs.transposes(optimised) == 0
 
 
+def test_nothing_that_xla_compiles_for_gpus_is_merged_for_onednn() -> None:
+    """Gradients of `_FusedBatchNormEx` are wrong on GPUs. Only where TensorFlow uses oneDNN would it be merged."""
+    optimised = gpu_graphs.optimised(gpu_graphs.build("--model=resnet20", "--xla", "--batch_size=8"))
+    compiled = [node.op for function in optimised.library.function for node in function.node_def]
+    assert compiled.count("Relu") > 10 and not [name for name in compiled if name.startswith(("_Fused", "_Mkl"))]
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[gpu_worker.GpuWorker]:
     with gpu_worker.started() as made:

@@ -101,6 +101,16 @@ def test_separate_batch_normalisation_is_compiled_by_xla_as_the_fused_one() -> N
     assert decide(fused_bn=False) == (Computing(fused_bn=False), ())
 
 
+def test_xla_gets_separate_batch_normalisation_on_gpus() -> None:
+    assert [decide(on_gpu=on_gpu, xla=xla)[0].fused_bn for on_gpu in (True, False) for xla in ("jit", "off")] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert decide(on_gpu=True, xla="jit", fused_bn=False)[1] == ()
+
+
 @pytest.mark.parametrize(
     ("instructions", "environ", "other"),
     [
