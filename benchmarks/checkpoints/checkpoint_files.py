@@ -30,6 +30,7 @@ from results.loading import open_file
 _FACTS = "facts_of_the_training"  # the entry with JSON
 _NAME, _STATE, _TEMPORARY = "model.ckpt", "checkpoint", ".saving-"
 _SUFFIXES = (".index", ".data-00000-of-00001")
+_IN_PATTERNS = {*"*?[\\"}  # TensorFlow looks for a checkpoint by a pattern, and reads it by its name
 _MOST_STATE_BYTES = 2**20
 _MOST_COUNT = 2**53  # exact as a number of JSON and as a float
 
@@ -217,19 +218,23 @@ def not_finite(values: Mapping[str, np.ndarray]) -> str:
 
 @contextlib.contextmanager
 def _at_hand(prefix: Path) -> Iterator[Path]:
-    """Yields the prefix of a checkpoint on this host, which is a copy of one at an address.
+    """Yields the prefix of a checkpoint on this host, under which TensorFlow can read it.
 
-    TensorFlow does not distinguish a damaged file from a storage that does not answer.
+    That is a copy of one at an address, since TensorFlow does not distinguish a damaged file from a storage that does
+    not answer; and links to one whose path TensorFlow would take for a pattern.
 
     Raises:
         StorageError: it cannot be copied.
     """
-    if not isinstance(prefix, Address):
+    is_far = isinstance(prefix, Address)
+    if not is_far and not _IN_PATTERNS & {*str(prefix)}:
         yield prefix
         return
     with tempfile.TemporaryDirectory() as name:
         for path in prefix.parent.iterdir():
-            if path.name.startswith(f"{prefix.name}."):
+            if path.name.startswith(f"{prefix.name}.") and not is_far:
+                (Path(name) / path.name).symlink_to(path.resolve())
+            elif path.name.startswith(f"{prefix.name}."):
                 with path.open("rb") as file:
                     content = file.read()
                 try:

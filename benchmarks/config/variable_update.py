@@ -17,6 +17,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr import catalog
 from variable_mgr.catalog import MANAGERS, named
 from variable_mgr.modifiers import LOCAL_SGD_STEPS, NCCL_GROUPED_BYTES, Modifiers
+from variable_mgr.reductions.all_reduce_spec import canonical
 
 _MANAGERS_IN_WORDS = "; ".join(
     f"{name} is {manager} with {flag}" for name, (manager, flag) in catalog.SHORTHANDS.items()
@@ -240,7 +241,7 @@ def _requested_reduction(given: Mapping[str, Any], devices: Devices) -> tuple[st
     """Returns the requested reduction, whichever flag names it, and notices about it."""
     manager = named(given["variable_update"])
     by_flag = {
-        "--all_reduce_spec": given["all_reduce_spec"],
+        "--all_reduce_spec": given["all_reduce_spec"] and canonical(given["all_reduce_spec"]),
         "--variable_update=nccl": "nccl" if given["variable_update"] == "nccl" else None,
     }
     if given["use_nccl"] and any(spec not in (None, "nccl") for spec in by_flag.values()):

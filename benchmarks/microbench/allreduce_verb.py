@@ -33,7 +33,7 @@ from benchmarks.record_files import open_store
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
-from variable_mgr.reductions.all_reduce_spec import UNITS
+from variable_mgr.reductions.all_reduce_spec import UNITS, canonical
 
 if TYPE_CHECKING:
     from variable_mgr.reductions.all_reduce import Reduction
@@ -73,7 +73,7 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         UsageError: a value is invalid, a named reduction can run on none of the devices, or there is only one.
     """
     given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
-    named = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
+    named = list(map(canonical, given["all_reduce_spec"].split(","))) if given["all_reduce_spec"] else []
     counts = _counts(str(given["num_gpus"] or 1))
     chosen = config.resolve({**given, "num_gpus": counts[-1], "all_reduce_spec": None, "model": None}, count_gpus, {})
     if chosen.devices.num_devices < 2:

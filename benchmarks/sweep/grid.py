@@ -121,6 +121,10 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     ]
 
 
+def _has_all_models(grid: Mapping[str, Sequence[str]]) -> bool:
+    return _ALL_MODELS in (name.strip().lower() for name in grid.get("model", ()))
+
+
 def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[], int]) -> list[Cell]:
     """Returns every combination of each grid, including impossible ones with the reason.
 
@@ -129,7 +133,7 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
     Raises:
         UsageError: a flag does not exist, or never takes a value; there are too many combinations.
     """
-    full = [{**grid, "model": specs.names()} if grid.get("model") == [_ALL_MODELS] else grid for grid in grids]
+    full = [{**grid, "model": specs.names()} if _has_all_models(grid) else grid for grid in grids]
     total = sum(math.prod(map(len, each.values())) for each in full)
     refuse_too_many(total)
     combinations: list[Cell] = []

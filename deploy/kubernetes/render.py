@@ -27,6 +27,7 @@ _USAGE_ERROR = 2
 # Letters that JSON does not escape, and YAML may not take as they are.
 _ESCAPED = re.compile("[\x7f-\U0010ffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NO = ("false", "f", "0", "no", "n")
 _LONGEST_NAME = 63
 _NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -147,11 +148,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _uses_nccl(options: argparse.Namespace, bench_flags: Sequence[str]) -> bool:
     """Returns whether NCCL connects the pods: run_bench's default for several workers with GPUs and no servers."""
-    given = {_flag_name(flag): flag.partition("=")[2] for flag in bench_flags}
+    given = {_flag_name(flag): flag.partition("=")[2].lower() for flag in bench_flags}
     usual = "psgpu" if given.get("variable_update") == "distributed_all_reduce" else "nccl"
     several = options.workers > 1 and options.gpus_per_worker > 0 and options.ps == 0
-    whole = given.get("device") != "cpu" and given.get("virtual_gpus", "1") == "1" and "forward_only" not in given
-    return several and whole and "nccl" in given.get("all_reduce_spec", usual)
+    whole = given.get("device") != "cpu" and given.get("virtual_gpus", "1") == "1"
+    trains = given.get("forward_only", "false") in _NO
+    return several and whole and trains and "nccl" in given.get("all_reduce_spec", usual)
 
 
 def _escape(letter: re.Match[str]) -> str:

@@ -18,6 +18,7 @@ from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval
 from results.record import Record, flat
 from results.summary import hardware_in_words
+from results.text import counted
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
 _MOST_FIELDS = 5
@@ -29,6 +30,9 @@ _SEPARATE_ROUNDS = (
 )
 
 
+_IN_BOTH = "{} of {} also in {}: counted as the base's only."
+
+
 class UnlikeError(ValueError):
     """The runs cannot be compared. The message names the fields that differ, and what to do."""
 
@@ -38,14 +42,21 @@ def compare(
 ) -> Findings:
     """Compares all runs of the candidate with those of the base of equal configuration and hardware.
 
-    `names` are base and candidate in messages, such as their files or revisions; `threshold` is the share by which a
+    Runs that both sides have, as if new ones were appended to a copy of the base, are the base's only. `names` are base and candidate in messages, such as their files or revisions; `threshold` is the share by which a
     rate must drop to matter.
 
     Raises:
-        UnlikeError: the hardware differs, no configuration is in both, or a side has no runs.
+        UnlikeError: the hardware differs, no configuration is in both, or a side has no runs of its own.
         ValueError: the threshold is not between 0 and 1.
     """
-    mine, others = map(rounds.group, rounds.completed(base, candidate))
+    of_base = {record.identity.run_id for record in base}
+    own = [record for record in candidate if record.identity.run_id not in of_base]
+    if candidate and not own:
+        raise UnlikeError(
+            f"All runs of {names[1]} are in {names[0]}, too, so there is nothing to compare. Name the runs of two "
+            "builds, each with an --output_dir of its own."
+        )
+    mine, others = map(rounds.group, rounds.completed(base, own))
     _refuse_unlike(mine, others, names)
     findings, apart = [], []
     for key, of_base in mine.items():
@@ -65,6 +76,7 @@ def compare(
         hardware="; ".join(machines.values()),
         findings=findings,
         notes=[
+            *([_IN_BOTH.format(counted(shared, "run"), *names[::-1])] if (shared := len(candidate) - len(own)) else []),
             *_notes_on_software(sides, names),
             *rounds.notes_on_interleaving([*sides[0], *sides[1]]),
             *([_SEPARATE_ROUNDS.format(listed(apart))] if apart else []),

@@ -368,6 +368,7 @@ def test_pods_have_no_privileges(kind: str, options: tuple[str, ...]) -> None:
     ("options", "bench"),
     [
         (("--nccl",), ()),
+        (("--gpus_per_worker=1",), ("--device=CPU",)),
         (("--ps=1",), ()),
         (("--workers=1",), ()),
         ((), ("--all_reduce_spec=collective",)),
@@ -479,7 +480,8 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("tfjob", *BASE, "--", "--no-ssh"), "leave it out"),
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
         (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
-        (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/nccl"), "add --nccl"),
+        (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/NCCL"), "add --nccl"),
+        (("jobset", *BASE, "--gpus_per_worker=1", "--", "--forward_only=False"), "add --nccl"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(

@@ -199,7 +199,7 @@ def test_bad_input_gets_a_sentence(arguments: list[str], words: str) -> None:
 
 
 def test_a_reduction_that_some_numbers_of_devices_cannot_run_is_measured_on_the_others() -> None:
-    plan = _resolve("--device=cpu", "--num_gpus=4,1,3,3", "--all_reduce_spec=pscpu,rechd")
+    plan = _resolve("--device=cpu", "--num_gpus=4,1,3,3", "--all_reduce_spec=pscpu,PSCPU,rechd")
     assert (plan.counts, plan.chosen.devices.num_devices, plan.specs) == ((1, 3, 4), 4, ("pscpu", "rechd"))
     assert {count: set(reasons) for count, reasons in plan.cannot.items()} == {3: {"rechd"}, 4: set()}
 

@@ -131,7 +131,8 @@ def test_every_output_is_written_and_the_jobs_summary_is_appended_to(
 
 def test_an_output_that_cannot_be_written_is_named_and_stdout_has_the_findings(run_bench: RunBench, keep: Keep) -> None:
     keep("main.jsonl", rounds())
-    done = run_bench("compare", "main.jsonl", "main.jsonl", "--junit_file=nowhere/b.xml")
+    keep("branch.jsonl", rounds())
+    done = run_bench("compare", "main.jsonl", "branch.jsonl", "--junit_file=nowhere/b.xml")
     assert done.status == 2
     assert "--junit_file=nowhere/b.xml: No such file or directory. Name a file that can be written." in done.stderr
     assert done.stdout.splitlines()[-1] == "1 of 1 unchanged."
@@ -139,7 +140,8 @@ def test_an_output_that_cannot_be_written_is_named_and_stdout_has_the_findings(r
 
 def test_a_summary_that_cannot_be_written_changes_no_verdict(run_bench: RunBench, keep: Keep) -> None:
     keep("main.jsonl", rounds())
-    done = run_bench("compare", "main.jsonl", "main.jsonl", GITHUB_STEP_SUMMARY="/nowhere/summary.md")
+    keep("branch.jsonl", rounds())
+    done = run_bench("compare", "main.jsonl", "branch.jsonl", GITHUB_STEP_SUMMARY="/nowhere/summary.md")
     assert done.status == 0
     assert "$GITHUB_STEP_SUMMARY=/nowhere/summary.md cannot be written: No such file or directory." in done.stderr
 

@@ -595,7 +595,7 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 
 @pytest.mark.row("U1.5")
-@pytest.mark.parametrize("words", ["--model=all", "--preset=models"])
+@pytest.mark.parametrize("words", ["--model=all", "--model=trivial,All", "--preset=models"])
 def test_all_stands_for_every_model(run_bench: Callable[..., Finished], words: str) -> None:
     done = run_bench("sweep", words, "--device=cpu", "--dry_run")
     assert done.status == 0, done.stderr

@@ -59,6 +59,14 @@ def parse(text: str) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
+def canonical(text: str) -> str:
+    """Returns the one spelling of a spec, as `PSCPU#1` is `pscpu`; what is no spec is returned as it is."""
+    try:
+        return describe(parse(text))
+    except SpecError:
+        return text
+
+
 def describe(ranges: Sequence[Range]) -> str:
     """Returns the text that `parse` reads as these ranges."""
     words = []

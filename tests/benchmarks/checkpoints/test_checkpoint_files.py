@@ -40,6 +40,11 @@ def test_what_was_written_is_read_by_this_suite_and_by_tensorflow(tmp_path: Path
         assert checkpoint_files.read_checkpoint(path).steps == 4
 
 
+def test_a_name_that_is_a_pattern_is_read_as_a_name(tmp_path: Path) -> None:
+    write(tmp_path / "run[lr=0.1]*", 4)
+    assert checkpoint_files.read_checkpoint(tmp_path / "run[lr=0.1]*").steps == 4
+
+
 def test_a_directory_may_be_moved(tmp_path: Path) -> None:
     write(tmp_path / "a", 4)
     (tmp_path / "a").rename(tmp_path / "b")

@@ -251,6 +251,11 @@ def test_the_key_holds_what_can_move_the_number(change: str, moves: bool) -> Non
         (["--variable_update=staged"], "parameter_server", {"staged_vars": True}),
         (["--variable_update=replicated"], "replicated", {"all_reduce_spec": "pscpu"}),
         (
+            ["--variable_update=replicated", "--all_reduce_spec=PSCPU#1:32768:XRing#2"],
+            "replicated",
+            {"all_reduce_spec": "pscpu:32K:xring#2"},
+        ),
+        (
             ["--variable_update=replicated", "--local_parameter_device=gpu"],
             "replicated",
             {"all_reduce_spec": "psgpu"},

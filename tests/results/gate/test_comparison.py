@@ -128,8 +128,8 @@ def test_a_run_without_a_rate_does_not_count_as_one(rate: float | None) -> None:
 
 
 def test_a_base_that_did_not_run_decides_nothing() -> None:
-    crashed = [fake_run(status=Status.CRASH, reason="Ended by SIGSEGV.")]
-    for candidate in (apart(), crashed):
+    crashed, also = ([fake_run(status=Status.CRASH, reason="Ended by SIGSEGV.")] for _ in range(2))
+    for candidate in (apart(), also):
         finding = only(crashed, candidate)
         assert finding.verdict is Verdict.INCONCLUSIVE
         assert "crash: Ended by SIGSEGV." in finding.reason
@@ -137,9 +137,9 @@ def test_a_base_that_did_not_run_decides_nothing() -> None:
 
 
 def test_what_fails_now_and_then_on_both_sides_is_not_decided() -> None:
-    flaky = [*apart(), fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")]
-    assert only(flaky, flaky).verdict is Verdict.INCONCLUSIVE
-    assert only(flaky, [flaky[-1]]).verdict is Verdict.FAILED
+    flaky, also = ([*apart(), fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")] for _ in range(2))
+    assert only(flaky, also).verdict is Verdict.INCONCLUSIVE
+    assert only(flaky, [also[-1]]).verdict is Verdict.FAILED
     assert only(flaky, apart(start=60)).verdict is Verdict.UNCHANGED
 
 
@@ -177,11 +177,22 @@ def test_the_threshold_is_the_given_one_else_five_percent() -> None:
 
 def test_only_runs_are_compared() -> None:
     others = [fake_input(), fake_reduction("psgpu", 1024, 1e-4)]
-    assert len(judged([*others, *apart()], [*apart(), *others]).findings) == 1
+    assert len(judged([fake_input(), *apart()], [*apart(), *others]).findings) == 1
     for sides in ((others, apart()), (apart(), others), ([], apart()), (apart(), [])):
         with pytest.raises(UnlikeError, match=r"no record of a run in (main|branch)\. Name a file"):
             judged(*sides)
     assert {record.kind for record in others} == {Kind.INPUT, Kind.ALL_REDUCE}
+
+
+def test_runs_that_both_sides_have_are_those_of_the_base() -> None:
+    """New runs were appended to a copy of the base; counted twice, the old ones would hide a regression."""
+    base, new = apart(), apart(0.9, number=3, start=60)
+    found = judged(base, [*base, *new])
+    assert [finding.verdict for finding in found.findings] == [Verdict.REGRESSED]
+    assert found.findings[0].candidate_rounds == 3
+    assert found.notes[0] == "8 runs of branch also in main: counted as the base's only."
+    with pytest.raises(UnlikeError, match="All runs of branch are in main, too, so there is nothing to compare"):
+        judged(base, base)
 
 
 def test_findings_are_in_the_order_of_the_base() -> None:
