@@ -1,17 +1,19 @@
 """Makes a Keras model that other code builds computable like the models of this suite, which keep their own kernels.
 
-The model is cloned layer by layer: batch normalisation, pooling and convolutions become those of `models.layers`, and a
-final softmax is left out. Names of layers and variables stay.
+The model is cloned layer by layer: batch normalisation, pooling and convolutions become those of `models.layers`. The
+scaling of images at the start and a final softmax are left out. Names of layers and variables stay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
 from models.layers import Layers, Pool, PoolKind, Tensor
-from models.outside_code import contained
+from models.outside_code import OutsideCodeError, contained
 from models.seeds import RunTimeSeed
 
 _USUAL_SIZE = (224, 224)
@@ -32,6 +34,8 @@ _BY_CHANNEL: dict[type, type[keras.Layer]] = {
     keras.layers.SeparableConv2D: SeparableConvolution,
 }
 _POOLS: dict[type, PoolKind] = {keras.layers.MaxPooling2D: "max", keras.layers.AveragePooling2D: "avg"}
+# Keras raises them if it cannot make a layer from what get_config() returns.
+_NO_COPY = (NotImplementedError, TypeError, ValueError)
 
 
 class UnusableModelError(ValueError):
@@ -42,9 +46,7 @@ def build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Ten
     """Returns the logits of a model that other code builds; see `keras_model`."""
     with keras_format(layers.data_format):
         model = keras_model(name, num_classes, tuple(images.shape[1:]))
-    if name.startswith(APPLICATION):
-        return adopt(model, images, layers, without=_PREPROCESSING)
-    with contained():  # it calls the user's layers
+    with contextlib.nullcontext() if name.startswith(APPLICATION) else contained():  # it calls the user's layers
         return adopt(model, images, layers)
 
 
@@ -58,11 +60,12 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
 
     Raises:
         UnusableModelError: a user's function does not exist, or does not return a model from images to logits.
+        OutsideCodeError: the code does what it may not do here.
     """
     if not name.startswith(APPLICATION):
         function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
         try:
-            with contained():
+            with contained(), _kept_precision():
                 return _checked(function(**given))
         except ValueError as error:
             if "stateless scope" not in str(error):
@@ -100,8 +103,8 @@ def _checked(model: Any) -> keras.Model:
         )
     if not (_is_graph(model) and getattr(model, "inputs", None)):
         raise UnusableModelError(
-            "its model has no graph of layers with known shapes: return keras.Model(images, model(images)) with "
-            "images = keras.Input((height, width, channels))."
+            "its model has no graph of layers with known shapes, or a call() of its own: return keras.Model(images, "
+            "model(images)) with images = keras.Input((height, width, channels))."
         )
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise UnusableModelError(
@@ -114,11 +117,46 @@ def _checked(model: Any) -> keras.Model:
             f"its model maps inputs of shape {images} to outputs of shape {logits}, without the batch: it must map "
             "images (height, width, channels) of a fixed size to (classes,)."
         )
+    if logits[0] < 2:
+        raise UnusableModelError(
+            f"its model has {logits[0]} output: it must have one logit per class, for two classes Dense(2) without an "
+            "activation."
+        )
+    if _activation(last := _last(model)) == "sigmoid":
+        raise UnusableModelError(
+            f"its last layer '{last.name}' applies a sigmoid: return logits, without the sigmoid. The loss is the "
+            "cross-entropy of one class per image."
+        )
     return model
 
 
-def _is_graph(layer: Any) -> bool:
+@contextlib.contextmanager
+def _kept_precision() -> Iterator[None]:
+    """Restores Keras' dtype policy, and raises OutsideCodeError if the code within has set one, even an equal one."""
+    before = keras.config.dtype_policy()
+    try:
+        yield
+        after = keras.config.dtype_policy()
+    finally:
+        keras.config.set_dtype_policy(before)
+    if after is not before:
+        raise OutsideCodeError(
+            f"its code sets the dtype policy {after.name}, by keras.config.set_dtype_policy() or clear_session(): "
+            "leave that to --precision."
+        )
+
+
+def _is_model(layer: Any) -> bool:
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
+
+
+def _is_graph(layer: Any) -> bool:
+    """Returns whether a layer is a model that calls its layers in order, without a call() of its own."""
+    return _is_model(layer) and _is_of_keras(type(layer).call)
+
+
+def _is_of_keras(code: Any) -> bool:
+    return code.__module__.partition(".")[0] == "keras"
 
 
 def load(reference: str) -> Callable[..., Any]:
@@ -134,7 +172,7 @@ def load(reference: str) -> Callable[..., Any]:
     directory = str(Path(place).resolve().parent) if is_file else os.getcwd()
     if directory not in sys.path:
         sys.path.append(directory)
-    with contained():
+    with contained(), _kept_precision():
         module = _load_file(Path(place).resolve()) if is_file else importlib.import_module(place)
     function = getattr(module, name, None)
     if not callable(function):
@@ -172,36 +210,58 @@ def _load_file(path: Path) -> Any:
     return sys.modules[name]
 
 
-def adopt(
-    keras_model: keras.Model, images: Tensor, layers: Layers, *, without: tuple[type[keras.Layer], ...] = ()
-) -> Tensor:
+def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     """Clones a functional or sequential model onto images and returns float32 logits, [batch, classes].
 
-    The variables of the model are not used, and layers of the classes `without` are left out. Images are symbolic, in
-    the data format that the model was built for.
+    The variables of the model are not used, and layers that scale the images are left out. Images are symbolic, in the
+    data format that the model was built for.
     """
-    last = _last(keras_model)
+    last, scaling = _last(keras_model), {id(layer) for layer in _scaling(keras_model)}
 
-    def clone(layer: Any) -> Any:
-        if layer is last:
-            return _as_logits(layer)
-        if isinstance(layer, without):
+    def copy(layer: Any) -> Any:
+        if id(layer) in scaling:
             return keras.layers.Identity(name=layer.name)
-        return _replaced(layer, layers) or _same(layer)
+        with contextlib.suppress(*_NO_COPY), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
+            if _is_copied(layer):
+                return _as_logits(layer) if layer is last else _replaced(layer, layers) or _same(layer)
+        return _Calling(layer)
 
-    options: dict[str, Any] = {"clone_function": clone, "recursive": True}
+    clone = cloning(copy)
     if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own
-        logits, copies = images, dict[int, Any]()
+        logits = images
         for layer in keras_model.layers:
-            if id(layer) not in copies:
-                copies[id(layer)] = keras.models.clone_model(layer, **options) if _is_graph(layer) else clone(layer)
-            logits = copies[id(layer)](logits)
+            logits = clone(layer)(logits)
     else:
         inputs = keras.tree.map_structure(lambda _: images, keras_model.input)
-        logits = keras.models.clone_model(keras_model, input_tensors=inputs, **options).outputs[0]
+        logits = keras.models.clone_model(keras_model, input_tensors=inputs, clone_function=clone).outputs[0]
     for variable in keras.Model(images, logits).variables:
         _seed_at_run_time(variable)
     return logits if logits.dtype == "float32" else InFloat32("logits_in_float32")(logits)
+
+
+def cloning(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a function that copies a layer, or a model layer by layer. It copies none twice: layers may be shared."""
+    copies: dict[int, Any] = {}
+
+    def clone(layer: Any) -> Any:
+        if id(layer) not in copies:
+            is_graph = _is_graph(layer)
+            copies[id(layer)] = keras.models.clone_model(layer, clone_function=clone) if is_graph else copy(layer)
+        return copies[id(layer)]
+
+    return clone
+
+
+def _scaling(keras_model: keras.Model) -> Iterator[keras.layers.Layer]:
+    """Yields the layers directly behind the input that scale the images, also those of a model in the model."""
+    for layer in getattr(keras_model, "operations", keras_model.layers):
+        if _is_graph(layer):
+            yield from _scaling(layer)
+        if isinstance(layer, _PREPROCESSING):
+            yield layer
+        elif not isinstance(layer, keras.layers.InputLayer):
+            return
 
 
 def _last(keras_model: keras.Model) -> Any:
@@ -214,16 +274,24 @@ def _last(keras_model: keras.Model) -> Any:
 
 def _as_logits(layer: Any) -> Any:
     """Returns the last layer or operation without its softmax; a dense layer is named `logits`, as in this suite."""
-    if isinstance(layer, keras.layers.Softmax) or type(layer).__name__ == "Softmax":  # that of keras.ops
+    is_softmax = _activation(layer) == "softmax"
+    if is_softmax and not hasattr(layer, "activation"):
         return InFloat32(layer.name)
     if not isinstance(layer, keras.layers.Dense | keras.layers.Activation):
         return _same(layer)
     config = layer.get_config() | {"dtype": "float32"}
     if isinstance(layer, keras.layers.Dense):
         config["name"] = "logits"
-    if getattr(layer.activation, "__name__", "").startswith("softmax"):  # also TensorFlow's
+    if is_softmax:
         config["activation"] = "linear"
     return type(layer).from_config(config)
+
+
+def _activation(layer: Any) -> str:
+    """Returns the name of a layer's activation; of a layer or operation that has none, the name of its class."""
+    if activation := getattr(layer, "activation", None):
+        return getattr(activation, "__name__", "").partition("_")[0]  # TensorFlow's is softmax_v2
+    return "softmax" if isinstance(layer, keras.layers.Softmax) else type(layer).__name__.lower()
 
 
 class InFloat32(keras.layers.Layer):
@@ -275,18 +343,24 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
 
 
 def _same(layer: Any) -> Any:
-    """Returns a copy; if the class does not say how to make one, a new layer that calls it."""
-    try:
-        return type(layer).from_config(layer.get_config())
-    except (NotImplementedError, TypeError, ValueError):
-        return _Calling(layer)
+    return type(layer).from_config(layer.get_config())
+
+
+def _is_copied(layer: Any) -> bool:
+    """Returns whether get_config() may describe a layer: not if a class derived from its class has the constructor."""
+    if getattr(layer.get_config, "_is_default", False):  # Keras has kept the arguments of the constructor
+        return True
+    made, described = (
+        next(base for base in type(layer).__mro__ if name in vars(base)) for name in ("__init__", "get_config")
+    )
+    return not _is_model(layer) and (_is_of_keras(made) or issubclass(described, made))
 
 
 class _Calling(keras.layers.Layer):
     """Calls another layer, so that only this one has a place in our graph of layers."""
 
     def __init__(self, layer: Any) -> None:
-        super().__init__(name=layer.name)
+        super().__init__(name=layer.name, dtype=getattr(layer, "dtype_policy", None), autocast=False)
         self.layer = layer
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

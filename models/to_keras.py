@@ -13,7 +13,7 @@ from models.convolutions import (
     ProductGradient,
     SeparableConvolution,
 )
-from models.from_keras import InFloat32, UnusableModelError
+from models.from_keras import InFloat32, UnusableModelError, cloning
 from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
 
 # Each is directly a subclass of Keras' layer.
@@ -29,7 +29,7 @@ def plain(keras_model: keras.Model) -> keras.Model:
     Raises:
         UnusableModelError: a layer of a user's model does not say how to make a copy of it.
     """
-    return keras.models.clone_model(keras_model, clone_function=_plain)
+    return keras.models.clone_model(keras_model, clone_function=cloning(_plain))
 
 
 def _plain(layer: Any) -> Any:

@@ -48,7 +48,7 @@ class Row:
         speed_up: over the one-device row `base`, from `among_processes` of both; None if there is none.
         base: the run id of the first record of the one-device row.
         distinct: the machine, the software and the fields of the configuration in which the row differs from others,
-            by their names, in words; may be empty.
+            by their names, in words; may be empty, as may be the words: the value is None.
         keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
     """
 
@@ -63,7 +63,7 @@ class Row:
     @property
     def also(self) -> str:
         """Returns in what the row differs from others beyond what every label names; may be empty."""
-        return ", ".join(f"{name} {value}" for name, value in self.distinct.items())
+        return ", ".join(f"{name} {value}" for name, value in self.distinct.items() if value)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -168,14 +168,11 @@ def manager_of(config: Mapping[str, Any]) -> str:
         words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"
-    plain |= {
-        "compact_gradient_transfer": compact,
-        "fc_model_parallel": "fc parallel",
-    }
+    plain |= {"compact_gradient_transfer": compact, "fc_model_parallel": "fc parallel"}
     words += [word for field, word in plain.items() if modifiers.get(field)]
     numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}
     words += [f"{word} {modifiers[field]}" for field, word in numbers.items() if modifiers.get(field)]
-    return " ".join(words)
+    return " ".join(filter(None, words))
 
 
 def processes_of(config: Mapping[str, Any]) -> str:
@@ -265,6 +262,11 @@ def _gpus(record: Record) -> list[str]:
     return [f"{count} x {gpu}" for gpu, count in Counter(map(str, record.environment.get("gpus") or ())).items()]
 
 
+def machine_names(records: Iterable[Record]) -> dict[str, str]:
+    """Returns a short name of each machine, by its hardware key."""
+    return _names(records, "hardware_key", _machine)
+
+
 def _names(records: Iterable[Record], key_name: str, name_of: Callable[[Record], str]) -> dict[str, str]:
     """Returns what to call each machine or software, by its key, whose first digits follow a name that several have."""
     names = {getattr(record.identity, key_name): name_of(record) for record in records}
@@ -275,7 +277,7 @@ def _names(records: Iterable[Record], key_name: str, name_of: Callable[[Record],
 def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Returns for each row its values of the fields that vary among the rows of its model and that no label names."""
     firsts = [row.records[0] for row in rows]
-    machines = _names(firsts, "hardware_key", _machine)
+    machines = machine_names(firsts)
     software = _names(firsts, "software_key", lambda record: str(record.environment.get("tensorflow_version") or ""))
     varying = {m: _varying_fields(group) for m, group in grouped(rows, lambda row: row.config.get("model")).items()}
     are_mixed = len({first.is_interleaved for first in firsts}) > 1
@@ -294,7 +296,7 @@ def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def _in_words(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def _varying_fields(rows: Sequence[Row]) -> set[str]:

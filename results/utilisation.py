@@ -69,7 +69,9 @@ def of_data_sheet(record: Record, *, tflops: float, devices: int, per_gpu: int) 
         per_gpu: devices on one physical GPU.
     """
     environment, precision = record.environment, str(record.config.get("precision"))
-    gpus: Sequence[Any] = environment.get("gpus") or ()
+    used = record.config.get("num_devices")
+    each = math.ceil(used / per_gpu) if isinstance(used, int) and used > 0 else 1
+    gpus: Sequence[Any] = (environment.get("gpus") or ())[:each]  # the first are used; others have no part in it
     if record.config.get("device") != "gpu" or not gpus:
         return ""
     names = sorted({gpu_name(str(gpu)) for gpu in gpus})

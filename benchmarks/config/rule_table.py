@@ -141,8 +141,9 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
     Excludes(
         "check_precision",
         "@fp32",
-        "it compares another precision with fp32",
-        instead="Use --precision=bf16, fp16 or tf32.",
+        "it compares another precision, or XLA, with fp32 without XLA",
+        when="xla!=jit",
+        instead="Use --precision=bf16, fp16 or tf32, or --xla.",
     ),
     Excludes("check_precision", "datasets_sloppy_parallel_interleave", "it needs the same images twice"),
     Excludes(

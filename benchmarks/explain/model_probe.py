@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from models.building import Model
 
+_NEAR_ONE = 1e-3  # the sum of probabilities in float32
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -57,6 +58,8 @@ def find_facts(name: str, num_classes: int) -> Facts:
     spec = outside_spec(name, facts)
     model = building.build(spec, data_format="NHWC", num_classes=outputs, seed=0)
     _check_variables(model)
+    if not name.startswith(APPLICATION):
+        _check_outputs(model, spec)
     layers = list(_layers(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
     work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=True)
@@ -84,6 +87,34 @@ def _check_variables(model: Model) -> None:
         raise UnusableModelError(
             f"its model has trainable variables of type {', '.join(others)}: they must be float32. Give its layers no "
             "dtype; --precision chooses the type in which they compute."
+        )
+
+
+def _check_outputs(model: Model, spec: ModelSpec) -> None:
+    """Raises UnusableModelError if outputs are probabilities: the code has a softmax that could not be left out.
+
+    The loss applies another one, and training would go on without an error.
+    """
+    import tensorflow as tf
+
+    from models.from_keras import UnusableModelError
+    from models.outside_code import contained
+
+    # A graph, as in a run; but this kind may use tensors that layers made when they were built.
+    @tf.function(autograph=False)
+    def forward() -> tf.Tensor:
+        images = tf.random.normal((2, spec.image_size, spec.image_size, spec.channels), seed=0)
+        return model.call([variable.initial_value() for variable in model.variables], images, training=False)[0]
+
+    try:
+        with contained():  # it calls the user's layers
+            found = forward().numpy()
+    except tf.errors.OpError:  # such as an operation that only GPUs have
+        return
+    if (found >= 0).all() and (abs(found.sum(axis=-1) - 1) < _NEAR_ONE).all():
+        raise UnusableModelError(
+            "its outputs are probabilities: return logits, without the softmax, which the loss applies. Only that of "
+            "the last layer is left out."
         )
 
 

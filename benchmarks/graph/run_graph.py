@@ -287,6 +287,8 @@ def session_config(devices: Devices, runtime: Runtime) -> tf.compat.v1.ConfigPro
     # A second pass over the graph takes a quarter of the first step's time, and made no step faster.
     rewriting.meta_optimizer_iterations = rewriting.ONE
     rewriting.layout_optimizer = rewriting.OFF  # on GPUs convolutions would not run in the recorded data_format
+    # It would copy activations to the host and back where it expects a step to need most of a GPU's memory.
+    rewriting.memory_optimization = rewriting.NO_MEM_OPT
     if devices.device == "cpu" and devices.num_devices > 1:
         # Only what makes steps faster: oneDNN's fused kernels. All others made none faster, and take half of the first
         # step's time with 8 towers.

@@ -244,13 +244,13 @@ def _measure_input(run: RunSession) -> None:
 
 
 def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) -> None:
-    """Trains again in fp32, and notes the losses for a comparison."""
+    """Trains again in fp32, with TensorFlow's own kernels, and notes the losses for a comparison."""
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
     processes = config.processes
     limit_seconds = 2 * processes.preparation_seconds + (before + measured) * processes.step_timeout_seconds
     team.expect("Training again in fp32", limit_seconds)
-    in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
+    in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None, xla="off", fused_bn=True)
     plain = dataclasses.replace(config, computing=in_fp32)
     try:
         if config.runtime.fpmath is None:

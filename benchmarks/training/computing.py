@@ -79,7 +79,7 @@ class Computing:
     )
     loss_scaling: LossScaling | None = None
     check_precision: bool = option(
-        "repeat the training in fp32 after the run, and compare the losses", default=False, in_key=False
+        "repeat the training in fp32 without XLA after the run, and compare the losses", default=False, in_key=False
     )
     xla: Literal["off", "jit"] = option(
         "compile each tower as a whole with XLA; --xla is --xla=jit", default="off", boolean=("jit", "off")

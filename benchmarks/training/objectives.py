@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from benchmarks.errors import UsageError
 from models.building import ModelVariable
 from results.measurement import Observed
 
@@ -47,10 +48,13 @@ class Objective:
         The gradient of the decay term is added directly; computing the term would cost another read of every weight.
 
         Raises:
-            ValueError: the loss does not depend on the variable.
+            UsageError: the loss does not depend on the variable.
         """
         if gradient is None:
-            raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
+            raise UsageError(
+                f"The loss does not depend on the weight {variable.name}, so it has no gradient: remove it from the "
+                "model, or set trainable=False."
+            )
         return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
 
     def penalty(self, decayed: Iterable[tf.Variable]) -> tf.Tensor:

@@ -44,7 +44,8 @@ _MARGIN = 1.1
 class Outcome:
     """The result of one run, which took `seconds` from the start of the process to its end.
 
-    If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices.
+    If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices,
+    `losses` of the first steps.
     """
 
     seconds: float
@@ -53,6 +54,7 @@ class Outcome:
     peak_bytes: float = 0.0
     reason: str = ""
     cut_off: bool = False
+    losses: Sequence[float | None] = ()
 
     @property
     def images_per_sec(self) -> float:

@@ -32,6 +32,11 @@ _FEWEST_STEPS, _MOST_ESTIMATED_STEPS, _MOST_STEPS = 5, 40, 1000
 _END_SECONDS = 3.0
 _LONGEST_REASON = 200
 _RESERVED_RUNS = 1.5
+# Of so many first losses, how far they are below the first one on average is compared. Runs that trained alike differed
+# by up to 1.2 times (AlexNet, of which XLA drops other units), those with wrong gradients by 2.6 to 6 (ResNet-50 under
+# XLA on an H200).
+_COMPARED_STEPS, _FEWEST_COMPARED = 10, 5
+_FACTOR, _LEAST_FALL = 2.0, 0.05
 # Two runs at once must not need more of the available memory.
 _SHARE_OF_MEMORY = 0.8
 
@@ -150,6 +155,7 @@ class Finder:
         self._is_finished = True
         self._step_seconds: float | None = None  # of the best so far
         self._failed_on_all = False
+        self._losses: dict[tuple[object, ...], Sequence[float | None]] = {}  # of the first run that trains the same
         self._chosen: dict[str, str] = {}
         self._tables: list[StageTable] = []
         self._open: tuple[SearchStage, Halving, list[Candidate]] | None = None
@@ -240,7 +246,7 @@ class Finder:
         begun = time.monotonic()
         left = in_words(max(0.0, self._end - begun))
         progress.begin(f"trying {_in_words(candidate)}, up to {left} left", measured=True)
-        outcome = _outcome(self._runner.run_cell(limited), begun)
+        outcome = self._judged(candidate, _outcome(self._runner.run_cell(limited), begun))
         progress.end()
         if outcome.step_seconds:
             self._seconds_of_runs.append(outcome.seconds)
@@ -252,6 +258,17 @@ class Finder:
             self._failed_on_all |= on_all and not outcome.cut_off
         warn(f"  {_in_words(candidate)}: {result}   ({in_words(max(0.0, self._end - time.monotonic()))} left)")
         return outcome
+
+    def _judged(self, candidate: Candidate, outcome: Outcome) -> Outcome:
+        """Returns an outcome, or its failure if its losses are not those of the first run that trains the same."""
+        config = _config(candidate)
+        if not outcome.step_seconds or config.variables.modifiers.asynchronous:
+            return outcome
+        alike = (config.computing.precision, config.workload.batch_per_device, config.devices.num_devices)
+        expected = self._losses.setdefault(alike, outcome.losses)
+        if not (why := differ(outcome.losses, expected)):
+            return outcome
+        return dataclasses.replace(outcome, step_seconds=(), reason=f"rejected: {why}")
 
     def _extend(self) -> None:
         """Moves the ends of the search and of the open stage if runs take longer than was estimated."""
@@ -341,8 +358,26 @@ def _outcome(record: Record, begun: float) -> Outcome:
             images_per_step=measurement.images_per_step or 0,
             step_seconds=measurement.step_seconds,
             peak_bytes=measurement.peak_host_memory_bytes or 0,
+            losses=[*measurement.warmup_losses, *measurement.losses][:_COMPARED_STEPS],
         )
     if record.status is Status.TIMEOUT:
         return Outcome(seconds=seconds, reason=f"stopped: not done after {seconds:.0f} s", cut_off=True)
     reason = " ".join(f"{record.status}: {record.reason}".split())
     return Outcome(seconds=seconds, reason=reason[:_LONGEST_REASON])
+
+
+def differ(losses: Sequence[float | None], expected: Sequence[float | None]) -> str:
+    """Returns in words how a run trains unlike another of the same start; nothing if it does not, or if it is unknown.
+
+    The first loss is before any update. Rounding, and the units that dropout drops, change the others a little.
+    """
+    pairs = [(one, other) for one, other in zip(losses, expected, strict=False) if None not in (one, other)]
+    if len(pairs) < _FEWEST_COMPARED:
+        return ""
+    fall, usual = (numbers[0] - statistics.fmean(numbers[1:]) for numbers in zip(*pairs, strict=True))
+    if usual < _LEAST_FALL or 1 / _FACTOR < fall / usual < _FACTOR:
+        return ""
+    return (
+        f"in its first {len(pairs)} steps the loss is {fall:.3f} below the first one on average, and {usual:.3f} in "
+        "the first run of this precision and batch: its gradients are not the same"
+    )

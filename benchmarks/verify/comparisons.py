@@ -14,7 +14,8 @@ from benchmarks.cluster.member import Alone, ClusterTeam
 from benchmarks.devices import device_plan
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.errors import headline
-from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.graph import run_graph
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.verify import cases, oracle
 from benchmarks.verify.cases import NO_CHANGE, WHOLE_BATCH, Case, CaseResult
 from variable_mgr import expected, factory
@@ -53,7 +54,8 @@ def results(
     @functools.cache  # trained when the first case needs it
     def weights_of_one_device(towers: int, rule: Rule) -> Weights:
         single = Devices() if cluster else dataclasses.replace(devices, num_devices=1)
-        plan, config = device_plan.plan(single, shared_on="cpu"), device_plan.session_config(single)
+        plan = device_plan.plan(single, shared_on="cpu")
+        config = run_graph.session_config(single, Runtime(devices=single))
         alone = oracle.OracleSession(plan, config, Alone() if cluster else team, step_timeout_seconds)
         return oracle.convolutional_weights(alone, maker("replicated", plan, Modifiers()), towers, rule)
 
@@ -79,7 +81,8 @@ def results(
         if cluster and not trains(cluster, cluster.own, case.manager):
             continue
         under = team.under(case.manager) if isinstance(team, ClusterTeam) else team
-        training = oracle.OracleSession(plan, device_plan.session_config(devices), under, step_timeout_seconds)
+        options = run_graph.session_config(devices, Runtime(devices=devices))
+        training = oracle.OracleSession(plan, options, under, step_timeout_seconds)
         towers = devices.num_devices if case.micro_batches else plan.place.towers_in_total
         try:
             yield CaseResult(case, _error(case, training, towers, weights_of_one_device))

@@ -21,6 +21,7 @@ from benchmarks.config.config import Config
 from benchmarks.data.pipeline.tower_input import InputSpec, synthetic
 from benchmarks.devices import device_plan
 from benchmarks.errors import headline
+from benchmarks.graph import run_graph
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.training import objectives, training_step
@@ -170,7 +171,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
     """Runs `model_cases` of the configured model on the configured devices and yields their results."""
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     model, training = specs.find_model(config.workload.model), config.training
-    options, rate = device_plan.session_config(config.devices), training.learning_rate
+    options, rate = run_graph.session_config(config.devices, config.runtime), training.learning_rate
     of_model: dict[str, Any] = {
         "data_format": config.workload.data_format,
         "num_classes": config.workload.num_classes,

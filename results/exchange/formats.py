@@ -106,9 +106,11 @@ def render_bencher(records: Sequence[Record]) -> str:
 
     Bounds are those of the 95 % interval. Source: bencher.dev/docs/reference/bencher-metric-format.
     """
-    rows = [row for row in summarize(records) if row.images_per_sec is not None]
+    rows = summarize(records)
     metrics: dict[str, Any] = {}
     for name, row in zip(_names(rows), rows, strict=True):
+        if row.images_per_sec is None:
+            continue
         images = row.valid[0].measurement.images_per_step or 0
         latency = row.measured.inverse(_NANOSECONDS * images)
         metrics[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
@@ -159,7 +161,7 @@ def _as_text(value: Any) -> str:
 def _names(rows: Sequence[Row]) -> Iterator[str]:
     """Yields a name per row that stays the same next time: its title, and a key of the machine.
 
-    What several rows would share is followed by the keys of configuration and software.
+    What several rows would share, with a rate or without, is followed by the keys of configuration and software.
     """
     identities = [row.records[0].identity for row in rows]
     alone = [dataclasses.replace(row, distinct={}) for row in rows]  # what depends on the other rows is left out

@@ -42,15 +42,17 @@ def compare(
 ) -> Findings:
     """Compares all runs of the candidate with those of the base of equal configuration and hardware.
 
-    Runs that both sides have, as if new ones were appended to a copy of the base, are the base's only. `names` are base and candidate in messages, such as their files or revisions; `threshold` is the share by which a
+    Runs that both sides have, as if new ones were appended to a copy of the base, are the base's only.
+
+    `names` are base and candidate in messages, such as their files or revisions; `threshold` is the share by which a
     rate must drop to matter.
 
     Raises:
         UnlikeError: the hardware differs, no configuration is in both, or a side has no runs of its own.
         ValueError: the threshold is not between 0 and 1.
     """
-    of_base = {record.identity.run_id for record in base}
-    own = [record for record in candidate if record.identity.run_id not in of_base]
+    known = {record.identity.run_id for record in base}
+    own = [record for record in candidate if record.identity.run_id not in known]
     if candidate and not own:
         raise UnlikeError(
             f"All runs of {names[1]} are in {names[0]}, too, so there is nothing to compare. Name the runs of two "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from results.intervals import is_faster
 from results.record import Record
-from results.summary import DATA, PRECISION, Row, Siblings, grouped, manager_of
+from results.summary import DATA, PRECISION, Row, Siblings, grouped, manager_of, processes_of
 from results.text import counted, rounded
 from results.utilisation import Utilisation, of_measured_peak
 
@@ -21,12 +21,13 @@ _NUMBER = re.compile(r"(?<![\w=.:#/-])(\d+(?:\.\d+)?)(?!\w|\.\d)")
 _USUAL = {"data_name": "synthetic", "precision": "fp32"}
 
 
-def title(row: Row) -> str:
+def title(row: Row, *, with_batch: bool = True) -> str:
     """Returns a short label of a row."""
     config = row.config
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(config.get("device")), "device")
-    words = [row.model, manager_of(config), counted(row.devices, kind), f"batch {config.get('batch_per_device')}"]
-    return ", ".join([*words, *differences(row)])
+    processes, batch = processes_of(config), f"batch {config.get('batch_per_device')}"
+    words = [row.model, manager_of(config), *([processes] if processes else []), counted(row.devices, kind)]
+    return ", ".join([*words, *([batch] if with_batch else []), *differences(row)])
 
 
 def differences(row: Row) -> list[str]:

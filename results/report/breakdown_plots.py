@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from results.intervals import is_faster
-from results.record import Record
+from results.record import Kind, Record
 from results.report import figures, published
-from results.summary import DATA, MANAGER, Row, Siblings
+from results.summary import DATA, MANAGER, Row, Siblings, machine_names, manager_of
 from results.text import in_bytes, rounded
 
 _LONGEST_LABEL = 120
@@ -128,13 +128,15 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
 
     def draw(rows: Sequence[Row]) -> Figure | None:
         panels: dict[str, dict[str, dict[int, float]]] = {}
-        for record in records:
+        measured = [record for record in records if record.kind is Kind.ALL_REDUCE]
+        machines = machine_names(measured)
+        for record in measured:
             bandwidth, size = record.derived.bus_bandwidth_gb_per_sec, record.measurement.message_bytes
             if bandwidth is None or size is None or not str(record.config.get("message"))[:1].isdigit():
                 continue  # the gradients of a model are many tensors, not one message
             panel = f"{record.config.get('num_devices')} {record.config.get('device')} devices"
-            spec = str((record.config.get("modifiers") or {}).get("all_reduce_spec"))
-            panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
+            panel += f", {machines[record.identity.hardware_key]}" if len(machines) > 1 else ""
+            panels.setdefault(panel, {}).setdefault(manager_of(record.config), {})[size] = bandwidth
         if not panels:
             return None
         shown = list(panels.items())[: figures.MOST_PANELS]
@@ -143,7 +145,7 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
             for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
                 axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))
-            axis.set(title=panel, xlabel="size of a message", ylabel="busbw, GB/s")
+            axis.set(title=figures.wrapped(panel), xlabel="size of a message", ylabel="busbw, GB/s")
             figures.log_scale(axis, "x", in_words=in_bytes)
             figures.log_scale(axis, "y")
             axis.legend()

@@ -66,9 +66,15 @@ class Report:
 
     @property
     def lines(self) -> list[str]:
-        """The verdict and the headline table for a terminal, and where rows stand among other people's figures."""
+        """The verdict and the headline table for a terminal, and where rows stand among other people's figures.
+
+        Without runs, the side tables instead.
+        """
         standings = [f"{name}: {standing}" for name, standing in published.standings(self.rows, self.others)]
-        table = headline.table(self.rows, brief=True).text() if self.rows else []
+        if self.rows:
+            table = headline.table(self.rows, brief=True).text()
+        else:
+            table = [line for side in self.tables for line in side.text()]
         return [line for line in (self.status, self.verdict, self.settings) if line] + [*table, "", *standings]
 
     @functools.cached_property

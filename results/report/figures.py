@@ -161,7 +161,7 @@ def bars_beside(shown: Sequence[tuple[Row, Interval]], ideal: float, xlabel: str
 
 def distinct_labels(rows: Sequence[Row]) -> list[str]:
     """Returns labels of rows that name only in what they differ, in lines short enough to leave room for the panel."""
-    return [textwrap.fill(label, _BAR_LETTERS) for label in headline.labels(rows)[1]]
+    return list(map(wrapped_beside, headline.labels(rows)[1]))
 
 
 def error_bars(values: Iterable[Interval]) -> list[list[float]]:
@@ -212,6 +212,11 @@ def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:g}"
 def wrapped(label: str) -> str:
     """Returns a label in lines short enough to leave room for the panel."""
     return textwrap.fill(label, _LABEL_LETTERS)
+
+
+def wrapped_beside(label: str) -> str:
+    """Returns the label of a bar in lines short enough to stand beside the panel."""
+    return textwrap.fill(label, _BAR_LETTERS)
 
 
 def look(number: int) -> dict[str, Any]:

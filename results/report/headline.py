@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 
 from results.record import Record
@@ -109,10 +110,13 @@ MEASURED = (
 )
 
 
-def settings(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
-    """Returns the columns of settings that differ between rows, and those that do not as words such as `data real`."""
+def settings(rows: Sequence[Row], most_distinct: int = _MOST_DISTINCT) -> tuple[list[Column], list[str]]:
+    """Returns the columns of settings that differ between rows, and those that do not as words such as `data real`.
+
+    Of more than `most_distinct` other fields, one column has all.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row.distinct))
-    if len(names) > _MOST_DISTINCT:
+    if len(names) > most_distinct:
         distinct = [Column("also", False, lambda row: row.also)]
     else:
         distinct = [_distinct(name, rows) for name in names]
@@ -127,7 +131,7 @@ def settings(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
 
 
 def _distinct(name: str, rows: Sequence[Row]) -> Column:
-    values = [row.distinct[name] for row in rows if name in row.distinct]
+    values = list(filter(None, (row.distinct.get(name) for row in rows)))
     is_number = all(re.fullmatch(r"-?[\d.]+(e[+-]\d+)?", value) for value in values)
     return Column(name, is_number, lambda row: row.distinct.get(name, ""))
 
@@ -140,20 +144,26 @@ def in_all(rows: Sequence[Row]) -> str:
 
 def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
     """Returns what distinguishes rows: the name of the setting (empty if several are needed), and a label of each."""
-    columns, words = settings(rows)[0], [""] * len(rows)
+    columns, words = settings(rows, most_distinct=sys.maxsize)[0], [""] * len(rows)
     for number, column in enumerate(columns, start=1):
-        cells = [_as_label(column, cell) for cell in map(column.cell, rows)]
+        cells = [_as_label(column, row) for row in rows]
         words = [", ".join(filter(None, both)) for both in zip(words, cells, strict=True)]
         if len(set(words)) == len(rows):
             return ("" if number > 1 else column.name), words
     return "", list(map(title, rows))
 
 
-def _as_label(column: Column, cell: str) -> str:
-    if column.name == "devices":
+def _as_label(column: Column, row: Row) -> str:
+    """Returns a setting of a row in words; empty if the column is not about it."""
+    cell, name = column.cell(row), column.name.removesuffix(" per device")
+    if name == "devices":
         return counted(int(cell), "device")
-    says_nothing_alone = column.is_number or cell in ("True", "False")
-    return f"{column.name.removesuffix(' per device')} {cell}" if says_nothing_alone and cell else cell
+    if not cell and column in SETTINGS:
+        return "one process" if name == "processes" else f"unknown {name}"
+    if not cell:
+        return f"no {name}" if name in row.distinct else ""
+    says_nothing_alone = column.is_number or column not in SETTINGS
+    return f"{name} {cell}" if says_nothing_alone else cell
 
 
 def table(rows: Sequence[Row], *, brief: bool = False) -> Table:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from results.intervals import is_faster
 from results.record import recorded_command
-from results.report.anomalies import title
+from results.report.anomalies import differences, title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, grouped, manager_of
 from results.text import counted, first_few, rounded
@@ -20,6 +20,8 @@ from results.text import counted, first_few, rounded
 # Of more managers, only pairs of which one overtakes the other are listed.
 _FEW_MANAGERS = 3
 _PROCESSES = ("num_ps", "num_hosts")
+# Fields of the configuration in which rows that do the same work are equal, besides the model and the kind of data.
+_WORK = ("num_classes", "model_digest", "eval_only", "data_set")
 # What the other modifiers and managers than those that apply the mean gradient of a step in that step do.
 _STALE = {
     "asynchronous": "asynchronous updates",
@@ -161,13 +163,15 @@ def winners(rows: Sequence[Row]) -> list[Winner]:
 def _work(row: Row) -> tuple[str, ...]:
     """Returns what is computed on which images, and where."""
     identity = row.records[0].identity
-    fields = [str(row.config.get(name)) for name in ("num_classes", "model_digest", "eval_only", "data_set")]
+    fields = [str(row.config.get(name)) for name in _WORK]
     return _model(row), *fields, identity.hardware_key, identity.software_key
 
 
 def _model(row: Row) -> str:
-    data = row.config.get("data_name")
-    return row.model if data in (None, "synthetic") else f"{row.model}, {data}"
+    """Returns the model, its data, and in what else the row differs from rows that do other work or do it elsewhere."""
+    data, fields = row.config.get("data_name"), (*_WORK, "machine", "TensorFlow")
+    apart = [f"{name} {row.distinct[name]}" for name in fields if row.distinct.get(name)]
+    return ", ".join([row.model, *([] if data in (None, "synthetic") else [str(data)]), *apart])
 
 
 def _differing_flags(rows: Sequence[Row]) -> list[tuple[Row, str]]:
@@ -200,7 +204,15 @@ def crossings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """
     training = [row for row in rows if not row.config.get("forward_only")]
     groups = Siblings(training).groups(SCALED + MANAGER)
-    return [(_model(group[0]), sentence) for group in groups for sentence in _crossings_of(group)]
+    return [(_setting(group[0], training), sentence) for group in groups for sentence in _crossings_of(group)]
+
+
+def _setting(row: Row, rows: Sequence[Row]) -> str:
+    """Returns the model, and in what else, except numbers of devices and processes, the row differs from `rows`."""
+    several = len({str(other.config.get("batch_per_device")) for other in rows}) > 1
+    batch = [f"batch {row.config.get('batch_per_device')}"] if several else []
+    also = [word for text in differences(row) for word in text.split(", ") if word.partition(" ")[0] not in SCALED]
+    return ", ".join([row.model, *batch, *also])
 
 
 def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
@@ -251,9 +263,10 @@ def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[in
 
 def saturation(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns from which number of parameter servers on more of them gain nothing: a model and a sentence each."""
-    groups = Siblings([row for row in rows if row.config.get("num_ps")]).groups(_PROCESSES)
-    by_counts = [{row.count("num_ps"): row for row in group} for group in groups]
-    return [(_model(next(iter(found.values()))), _saturation(found)) for found in by_counts if len(found) > 1]
+    served = [row for row in rows if row.config.get("num_ps")]
+    by_counts = [{row.count("num_ps"): row for row in group} for group in Siblings(served).groups(_PROCESSES)]
+    alike = [found for found in by_counts if len(found) > 1]
+    return [(_setting(next(iter(found.values())), served), _saturation(found)) for found in alike]
 
 
 def _saturation(by_count: Mapping[int, Row]) -> str:

@@ -8,26 +8,28 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.report import figures, headline, scalability
+from results.report import anomalies, figures, headline, scalability
 from results.report.ranking import ranking_groups
 from results.report.scalability import Curve
-from results.summary import Row, grouped, manager_of
+from results.summary import Row, grouped, manager_of, processes_of
 
 # Step times of runs that differ by less are drawn to one scale.
 _SAME_SCALE = 5
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
-    """Rate against devices: a panel per model, a line per variable manager, and the ideal line."""
+    """Rate against devices: a panel per model, a line per variable manager and kind of cluster, and the ideal line."""
     training = figures.valid_training(rows)
     panels = figures.grouped(training, figures.model_and_batch, varying=lambda row: row.devices)
     if not panels:
         return None
     figure, axes = figures.panels_of(len(panels))
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
-        by_manager = figures.grouped(group, lambda row: manager_of(row.config), figures.MOST_LINES)
-        for number, (manager, line) in enumerate(by_manager.items()):
-            figures.draw_line(axis, number, [(row.devices, row.measured) for row in line], label=manager)
+        key = min(_KEYS_OF_LINES, key=lambda key: len(set(map(key, group))))
+        lines = figures.grouped(group, key, figures.MOST_LINES)
+        for number, (label, line) in enumerate(lines.items()):
+            points = [(row.devices, row.measured) for row in line]
+            figures.draw_line(axis, number, points, label=figures.wrapped(label))
         single = max((row.rate for row in group if row.devices == 1), default=0.0)
         most = max(row.devices for row in group)
         if single:
@@ -37,6 +39,31 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         figures.end_axis(axis, "y", [(row.devices, row.measured) for row in group], single * most)
         axis.legend()
     return figure
+
+
+def _with_processes(row: Row) -> str:
+    return ", ".join(filter(None, (manager_of(row.config), processes_of(row.config))))
+
+
+def _with_servers(row: Row) -> str:
+    return _of_several(row, f"{row.count('num_ps', 0)} ps")
+
+
+def _with_servers_per_worker(row: Row) -> str:
+    return _of_several(row, f"{row.count('num_ps', 0) / row.count('num_workers'):.3g} ps per worker")
+
+
+def _of_several(row: Row, servers: str) -> str:
+    if not row.config.get("cluster"):
+        return manager_of(row.config)
+    devices = row.count("num_devices")
+    each = f" of {devices} devices" if devices > 1 else ""
+    return f"{manager_of(row.config)} in several processes{each}{f', {servers}' if row.config.get('num_ps') else ''}"
+
+
+# Labels of the lines of a panel: along a line of clusters grow the workers, the workers with their parameter servers,
+# or the devices of each worker. Of these, the one that makes the fewest lines describes what was varied.
+_KEYS_OF_LINES = (_with_servers, _with_servers_per_worker, _with_processes)
 
 
 def predicted(rows: Sequence[Row]) -> Figure | None:
@@ -113,24 +140,23 @@ def managers(rows: Sequence[Row]) -> Figure | None:
     other = {row.records[0].identity.run_id for group in ranking_groups(rows) if group.differs for row in group.rows}
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
         colours = [figures.COLOURS[1 if row.records[0].identity.run_id in other else 0] for row in group]
-        figures.draw_bars(axis, [manager_of(r.config) for r in group], [r.measured for r in group], colours=colours)
+        labels = [figures.wrapped_beside(_with_processes(row)) for row in group]
+        figures.draw_bars(axis, labels, [row.measured for row in group], colours=colours)
         axis.set(title=figures.wrapped(name), xlabel="images/s")
     return figure
 
 
 def batches(rows: Sequence[Row]) -> Figure | None:
-    """Rate against the batch per device."""
+    """Rate against the batch per device: a line per setting."""
 
     def label(row: Row) -> str:
-        config = row.config
-        words = (config.get("model"), manager_of(config), row.devices, config.get("precision"), row.also)
-        return ", ".join(str(word) for word in words if word != "")
+        return figures.wrapped(anomalies.title(row, with_batch=False))
 
     training = [row for row in figures.valid_training(rows) if isinstance(row.config.get("batch_per_device"), int)]
     lines = figures.grouped(training, label, figures.MOST_LINES, lambda row: row.config.get("batch_per_device"))
     if not lines:
         return None
-    figure, (axis,) = figures.panels_of(1, 3.6)
+    figure, (axis,) = figures.panels_of(1, 3.6 + 0.18 * "\n".join(lines).count("\n"))
     for number, (name, line) in enumerate(lines.items()):
         figures.draw_line(axis, number, [(row.config["batch_per_device"], row.measured) for row in line], label=name)
     figures.log_scale(axis, "x")
@@ -139,7 +165,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     axis.set_xticks(*zip(*((batch, str(batch)) for batch in sorted({batch for batch, _ in shown})), strict=True))
     axis.set_xticks([], minor=True)
     figures.end_axis(axis, "y", shown)
-    axis.legend()
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure
 
 

@@ -14,7 +14,7 @@ from results.record import Kind, Record
 from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
-from results.summary import Row
+from results.summary import Row, machine_names, manager_of
 from results.text import Table, counted, first_few, in_bytes, rounded
 
 _MOST_ROWS = 500
@@ -193,21 +193,26 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
 
 
 def _reductions(records: Sequence[Record]) -> SideTable:
+    reductions = [record for record in records if record.kind is Kind.ALL_REDUCE]
+    machines = machine_names(reductions)
+
     def cells(record: Record) -> list[str]:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
         return [
             str(record.config.get("message", "")),
             in_bytes(record.measurement.message_bytes) if record.measurement.message_bytes else "",
-            str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
+            manager_of(record.config),
+            *([machines[record.identity.hardware_key]] if len(machines) > 1 else []),
             str(record.config.get("num_devices", "")),
             rounded(1000 * sum(seconds) / len(seconds)) if seconds else "",
             "" if bandwidth is None else rounded(bandwidth),
             f"{record.status}{': ' + record.reason if record.reason else ''}",
         ]
 
-    columns = ("message", "size", "reduction", "devices", "ms", "busbw GB/s", "status")
-    rows = [cells(record) for record in records if record.kind is Kind.ALL_REDUCE]
-    return SideTable("reductions", "Reductions", Table(columns, rows, ("size", "devices", "ms", "busbw GB/s")))
+    where = ("machine",) if len(machines) > 1 else ()
+    columns = ("message", "size", "reduction", *where, "devices", "ms", "busbw GB/s", "status")
+    table = Table(columns, list(map(cells, reductions)), ("size", "devices", "ms", "busbw GB/s"))
+    return SideTable("reductions", "Reductions", table)
 
 
 def _input_stages(records: Sequence[Record]) -> SideTable:

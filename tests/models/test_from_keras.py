@@ -29,6 +29,7 @@ from models.convolutions import (
 )
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
+from models.outside_code import OutsideCodeError
 from tests.support import references
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
@@ -190,6 +191,88 @@ def with_layer():
 def with_tensorflow():
     images = keras.Input((16, 16, 3))
     return keras.Model(images, keras.layers.Dense(11, activation=tf.nn.softmax)(keras.layers.Flatten()(images)))
+
+
+def with_scaling_inside():
+    images = keras.Input((16, 16, 3))
+    scaled = keras.layers.Rescaling(2.0)(keras.layers.Normalization(mean=[0.0] * 3, variance=[16.0] * 3)(images))
+    x = keras.Model(images, keras.layers.Conv2D(8, 3)(scaled))(images)
+    x = keras.layers.Flatten()(keras.layers.Rescaling(3.0)(x))  # of features: stays
+    return keras.Model(images, keras.layers.Dense(11, activation="softmax")(x))
+"""
+
+COPIES = """
+import keras
+import tensorflow as tf
+
+
+class Louder(keras.layers.Conv2D):
+    def __init__(self, filters, size, gain=1.0, **options):  # get_config() leaves out the gain
+        super().__init__(filters, size, **options)
+        self.gain = gain
+
+    def call(self, x):
+        return self.gain * super().call(x)
+
+
+class Sharper(keras.layers.Dense):
+    def __init__(self, units, factor=1.0, **options):
+        super().__init__(units, **options)
+        self.factor = factor
+
+    def call(self, x):
+        return self.factor * super().call(x)
+
+
+class Classes(keras.layers.Dense):
+    def __init__(self, units):  # does not take what get_config() returns
+        super().__init__(units)
+
+
+class Residual(keras.Sequential):
+    def call(self, x, training=None, mask=None):
+        return x + super().call(x, training=training)
+
+
+def leaky(x):
+    return tf.nn.leaky_relu(x, 0.3)
+
+
+def net(*features, last=None):
+    images = keras.Input((16, 16, 3))
+    x = images
+    for layer in (*features, keras.layers.Flatten(), last or keras.layers.Dense(11)):
+        x = layer(x)
+    return keras.Model(images, x)
+
+
+def arguments():
+    return net(Louder(8, 3, gain=7.0), last=Sharper(11, factor=5.0))
+
+
+def calls():
+    return net(keras.layers.Conv2D(8, 3), Residual([keras.layers.Conv2D(8, 3, padding="same"), keras.layers.ReLU()]))
+
+
+def shared():
+    twice = keras.layers.Conv2D(3, 3, padding="same")
+    first, second = (keras.Sequential([keras.Input((16, 16, 3)), twice, then]) for then in (keras.layers.ReLU(), twice))
+    return keras.Sequential([keras.Input((16, 16, 3)), first, second, keras.layers.Flatten(), keras.layers.Dense(11)])
+
+
+def activations():
+    first = keras.layers.Conv2D(8, 3, activation=lambda x: tf.nn.leaky_relu(x, 0.3))
+    return net(first, keras.layers.Conv2D(8, 3, activation=leaky), last=Classes(11))
+
+
+def float32_at_the_end():
+    dense, last = keras.layers.Dense(11, dtype="float32"), keras.layers.Lambda(lambda x: leaky(x), dtype="float32")
+    return net(last=keras.Sequential([dense, last]))
+
+
+def sets_policy():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    return net()
 """
 
 
@@ -197,15 +280,43 @@ def with_tensorflow():
 def own(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / "own.py"
     path.write_text(OWN)
+    (tmp_path / "copies.py").write_text(COPIES)
     yield str(path)
     sys.path.remove(str(tmp_path))
 
 
-@pytest.mark.parametrize("function", ["build", "sequential", "with_layer", "with_tensorflow"])
-def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(own: str, function: str) -> None:
-    logits, wanted = _both_outputs(f"{own}:{function}", 16)
+@pytest.mark.parametrize(
+    ("function", "images_factor"),
+    [("build", 2.0), ("sequential", 1.0), ("with_layer", 1.0), ("with_tensorflow", 1.0), ("with_scaling_inside", 2.0)],
+)
+def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
+    own: str, function: str, images_factor: float
+) -> None:
+    """The factor undoes the scaling of images by the function, which is left out here."""
+    logits, wanted = _both_outputs(f"{own}:{function}", 16, images_factor)
     np.testing.assert_allclose(tf.nn.softmax(logits).numpy(), wanted, rtol=1e-4, atol=1e-5)
     assert np.abs(logits).max() > 1.5, "not already a softmax"
+
+
+@pytest.mark.parametrize("function", ["arguments", "calls", "shared", "activations"])
+def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> None:
+    """Arguments and a call() that get_config() leaves out; layers of several models; functions that cannot be saved."""
+    _assert_same_logits(f"{Path(own).parent}/copies.py:{function}", 16)
+
+
+def test_a_layer_that_is_called_keeps_its_type(own: str) -> None:
+    model = _build(f"{Path(own).parent}/copies.py:float32_at_the_end", 16, precision="fp16")
+    logits, _ = model.call(_values(model), tf.constant(references.images(16)), training=False)
+    assert (logits.numpy() != logits.numpy().astype(np.float16)).mean() > 0.9, "not rounded to 16 bits"
+
+
+def test_code_that_sets_the_dtype_policy_is_refused(own: str) -> None:
+    with building.stateless_building(seed=0):
+        with pytest.raises(
+            OutsideCodeError, match="sets the dtype policy mixed_bfloat16, .* leave that to --precision"
+        ):
+            from_keras.keras_model(f"{Path(own).parent}/copies.py:sets_policy", CLASSES)
+        assert keras.config.dtype_policy().name == "float32"
 
 
 def test_layers_become_those_of_this_suite(own: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from models import building, from_keras, specs, to_keras
+from models.layers import Layers
 from models.model_spec import ModelSpec
 from tests.support.models import build, build_spec, rounding, small_models, twice
 from tests.support.references import images
@@ -70,6 +71,25 @@ def test_a_model_in_nchw_has_the_same_variables(name: str) -> None:
     of_format = [to_keras.plain(build(name, data_format=layout).keras_model) for layout in ("NHWC", "NCHW")]
     described = [[(of.path, of.shape) for of in made.weights] for made in of_format]
     assert described[0] == described[1] and of_format[1].input_shape == (None, 3, spec.image_size, spec.image_size)
+
+
+def test_layers_of_a_model_in_a_model_become_those_of_keras() -> None:
+    def block() -> keras.Model:
+        inputs = keras.Input((8, 8, 3))
+        x = keras.layers.Conv2D(4, 3, groups=1, activation="relu")(inputs)
+        x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, groups=4)(x))
+        return keras.Model(inputs, keras.layers.MaxPooling2D()(x), name="block")
+
+    with building.stateless_building(seed=0):
+        images = keras.Input((8, 8, 3))
+        x = keras.Sequential([block(), keras.layers.Flatten()], name="features")(images)
+        model = keras.Model(
+            images, from_keras.adopt(keras.Model(images, keras.layers.Dense(10)(x)), images, Layers("NHWC"))
+        )
+    made = to_keras.plain(model)
+    inner = made.get_layer("features").get_layer("block")
+    assert {type(layer).__module__.partition(".")[0] for layer in inner.layers} == {"keras"}
+    assert [variable.path for variable in made.weights] == [variable.path for variable in model.weights]
 
 
 def test_a_layer_that_cannot_be_copied_is_named() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from results.intervals import Interval
 from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
-from results.report.anomalies import anomalies, warnings_of
+from results.report.anomalies import anomalies, title, warnings_of
 from results.report.breakdown_plots import where_time_goes
 from results.summary import Siblings, manager_of, summarize
 from results.utilisation import data_sheet_peak, published_table
@@ -91,6 +91,8 @@ def test_mfu_is_of_the_physical_gpus_by_their_data_sheet() -> None:
     assert _mfu("NVIDIA H100 80GB HBM3 80 GiB", "NVIDIA H100 80GB HBM3 80 GiB", num_devices=4, virtual_gpus=2) == (
         pytest.approx(2 * 67)
     )
+    used, *_ = both = ("NVIDIA H100 80GB HBM3 80 GiB", "NVIDIA A100-SXM4-80GB 80 GiB")
+    assert _mfu(*both) == _mfu(used) and _mfu(*both, num_devices=2) is None, "the run used the first of two GPUs"
     assert _mfu() is None, "no GPU is known"
 
 
@@ -111,7 +113,7 @@ def test_mfu_in_fp32_is_of_the_cuda_cores_and_in_tf32_of_the_tensor_cores() -> N
 
 
 def test_gpus_of_different_peaks_and_mig_instances_have_no_mfu() -> None:
-    assert _mfu("NVIDIA H100 PCIe 80 GiB", "NVIDIA H100 NVL 94 GiB") is None
+    assert _mfu("NVIDIA H100 PCIe 80 GiB", "NVIDIA H100 NVL 94 GiB", num_devices=2) is None
     assert _mfu("NVIDIA A100-SXM4-40GB 40 GiB", "NVIDIA A100-SXM4-80GB 80 GiB") == pytest.approx(19.5)
     assert _mfu("NVIDIA A100-SXM4-80GB 80 GiB", variables={"CUDA_VISIBLE_DEVICES": "MIG-c7e5f2"}) is None
 
@@ -204,6 +206,7 @@ def test_a_row_without_a_valid_repeat_has_no_rate() -> None:
             {"variable_update": "parameter_server", "shared_on": "gpu", "modifiers": {"asynchronous": True}},
             "parameter_server on gpu async",
         ),
+        ({"modifiers": {"all_reduce_spec": "psgpu", "compact_gradient_transfer": True}}, "psgpu compact"),
         ({"variable_update": "local_sgd", "modifiers": {"local_sgd_steps": 4}}, "local_sgd every 4"),
         (
             {"variable_update": "parameter_server", "pipeline": {"stages": 4, "micro_batches": 16}},
@@ -252,6 +255,14 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
     assert anomalies(summarize(cpu)) == [], "logical CPU devices share the cores"
 
 
+def test_numbers_of_processes_are_in_the_title() -> None:
+    runs = [fake_run(num_ps=n, num_workers=2, cluster="hosts") for n in (1, 2)]
+    assert [title(row) for row in summarize(runs)] == [
+        "resnet50, replicated psgpu, 1 ps, 2 workers, 2 GPUs, batch 32",
+        "resnet50, replicated psgpu, 2 ps, 2 workers, 2 GPUs, batch 32",
+    ]
+
+
 def test_warnings_of_one_kind_are_reported_once() -> None:
     busy = [fake_run(warnings=(f"The machine was busy (load {load} per core).",)) for load in ("0.4", "1.2")]
     assert warnings_of([*busy, fake_run()]) == ["2 of 3 runs warned: The machine was busy (load 0.4 to 1.2 per core)."]
@@ -290,11 +301,24 @@ def test_of_many_differing_fields_one_column_has_all() -> None:
     assert table.columns[0] == "also" and table.rows[1][0].startswith("field_0 0.3, field_1 0.3")
 
 
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_field_without_a_value_has_no_words(count: int) -> None:
+    """Neither in a column of its own nor in the one that more fields share."""
+    fields = [f"field_{number}" for number in range(count)]
+    rows = summarize([fake_run(**dict.fromkeys(fields, 2.5)), fake_run(**dict.fromkeys(fields))])
+    assert rows[1].also == "" and "field_0 2.5" in rows[0].also
+    assert set(headline.table(rows).rows[1][: count if count < 5 else 1]) == {""}
+    assert headline.labels(summarize([fake_run(xla=2.5), fake_run(xla=None)])) == ("xla", ["xla 2.5", "no xla"])
+
+
 def test_labels_name_only_what_is_needed_to_tell_rows_apart() -> None:
     runs = [fake_run(variable_update=name, num_devices=n) for name, n in (("independent", 1), ("replicated", 2))]
     assert headline.labels(summarize(runs)) == ("variable manager", ["independent", "replicated psgpu"])
     more = [*runs, fake_run(variable_update="independent", num_devices=2)]
     assert headline.labels(summarize(more))[1][2] == "independent, 2 devices"
+    clusters = [fake_run(num_workers=n, cluster=n > 1 and "hosts") for n in (1, 2)]
+    assert headline.labels(summarize(clusters)) == ("processes", ["one process", "2 workers"])
+    assert headline.labels(summarize([fake_run(), fake_run(precision=None)]))[1] == ["fp32", "unknown precision"]
     switched = [fake_run(batchnorm_persistent=on) for on in (True, False)]
     assert headline.labels(summarize(switched))[1] == ["batchnorm_persistent True", "batchnorm_persistent False"]
 

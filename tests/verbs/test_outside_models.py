@@ -120,6 +120,47 @@ def recurrent():
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.LSTM(4)(images[..., 0])))
 
 
+class Doubled(keras.Sequential):
+    def call(self, x):
+        return 2 * super().call(x)
+
+
+def own_call():
+    return Doubled([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(10)])
+
+
+class Softmax(keras.layers.Layer):
+    def call(self, x):
+        return keras.ops.softmax(x)
+
+
+def inner_softmax():
+    images = keras.Input((32, 32, 3))
+    return keras.Model(images, keras.layers.Activation("linear")(Softmax(name="mine")(net((32, 32, 3), 10)(images))))
+
+
+def binary():
+    return net((32, 32, 3), 1)
+
+
+def several_sigmoids():
+    images = keras.Input((32, 32, 3))
+    return keras.Model(images, keras.layers.Dense(10, activation="sigmoid")(keras.layers.Flatten()(images)))
+
+
+class Idle(keras.layers.Layer):
+    def build(self, shape):
+        self.idle = self.add_weight(shape=(3,), name="idle")
+
+    def call(self, x):
+        return x
+
+
+def unused():
+    images = keras.Input((20, 20, 1))
+    return keras.Model(images, keras.layers.Dense(4)(keras.layers.Flatten()(Idle(name="layer")(images))))
+
+
 def raises():
     raise RuntimeError("of my\\nown")
 """
@@ -256,6 +297,10 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path) -> None:
         ("compiled", r"compile\(\) do: return the model without compiling it"),
         ("half", "variables of type float16: they must be float32"),
         ("frozen", "no trainable variables"),
+        ("own_call", r"a call\(\) of its own: return keras.Model\(images, model\(images\)\)"),
+        ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
+        ("binary", "has 1 output: it must have one logit per class"),
+        ("several_sigmoids", "its last layer 'dense.*' applies a sigmoid: return logits"),
         ("wide", r"shape \(32, 48, 3\): they must be square"),
     ],
 )
@@ -282,6 +327,12 @@ def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Pa
 def test_images_that_no_data_set_has_are_trained_on(train_here: TrainHere, own: Path, flags: tuple[str, ...]) -> None:
     log = train_here(*ON_CPU, f"--model={own}:grey", "--init_learning_rate=0.001", *flags)
     assert np.isfinite(log.measured.losses).all()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_weight_that_does_not_reach_the_loss_is_named(train_here: TrainHere, own: Path) -> None:
+    with pytest.raises(UsageError, match="not depend on the weight layer/idle, .* remove it .* or set trainable=False"):
+        train_here(*ON_CPU, f"--model={own}:unused")
 
 
 @pytest.mark.parametrize(

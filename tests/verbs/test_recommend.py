@@ -45,6 +45,7 @@ class Runs:
         self.cells: list[Cell] = []
         self.pairs = 0
         self.now = 0.0
+        self.falls: Callable[[Config], float] = lambda chosen: 0.1  # the loss, in each step
         self.takes: Callable[[Config], float] = lambda chosen: 0.0
 
     def run_together(self, runners: Sequence[isolated_run.CellRunner], cells: Sequence[Cell]) -> list[Record]:
@@ -68,7 +69,8 @@ class Runs:
             if word in cell.arguments:
                 return fake_run(status=status, reason=reason)
         made = fake_run(step_seconds=[chosen.batch_global / self.rate(chosen)] * chosen.length.num_batches)
-        measurement = replace(made.measurement, images_per_step=chosen.batch_global)
+        losses = [7.0 - self.falls(chosen) * step for step in range(chosen.length.num_batches)]
+        measurement = replace(made.measurement, images_per_step=chosen.batch_global, losses=losses)
         return replace(made, measurement=measurement)
 
 
@@ -131,6 +133,33 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
         assert rates == sorted(rates, reverse=True) and len(rates) >= 2
         assert not any(row["is_close"] for row in table["rows"]), "runs without noise can be told apart"
     assert any("128 instead of 32 trains differently" in note for note in answer["notes"])
+
+
+def test_the_fastest_is_rejected_if_it_trains_wrong(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.falls = lambda chosen: {"off": 0.1, "jit": 0.02}[chosen.computing.xla]
+    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
+    answer = _answer(capsys)
+    assert _best(answer).computing.xla == "off"
+    reasons = [row["reason"] for row in answer["tables"][0]["rows"] if row["reason"]]
+    assert len(reasons) == 2 and all(reason.startswith("rejected: in its first") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected", "is_wrong"),
+    [
+        # ResNet-50 in fp16 on an H200: right and wrong under XLA, beside TensorFlow's kernels.
+        ([6.06, 5.98, 5.90, 5.82, 5.75], [6.05, 5.97, 5.90, 5.82, 5.74], False),
+        ([6.06, 6.05, 6.04, 6.03, 6.01], [6.05, 5.97, 5.90, 5.82, 5.74], True),
+        ([6.06, 5.0, 4.0, 3.0, 2.0], [6.05, 5.97, 5.90, 5.82, 5.74], True),
+        ([6.06, 6.05, 6.04, 6.03], [6.05, 5.97, 5.90, 5.82], False),  # too few
+        ([6.06, 6.10, 6.07, 6.03, 6.09], [6.05, 6.03, 6.06, 6.04, 6.05], False),  # nothing was learnt yet
+        ([], [6.05, 5.97, 5.90, 5.82, 5.74], False),
+    ],
+)
+def test_losses_that_fall_otherwise_are_of_other_gradients(
+    losses: list[float], expected: list[float], is_wrong: bool
+) -> None:
+    assert bool(search.differ(losses, expected)) == is_wrong
 
 
 def test_the_answer_is_a_flagfile_too(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from benchmarks.cli.main import dispatch
+from benchmarks.config.config import Config
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import apart
 from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.run import train
 from benchmarks.training import computing
 from models import specs
 from tests.support import models
@@ -119,6 +121,20 @@ def test_tf32_is_checked_in_a_process_that_computes_in_fp32(
     log = train_here(*SMALL, "--precision=tf32", "--check_precision")
     assert modes == ["STRICT"]
     assert log.measurement().fp32_losses == pytest.approx(log.measured.losses, rel=0.05)
+
+
+def test_the_check_is_of_xla_too(train_here: TrainHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If XLA computes wrong gradients, it does so in every precision."""
+    checked: list[Config] = []
+
+    def losses(chosen: Config, count: int) -> list[float]:
+        checked.append(chosen)
+        return [1.0] * count
+
+    monkeypatch.setattr(train, "_losses", losses)
+    train_here(*SMALL, "--xla", "--nofused_bn", "--check_precision")
+    (computing,) = (chosen.computing for chosen in checked)
+    assert (computing.precision, computing.xla, computing.fused_bn) == ("fp32", "off", True)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ _WORKER = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0")
 _REPLACED = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 _REPLACED |= {"PartitionedCall", "StatefulPartitionedCall"}
 _ALWAYS_ON_HOSTS = (tf.resource, tf.variant, tf.string)
-_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative", "FusedConv2D")
+_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative", "_FusedConv2D")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ def large_on_hosts(made: tf.Graph, least_bytes: int = 4096) -> set[str]:
     return found
 
 
-def optimised(built: Built, capability: str = "9.0") -> tf.compat.v1.GraphDef:
+def optimised(built: Built, capability: str = "9.0", memory_gib: int = 80) -> tf.compat.v1.GraphDef:
     """Returns the graph of a step as Grappler leaves it, with a session's options, for a GPU of this capability."""
     with built.graph.as_default():
         for fetched in built.fetches:
@@ -91,7 +91,10 @@ def optimised(built: Built, capability: str = "9.0") -> tf.compat.v1.GraphDef:
         described = tf.compat.v1.train.export_meta_graph(graph=built.graph)
     for node in described.graph_def.node:
         node.device = _WORKER.make_merged_spec(tf.DeviceSpec.from_string(node.device)).to_string() * bool(node.device)
-    imagined = [_device("CPU", 0), *(_device("GPU", index, architecture=capability) for index in range(GPUS))]
+    imagined = [
+        _device("CPU", 0),
+        *(_device("GPU", index, memory_gib, architecture=capability) for index in range(GPUS)),
+    ]
     with_gpus = cluster.Cluster(devices=imagined)
     return tf_optimizer.OptimizeGraph(
         run_graph.session_config(built.config.devices, built.config.runtime),
@@ -115,9 +118,14 @@ def _is_gpu(device: str) -> bool:
     return tf.DeviceSpec.from_string(device).device_type == "GPU"
 
 
-def _device(kind: str, index: int, **environment: str) -> Any:
+def _device(kind: str, index: int, memory_gib: int = 80, **environment: str) -> Any:
     properties = device_properties_pb2.DeviceProperties(
-        type=kind, frequency=1500, num_cores=132, memory_size=80 << 30, bandwidth=2 * 10**9, environment=environment
+        type=kind,
+        frequency=1500,
+        num_cores=132,
+        memory_size=memory_gib << 30,
+        bandwidth=2 * 10**9,
+        environment=environment,
     )
     name = _WORKER.replace(device_type=kind, device_index=index).to_string()
     return device_properties_pb2.NamedDevice(properties=properties, name=name)

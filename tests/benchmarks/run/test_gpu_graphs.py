@@ -104,6 +104,13 @@ def test_convolutions_run_in_the_layout_of_the_record(model: str, precision: str
     assert gpu_graphs.transposes(optimised) == 0
 
 
+@pytest.mark.slow
+def test_no_activation_is_copied_to_the_host_where_memory_is_short() -> None:
+    built = gpu_graphs.build("--model=resnet50", "--batch_size=256", "--precision=fp32")
+    operations = {node.op for node in gpu_graphs.optimised(built, memory_gib=8).node}
+    assert "Conv2D" in operations and not any(name.startswith("_CopyFrom") for name in operations)
+
+
 def test_nothing_that_xla_compiles_for_gpus_is_merged_for_onednn() -> None:
     """Gradients of `_FusedBatchNormEx` are wrong on GPUs. Only where TensorFlow uses oneDNN would it be merged."""
     optimised = gpu_graphs.optimised(gpu_graphs.build("--model=resnet20", "--xla", "--batch_size=8"))

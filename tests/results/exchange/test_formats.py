@@ -118,6 +118,9 @@ def test_the_name_of_a_benchmark_does_not_depend_on_other_rows() -> None:
     others = [fake_run(hardware="another"), fake_run(num_devices=2), fake_run(precision="bf16")]
     assert name in json.loads(formats.render_bencher([run, *others]))
     assert [name] == list(json.loads(formats.render_bencher([replace(run, identity=later)])))
+    alike, failed = fake_run(seed=2), fake_run(seed=2, status=Status.CRASH)
+    (beside,) = json.loads(formats.render_bencher([run, failed]))
+    assert beside in json.loads(formats.render_bencher([run, alike])), "it may fail, and not the next time"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,37 @@ def test_scaling_without_a_single_device_has_no_ideal_line(scaled: list[Record])
     assert set(curves(axis)) == {"replicated psgpu", "independent"}
 
 
+def _cluster(workers: int, rate: float, *, servers: int = 0, devices: int = 1, **config: object) -> Record:
+    """A run of workers with so many devices each, at a rate."""
+    made = run(devices, rate, num_workers=workers, num_ps=servers, cluster="hosts", **config)
+    return replace(made, config_not_in_key=[*made.config_not_in_key, "cluster"])
+
+
+def test_lines_of_scaling_do_not_join_devices_of_a_process_and_workers(scaled: list[Record]) -> None:
+    one, two = ({n: rate * n for n in (1, 2, 4)} for rate in (100.0, 150.0))
+    servers = [_cluster(n, of[n], servers=number) for number, of in ((1, one), (2, two)) for n in of]
+    (axis,) = panels(NAMED["scaling"], [*scaled, *servers])
+    found = curves(axis)
+    assert found["replicated psgpu"] == points((1, 300), (2, 540), (4, 720))
+    assert found["replicated psgpu in several processes, 1 ps"] == points(*one.items())
+    assert found["replicated psgpu in several processes, 2 ps"] == points(*two.items())
+
+
+@pytest.mark.parametrize(
+    ("made", "label"),
+    [
+        ([_cluster(n, 100.0 * n, servers=n) for n in (1, 2, 4)], "in several processes, 1 ps per worker"),
+        ([_cluster(2, 50.0 * n, devices=n) for n in (1, 2, 4)], ", 2 workers"),
+        ([_cluster(n, 50.0 * n, devices=2) for n in (1, 2, 4)], "in several processes of 2 devices"),
+    ],
+    ids=["servers grow too", "devices grow", "workers grow"],
+)
+def test_a_line_is_named_by_what_stays_the_same_along_it(made: list[Record], label: str) -> None:
+    (axis,) = panels(NAMED["scaling"], made)
+    (name,) = set(curves(axis)) - {"ideal"}
+    assert name.replace("\n", " ").endswith(label)
+
+
 def test_bars_of_intervals_reach_from_low_to_high() -> None:
     noisy = [fake_run(num_devices=n, step_seconds=[0.1, 0.12, 0.09, 0.11] * 5) for n in (1, 2)]
     rows = summarize(noisy)
@@ -145,13 +176,25 @@ def test_managers_are_ranked_at_the_most_devices(scaled: list[Record]) -> None:
         {"replicated psgpu": 720, "independent": 1100}
     )
     assert list(lengths) == ["replicated psgpu", "independent"], "the fastest on top"
+    (axis,) = panels(NAMED["managers"], [_cluster(2, 100.0 * servers, servers=servers) for servers in (1, 2)])
+    (lengths,) = bars(axis).values()
+    assert [name.replace("\n", " ") for name in lengths] == [f"replicated psgpu, {n} ps, 2 workers" for n in (1, 2)]
 
 
 def test_a_batch_has_a_point_and_a_single_one_no_line() -> None:
     records = [run(1, 300.0), fake_run(batch_per_device=8, step_seconds=8 / 200), run(1, 90.0, model="vgg16")]
     (axis,) = panels(NAMED["batches"], records)
-    assert curves(axis) == {"resnet50, replicated psgpu, 1, fp32": points((8, 200), (32, 300))}
+    assert curves(axis) == {"resnet50, replicated psgpu, 1 GPU": points((8, 200), (32, 300))}
     assert axis.get_xscale() == "log"
+
+
+def test_lines_of_batches_do_not_join_data_or_processes() -> None:
+    made = [
+        *(run(1, 100.0 + batch, batch_per_device=batch, data_name=data) for batch in (8, 16) for data in ("a", "b")),
+        *(_cluster(2, 100.0 + batch, batch_per_device=batch, servers=n) for batch in (8, 16) for n in (1, 2)),
+    ]
+    (axis,) = panels(NAMED["batches"], made)
+    assert [len(line) for line in curves(axis).values()] == [2] * 4
 
 
 def test_the_parts_of_a_step_are_shares_one_after_the_other() -> None:
@@ -231,6 +274,16 @@ def test_reductions_are_by_size_and_those_of_a_model_are_left_out() -> None:
     assert curves(axis) == {"psgpu": points((2**10, 0.1024), (2**20, 1.048576))}
 
 
+def test_reductions_that_are_changed_or_on_other_machines_are_lines_of_their_own() -> None:
+    plain = fake_reduction("psgpu", 2**20, 1e-3)
+    modifiers = {"all_reduce_spec": "psgpu", "compact_gradient_transfer": True}
+    compact = replace(plain, config={**plain.config, "modifiers": modifiers})
+    elsewhere = replace(plain, identity=replace(plain.identity, hardware_key="another"))
+    first, second = panels(reductions([plain, compact, elsewhere]), [])
+    assert [set(curves(axis)) for axis in (first, second)] == [{"psgpu", "psgpu compact"}, {"psgpu"}]
+    assert second.get_title().endswith("devices, anot") and first.get_title() != second.get_title()
+
+
 def test_published_figures_are_those_of_the_table() -> None:
     plot = against(published.table("guide2017"))
     slower = run(8, 900.0, variable_update="parameter_server")
@@ -276,7 +329,7 @@ def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(t
 @pytest.mark.parametrize("name", ["efficiency", "sent", "time", "real_over_synthetic"])
 def test_long_labels_are_wrapped_and_leave_room_for_the_panel(name: str) -> None:
     """Where there is none, matplotlib warns, which fails the test."""
-    long = {f"option_{number}": "a value of some length" for number in range(6)}
+    long = {f"option_{number}": "a value of some length, " * 3 for number in range(6)}
     options: list[dict[str, object]] = [{}, long]
     records = [
         fake_run(
@@ -295,5 +348,5 @@ def test_long_labels_are_wrapped_and_leave_room_for_the_panel(name: str) -> None
     axis = panels(NAMED[name], records)[0]
     figures.as_svg(axis.get_figure())
     labels = [tick.get_text() for tick in axis.get_yticklabels()]
-    assert any("option_5" in label for label in labels)
+    assert any("option_0" in label and "\n" in label for label in labels)
     assert max(len(line) for label in labels for line in label.splitlines()) <= 50

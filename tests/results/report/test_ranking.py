@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from results.record import Record
 from results.report import ranking
@@ -90,7 +91,7 @@ def test_each_data_set_has_its_winner_among_the_ways_to_read_it() -> None:
         )
 
     found = _winning(_runs(_at(900.0)), read(100.0, 2, "4 files"), read(200.0, 4, "4 files"), read(300.0, 2, "8 files"))
-    assert found == [("resnet50, imagenet", "--threads=4")]
+    assert found == [("resnet50, imagenet, data_set 4 files", "--threads=4")]
 
 
 STALE = {"asynchronous": False, "staged_vars": False, "relaxed_consistency": False, "local_sgd_steps": 0}
@@ -252,6 +253,39 @@ def test_where_parameter_servers_saturate(rates: list[float], words: str) -> Non
     ((model, sentence),) = ranking.saturation(summarize(runs))
     assert model == "resnet50" and sentence.startswith(f"parameter_server, 2 workers: {words} (with 1, 2, 3 ps: ")
     assert sentence.endswith("and unknown, unknown, unknown MB/s per ps).")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"hardware_key": "another"}, "machine anot"),
+        ({"software_key": "another"}, "TensorFlow 2.21.0 anot"),
+        ({"num_classes": 10}, "num_classes 10"),
+    ],
+    ids=str,
+)
+def test_what_is_not_compared_has_another_name_in_every_table(changed: dict[str, object], words: str) -> None:
+    def elsewhere(run: Record) -> Record:
+        keys = {name: value for name, value in changed.items() if name.endswith("_key")}
+        keys |= {} if keys else {"config_key": f"{run.identity.config_key} changed"}
+        config = {} if "config_key" not in keys else changed
+        return replace(run, identity=replace(run.identity, **keys), config={**run.config, **config})
+
+    managers = _manager(IN_GRAPH, {1: _at(100.0), 2: _at(150.0)}), _manager(BETWEEN, {1: _at(80.0), 2: _at(180.0)})
+    servers = [_cluster(_at(100.0), 2, number, "parameter_server") for number in (1, 2)]
+    runs = [run for each in (*managers, *servers) for run in each]
+    rows = summarize([*runs, *map(elsewhere, runs)])
+    winners, crossings = [winner.model for winner in ranking.winners(rows)], dict(ranking.crossings(rows))
+    for names in (winners, crossings, dict(ranking.saturation(rows))):
+        first, second = dict.fromkeys(names)
+        assert first != second and second.startswith(f"resnet50, {words}")
+
+
+def test_lines_of_managers_that_differ_in_the_batch_are_named_by_it() -> None:
+    rates = itertools.product((16, 32), (1, 2), ("replicated", "parameter_server"))
+    runs = [_runs(_at(100.0 * n), batch=b, num_devices=n, variable_update=name) for b, n, name in rates]
+    found = summarize([run for each in runs for run in each])
+    assert [name for name, _ in ranking.crossings(found)] == ["resnet50, batch 16", "resnet50, batch 32"]
 
 
 def test_nothing_to_compare_is_no_table() -> None:

@@ -24,7 +24,7 @@ from results.report import published, write
 from results.report.contents import Report, command
 from results.report.figures import model_and_batch
 from results.summary import summarize
-from tests.support.records import fake_run
+from tests.support.records import fake_input, fake_reduction, fake_run
 
 GUIDE = published.table("guide2017")
 pytestmark = pytest.mark.xdist_group("report")  # one report and one browser for all
@@ -123,6 +123,27 @@ def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Rec
     write.write(Report([r for r in everything if r.kind == "allreduce"]), ["x"], tmp_path)
     page = page_without_scripts(tmp_path)
     assert '<section id="reductions">' in page and page.count("<svg") == 1, "the plot of reductions"
+
+
+def test_without_runs_the_other_tables_are_printed() -> None:
+    lines = Report([fake_reduction("psgpu", 2**20, 1e-3), fake_input()]).lines
+    assert "Reductions." in lines and any(line.split()[-5:] == "psgpu 2 1.00 1.05 ok".split() for line in lines)
+    assert any(line.startswith("Stages of the input. ") for line in lines)
+    assert not any("Reductions" in line for line in Report([fake_run(), fake_reduction("psgpu", 2**20, 1e-3)]).lines)
+
+
+def test_reductions_are_named_by_what_changes_them_and_by_the_machine() -> None:
+    plain, elsewhere = (fake_reduction("psgpu", 2**20, 1e-3) for _ in range(2))
+    modifiers = {"all_reduce_spec": "psgpu", "gradient_repacking": 8}
+    repacked = replace(plain, config={**plain.config, "modifiers": modifiers})
+    elsewhere = replace(elsewhere, identity=replace(elsewhere.identity, hardware_key="another"))
+    (table,) = Report([plain, repacked]).tables
+    assert [row[2] for row in table.table.rows] == [
+        "psgpu",
+        "psgpu repacked 8",
+    ] and "machine" not in table.table.columns
+    (table,) = Report([plain, elsewhere]).tables
+    assert table.table.columns[3] == "machine" and len({row[3] for row in table.table.rows}) == 2
 
 
 def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, tmp_path: Path) -> None:

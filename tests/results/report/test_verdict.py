@@ -39,6 +39,24 @@ def test_what_only_pairs_show_has_the_interval_of_pairs() -> None:
     assert _verdict(*pairs) == "replicated psgpu is 10.00 % faster than parameter_server on gpu (9.68 to 10.32 %)."
 
 
+def test_of_several_machines_each_is_named() -> None:
+    here = [_runs(100.0, variable_update="parameter_server"), _runs(150.0)]
+    there = [_runs(150.0, variable_update="parameter_server", hardware="b"), _runs(100.0, hardware="b")]
+    said = _verdict(*here, *there)
+    names = dict.fromkeys(
+        row.distinct["machine"] for row in summarize([one for each in [*here, *there] for one in each])
+    )
+    first, second = (f"resnet50, machine {name}: " for name in names)
+    assert said.startswith(f"{first}replicated psgpu is 50.0 % faster than parameter_server on gpu (")
+    assert f" {second}parameter_server on gpu is 50.0 % faster than replicated psgpu (" in said
+
+
+def test_a_single_process_beside_a_cluster_has_a_name() -> None:
+    alone = _runs(100.0, num_devices=2, variable_update="collective_all_reduce")
+    fast = _runs(200.0, num_workers=2, cluster="a host", variable_update="collective_all_reduce")
+    assert _verdict(alone, fast) == "2 workers is 100.0 % faster than one process (93.1 to 107.2 %)."
+
+
 def test_no_difference_is_the_result_where_none_is_shown() -> None:
     managers = [_runs(100.0, variable_update="parameter_server"), _runs(101.0, OTHERWISE)]
     assert _verdict(*managers) == "No difference shown between replicated psgpu and parameter_server on gpu."
