@@ -221,11 +221,9 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     def copy(layer: Any) -> Any:
         if id(layer) in scaling:
             return keras.layers.Identity(name=layer.name)
-        with contextlib.suppress(*_NO_COPY), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
-            if _is_copied(layer):
-                return _as_logits(layer) if layer is last else _replaced(layer, layers) or _same(layer)
-        return _Calling(layer)
+        if (copied := _copied(layer, _as_logits if layer is last else _same)) is None:
+            return _Calling(layer)
+        return copied if layer is last else _replaced(layer, layers) or copied
 
     clone = cloning(copy)
     if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own
@@ -344,6 +342,15 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
 
 def _same(layer: Any) -> Any:
     return type(layer).from_config(layer.get_config())
+
+
+def _copied(layer: Any, copy: Callable[[Any], Any]) -> Any:
+    """Returns what `copy` makes of the layer's get_config(), or None if that does not describe the layer."""
+    with contextlib.suppress(*_NO_COPY), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
+        if _is_copied(layer):
+            return copy(layer)
+    return None
 
 
 def _is_copied(layer: Any) -> bool:

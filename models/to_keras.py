@@ -50,8 +50,8 @@ def _plain(layer: Any) -> Any:
         return keras_class.from_config(config)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UnusableModelError(
-            f"its layer '{layer.name}' cannot be saved: write the method get_config() of its class, which returns the "
-            "arguments of its constructor."
+            f"its layer '{layer.name}' cannot be saved: its class needs a get_config() that returns all arguments of "
+            "its constructor, and none may be a lambda."
         ) from error
 
 

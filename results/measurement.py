@@ -77,7 +77,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         top_5_accuracies: the same, with the correct class among the five most likely.
         loss_scales: factor of the loss; empty unless it follows the gradients.
         skipped_updates: 1 if the step's update was skipped because gradients overflowed; empty as `loss_scales`.
-        fp32_losses: losses of the same steps, trained again in fp32; empty unless requested.
+        fp32_losses: losses of the same steps, trained again in fp32 without XLA; empty unless requested.
         input_wait_seconds: time in which the step only waited for images; empty if none are read.
         skipped_records: number of bad records that were skipped; None if skipping is off.
         input_stages: images per second of the input alone, up to each of its stages; empty if not measured.

@@ -14,7 +14,7 @@ from results import intervals, step_statistics
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
 from results.text import counted
-from results.utilisation import Utilisation, data_sheet, of_data_sheet
+from results.utilisation import Utilisation, data_sheet, of_data_sheet, used_gpus
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
@@ -122,7 +122,7 @@ class Row:
     @property
     def gpu(self) -> str:
         """Returns the name of the GPUs in the table of peaks; empty if it has none, or they are of several kinds."""
-        names = {data_sheet(str(gpu)).get("gpu", "") for gpu in self.records[0].environment.get("gpus") or [""]}
+        names = {data_sheet(gpu).get("gpu", "") for gpu in used_gpus(self.records[0]) or [""]}
         return names.pop() if len(names) == 1 and self.config.get("device") == "gpu" else ""
 
     @property

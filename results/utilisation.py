@@ -8,8 +8,7 @@ import functools
 import importlib.resources
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from results.record import Record
 from results.text import amount
@@ -59,6 +58,17 @@ def of_measured_peak(record: Record) -> float | None:
     return plausible(record.derived.mfu_of_measured_peak)
 
 
+def used_gpus(record: Record) -> list[str]:
+    """Returns the GPUs that a run used, by `--gpus` or the first ones; in a cluster all that may be used."""
+    config, gpus = record.config, list(map(str, record.environment.get("gpus") or ()))
+    chosen, devices, per_gpu = (config.get(name) for name in ("visible_gpus", "num_devices", "virtual_gpus"))
+    if isinstance(chosen, list | tuple):
+        gpus = [gpu for number, gpu in enumerate(gpus) if number in chosen]
+    if config.get("cluster") or not isinstance(devices, int):
+        return gpus
+    return gpus[: math.ceil(devices / (per_gpu if isinstance(per_gpu, int) and per_gpu > 0 else 1))]
+
+
 def of_data_sheet(record: Record, *, tflops: float, devices: int, per_gpu: int) -> Utilisation | str:
     """Compares a run with the data sheet of its GPUs, or returns why that is not possible; empty on a CPU.
 
@@ -69,20 +79,18 @@ def of_data_sheet(record: Record, *, tflops: float, devices: int, per_gpu: int) 
         per_gpu: devices on one physical GPU.
     """
     environment, precision = record.environment, str(record.config.get("precision"))
-    used = record.config.get("num_devices")
-    each = math.ceil(used / per_gpu) if isinstance(used, int) and used > 0 else 1
-    gpus: Sequence[Any] = (environment.get("gpus") or ())[:each]  # the first are used; others have no part in it
+    gpus = used_gpus(record)
     if record.config.get("device") != "gpu" or not gpus:
         return ""
-    names = sorted({gpu_name(str(gpu)) for gpu in gpus})
-    peaks = {data_sheet_peak(str(gpu), precision) for gpu in gpus}
+    names = sorted(set(map(gpu_name, gpus)))
+    peaks = {data_sheet_peak(gpu, precision) for gpu in gpus}
     # A mixture has no single peak, and an instance of a GPU that is divided by MIG less than the whole.
     if "MIG-" in str(environment.get("variables")):
         return "a MIG instance has no data sheet"
     peak = peaks.pop()
     if peak is None or peaks:
         return f"the suite has no data sheet with one peak in {precision} of {' and '.join(names)}"
-    source = data_sheet(str(gpus[0])).get("source", "").partition(":")[0]
+    source = data_sheet(gpus[0]).get("source", "").partition(":")[0]
     physical = math.ceil(devices / per_gpu)
     return Utilisation(tflops=tflops, peak_tflops=peak, gpus=physical, source=f"{precision}, {source}")
 

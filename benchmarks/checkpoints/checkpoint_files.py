@@ -231,17 +231,21 @@ def _at_hand(prefix: Path) -> Iterator[Path]:
         yield prefix
         return
     with tempfile.TemporaryDirectory() as name:
+        local = Path(name) / _NAME
         for path in prefix.parent.iterdir():
-            if path.name.startswith(f"{prefix.name}.") and not is_far:
-                (Path(name) / path.name).symlink_to(path.resolve())
-            elif path.name.startswith(f"{prefix.name}."):
-                with path.open("rb") as file:
-                    content = file.read()
-                try:
-                    (Path(name) / path.name).write_bytes(content)
-                except OSError as error:
-                    raise StorageError(error.errno, f"it cannot be copied ({error.strerror}: {name})", path) from error
-        yield Path(name) / prefix.name
+            if not path.name.startswith(f"{prefix.name}."):
+                continue
+            part = _part(local, path.name.removeprefix(prefix.name))
+            if not is_far:
+                part.symlink_to(path.resolve())
+                continue
+            with path.open("rb") as file:
+                content = file.read()
+            try:
+                part.write_bytes(content)
+            except OSError as error:
+                raise StorageError(error.errno, f"it cannot be copied ({error.strerror}: {name})", path) from error
+        yield local
 
 
 def _entries(prefix: Path) -> dict[str, np.ndarray]:

@@ -291,7 +291,7 @@ def _decide(
     of_variables, why_reduction, on_variables = variable_update.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=whole, batch_per_device=batch, assumed=known.assumed
     )
-    arithmetic, on_arithmetic = computing.decide(given, on_gpu=devices.on_gpu, onednn=devices.onednn)
+    arithmetic, on_arithmetic = computing.decide(given, spec, on_gpu=devices.on_gpu, onednn=devices.onednn)
     if devices.on_gpu and known.must_exist:
         on_arithmetic += options.judge(known.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
     forward_only = bool(given["forward_only"] or given["eval"])

@@ -114,7 +114,7 @@ def _check_outputs(model: Model, spec: ModelSpec) -> None:
     if (found >= 0).all() and (abs(found.sum(axis=-1) - 1) < _NEAR_ONE).all():
         raise UnusableModelError(
             "its outputs are probabilities: return logits, without the softmax, which the loss applies. Only that of "
-            "the last layer is left out."
+            "a last layer of Keras is left out."
         )
 
 

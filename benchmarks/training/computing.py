@@ -182,12 +182,13 @@ def layout(precision: str, *, nchw: bool, capabilities: Sequence[str | None]) ->
 
 
 def decide(
-    given: Mapping[str, Any], *, on_gpu: bool, onednn: str | None, cpuinfo: Path = CPUINFO
+    given: Mapping[str, Any], spec: ModelSpec, *, on_gpu: bool, onednn: str | None, cpuinfo: Path = CPUINFO
 ) -> tuple[Computing, tuple[str, ...]]:
     """Returns how towers compute, and sentences on what to expect of it.
 
     Args:
         given: flag values with the precision; None: not given.
+        spec: the model.
         on_gpu: whether GPUs compute.
         onednn: whether TensorFlow is told to use oneDNN's kernels, `on` or `off`; None: it is not told.
         cpuinfo: the kernel's description of the CPU.
@@ -199,7 +200,7 @@ def decide(
         Computing,
         given,
         loss_scaling=_loss_scaling(given),
-        fused_bn=_fused_bn(given, on_gpu=on_gpu),
+        fused_bn=_fused_bn(given, on_gpu=on_gpu and spec.has_batch_norm),
         batchnorm_persistent=_batchnorm_persistent(given) if on_gpu else None,
     )
     notices: tuple[str, ...] = ()

@@ -262,7 +262,9 @@ class Finder:
     def _judged(self, candidate: Candidate, outcome: Outcome) -> Outcome:
         """Returns an outcome, or its failure if its losses are not those of the first run that trains the same."""
         config = _config(candidate)
-        if not outcome.step_seconds or config.variables.modifiers.asynchronous:
+        sees_others = config.data.input is not None and config.data.input.sloppy
+        learns_alike = not (config.variables.modifiers.asynchronous or config.workload.forward_only or sees_others)
+        if not learns_alike or sum(loss is not None for loss in outcome.losses) < _FEWEST_COMPARED:
             return outcome
         alike = (config.computing.precision, config.workload.batch_per_device, config.devices.num_devices)
         expected = self._losses.setdefault(alike, outcome.losses)

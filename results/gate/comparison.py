@@ -16,7 +16,7 @@ from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, judge, judge_a
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval
-from results.record import Record, flat
+from results.record import Kind, Record, flat
 from results.summary import hardware_in_words
 from results.text import counted
 
@@ -52,8 +52,10 @@ def compare(
         ValueError: the threshold is not between 0 and 1.
     """
     known = {record.identity.run_id for record in base}
-    own = [record for record in candidate if record.identity.run_id not in known]
-    if candidate and not own:
+    runs = [record for record in candidate if record.kind is Kind.RUN]
+    own = [record for record in runs if record.identity.run_id not in known]
+    shared = len(runs) - len(own)
+    if shared and not own:
         raise UnlikeError(
             f"All runs of {names[1]} are in {names[0]}, too, so there is nothing to compare. Name the runs of two "
             "builds, each with an --output_dir of its own."
@@ -78,7 +80,7 @@ def compare(
         hardware="; ".join(machines.values()),
         findings=findings,
         notes=[
-            *([_IN_BOTH.format(counted(shared, "run"), *names[::-1])] if (shared := len(candidate) - len(own)) else []),
+            *([_IN_BOTH.format(counted(shared, "run"), *names[::-1])] if shared else []),
             *_notes_on_software(sides, names),
             *rounds.notes_on_interleaving([*sides[0], *sides[1]]),
             *([_SEPARATE_ROUNDS.format(listed(apart))] if apart else []),

@@ -158,8 +158,10 @@ def _as_label(column: Column, row: Row) -> str:
     cell, name = column.cell(row), column.name.removesuffix(" per device")
     if name == "devices":
         return counted(int(cell), "device")
+    if name == "processes":
+        return f"a cluster of {cell}" if cell else "one process"
     if not cell and column in SETTINGS:
-        return "one process" if name == "processes" else f"unknown {name}"
+        return f"unknown {name}"
     if not cell:
         return f"no {name}" if name in row.distinct else ""
     says_nothing_alone = column.is_number or column not in SETTINGS

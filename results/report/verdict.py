@@ -12,7 +12,8 @@ from results.summary import Row, grouped
 from results.text import counted
 
 _MOST_SENTENCES = 3
-_PLURALS = {"variable manager": "managers", "batch per device": "batch sizes"}
+_IN_ENGLISH = ("no ", "a cluster ", "one process ")  # other sentences begin with the name of a setting
+_PLURALS = {"variable manager": "managers", "batch per device": "batch sizes", "processes": "numbers of processes"}
 
 
 def verdict(rows: Sequence[Row]) -> str:
@@ -48,7 +49,7 @@ def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:
             return ""
         found = f"{row.devices} devices are {row.speed_up.text()} x as fast as one"
     sentence = f"{', '.join(where)}: {found}." if where else f"{found}."
-    return sentence[:1].upper() + sentence[1:] if found.startswith("no ") and not where else sentence
+    return sentence[:1].upper() + sentence[1:] if found.startswith(_IN_ENGLISH) and not where else sentence
 
 
 def _compared(rivals: Sequence[Row]) -> str:

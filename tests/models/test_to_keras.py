@@ -104,5 +104,5 @@ def test_a_layer_that_cannot_be_copied_is_named() -> None:
     with building.stateless_building(seed=0):
         inputs = keras.Input((4,))
         model = keras.Model(inputs, Scaled(2.0, "scaled")(inputs))
-        with pytest.raises(from_keras.UnusableModelError, match=r"layer 'scaled' cannot be saved: write .* get_config"):
+        with pytest.raises(from_keras.UnusableModelError, match=r"layer 'scaled' cannot be saved: .* get_config"):
             to_keras.plain(model)

@@ -93,6 +93,8 @@ def test_mfu_is_of_the_physical_gpus_by_their_data_sheet() -> None:
     )
     used, *_ = both = ("NVIDIA H100 80GB HBM3 80 GiB", "NVIDIA A100-SXM4-80GB 80 GiB")
     assert _mfu(*both) == _mfu(used) and _mfu(*both, num_devices=2) is None, "the run used the first of two GPUs"
+    assert _mfu(*both, visible_gpus=[1]) == 19.5
+    assert _mfu(*both, cluster="one host", num_workers=2) is None, "each worker may have used another one"
     assert _mfu() is None, "no GPU is known"
 
 
@@ -317,7 +319,7 @@ def test_labels_name_only_what_is_needed_to_tell_rows_apart() -> None:
     more = [*runs, fake_run(variable_update="independent", num_devices=2)]
     assert headline.labels(summarize(more))[1][2] == "independent, 2 devices"
     clusters = [fake_run(num_workers=n, cluster=n > 1 and "hosts") for n in (1, 2)]
-    assert headline.labels(summarize(clusters)) == ("processes", ["one process", "2 workers"])
+    assert headline.labels(summarize(clusters)) == ("processes", ["one process", "a cluster of 2 workers"])
     assert headline.labels(summarize([fake_run(), fake_run(precision=None)]))[1] == ["fp32", "unknown precision"]
     switched = [fake_run(batchnorm_persistent=on) for on in (True, False)]
     assert headline.labels(summarize(switched))[1] == ["batchnorm_persistent True", "batchnorm_persistent False"]

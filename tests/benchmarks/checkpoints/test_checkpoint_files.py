@@ -41,8 +41,11 @@ def test_what_was_written_is_read_by_this_suite_and_by_tensorflow(tmp_path: Path
 
 
 def test_a_name_that_is_a_pattern_is_read_as_a_name(tmp_path: Path) -> None:
-    write(tmp_path / "run[lr=0.1]*", 4)
+    prefix = write(tmp_path / "run[lr=0.1]*", 4)
     assert checkpoint_files.read_checkpoint(tmp_path / "run[lr=0.1]*").steps == 4
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        path.rename(tmp_path / f"best[1]{path.name.removeprefix(prefix.name)}")
+    assert checkpoint_files.read_checkpoint(tmp_path / "best[1]").steps == 4
 
 
 def test_a_directory_may_be_moved(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from benchmarks.config import run_flags
 from benchmarks.errors import UsageError
 from benchmarks.training import computing
 from benchmarks.training.computing import Computing, LossScaling, layout, other_onednn_mode
+from models import specs
 
 
 def decide(
     *, on_gpu: bool = False, onednn: str | None = None, cpuinfo: Path = computing.CPUINFO, **flags: Any
 ) -> tuple[Computing, tuple[str, ...]]:
-    return computing.decide(run_flags.unset(flags), on_gpu=on_gpu, onednn=onednn, cpuinfo=cpuinfo)
+    resnet50 = specs.find_model("resnet50")
+    return computing.decide(run_flags.unset(flags), resnet50, on_gpu=on_gpu, onednn=onednn, cpuinfo=cpuinfo)
 
 
 def _cpu(tmp_path: Path, flags: str) -> Path:
@@ -109,6 +111,8 @@ def test_xla_gets_separate_batch_normalisation_on_gpus() -> None:
         True,
     ]
     assert decide(on_gpu=True, xla="jit", fused_bn=False)[1] == ()
+    without = computing.decide(run_flags.unset({"xla": "jit"}), specs.find_model("vgg16"), on_gpu=True, onednn=None)
+    assert without[0].fused_bn, "there is none"
 
 
 @pytest.mark.parametrize(

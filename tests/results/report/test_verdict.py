@@ -54,7 +54,7 @@ def test_of_several_machines_each_is_named() -> None:
 def test_a_single_process_beside_a_cluster_has_a_name() -> None:
     alone = _runs(100.0, num_devices=2, variable_update="collective_all_reduce")
     fast = _runs(200.0, num_workers=2, cluster="a host", variable_update="collective_all_reduce")
-    assert _verdict(alone, fast) == "2 workers is 100.0 % faster than one process (93.1 to 107.2 %)."
+    assert _verdict(alone, fast) == "A cluster of 2 workers is 100.0 % faster than one process (93.1 to 107.2 %)."
 
 
 def test_no_difference_is_the_result_where_none_is_shown() -> None:
