@@ -31,6 +31,8 @@ _Result = TypeVar("_Result")
 MOST_PHOTO_BYTES = 64 * 2**20
 # The same for a file of MNIST (47 MB) or CIFAR-10 (31 MB; its archive unpacked 184 MB), after decompression.
 MOST_SMALL_IMAGES_BYTES = 512 * 2**20
+# What a damaged archive raises.
+UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError)
 # How long the work on a file may make no progress: a server of files that has gone is waited for without end.
 _SILENT_SECONDS = 600.0
 # A storage needs some 50 ms for an answer, and gives many at a time.
@@ -54,17 +56,17 @@ def for_each(paths: Sequence[Path], work: Callable[[Path], _Result]) -> list[_Re
         return list(pool.map(work, paths))
 
 
-def read_file(path: Path, most_bytes: int = MOST_PHOTO_BYTES) -> bytes:
-    """Returns the content of a regular file.
+def read_file(path: Path, most_bytes: int = MOST_PHOTO_BYTES, part: tuple[int, int] | None = None) -> bytes:
+    """Returns the content of a regular file, or a part of it: offset and length in bytes.
 
     Raises:
         OSError: it cannot be opened, is no regular file, or is larger.
     """
     with open_file(path) as file:
-        size = file.seek(0, os.SEEK_END)
+        offset, size = part or (0, file.seek(0, os.SEEK_END))
         if size > most_bytes:
             raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {most_bytes}", str(path))
-        file.seek(0)
+        file.seek(offset)
         return file.read(size)
 
 
@@ -73,15 +75,18 @@ def printable(path: Path) -> str:
     return os.fsencode(str(path)).decode(errors="backslashreplace")
 
 
-def whole_member(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Returns a member of an archive that lies in it as one piece.
+def files_in(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yields the files of an archive, each of which lies in it as one piece.
 
     Raises:
-        tarfile.ReadError: it is sparse, or its size is negative, by which `tarfile` would go back.
+        tarfile.ReadError: one is sparse, or its size is negative, by which `tarfile` would go back.
     """
-    if member.issparse() or member.size < 0:
-        raise tarfile.ReadError(f"{ascii(member.name)} is {'a sparse file' if member.issparse() else 'damaged'} in it")
-    return member
+    for member in archive:
+        if member.issparse() or member.size < 0:
+            what = "a sparse file" if member.issparse() else "damaged"
+            raise tarfile.ReadError(f"{ascii(member.name)} is {what} in it")
+        if member.isfile():
+            yield member
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import tensorflow as tf
 from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, existing_directory
-from benchmarks.data.sources.safe_files import MOST_SMALL_IMAGES_BYTES, load_arrays, read_file, whole_member
+from benchmarks.data.sources.safe_files import MOST_SMALL_IMAGES_BYTES, UNREADABLE, files_in, load_arrays, read_file
 from benchmarks.errors import DataError
 
 STAGES = ("read", "augment", "batch")
@@ -171,11 +171,11 @@ def _cifar_members(path: Path, names: list[str]) -> dict[str, bytes]:
         try:
             with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as tar:
                 members = {}
-                for member in map(whole_member, tar):
-                    file = tar.extractfile(member) if member.isfile() else None
-                    if file is not None and Path(member.name).name in names:
-                        members[Path(member.name).name] = file.read()
-        except (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError) as error:
+                for member in files_in(tar):
+                    name, file = Path(member.name).name, tar.extractfile(member)
+                    if file is not None and name in names:
+                        members[name] = file.read()
+        except UNREADABLE as error:
             raise DataError(f"{archive} cannot be read: {error}. Copy it again.") from error
         if members:
             return {name: members[name] for name in names if name in members}

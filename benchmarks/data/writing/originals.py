@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import io
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 from benchmarks.data.sources import class_folders, imagenet_files
 from benchmarks.data.sources.class_folders import ARCHIVE_ENDINGS, some
 from benchmarks.data.sources.imagenet_files import BOX_CORNERS, INCEPTION, Layout, PhotoRecords
-from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, read_file, whole_member
+from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, UNREADABLE, files_in, read_file
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
 from benchmarks.data.writing.photo_records import Original
 from benchmarks.errors import DataError
@@ -30,8 +29,6 @@ _OF_SPLIT = re.compile(
 )
 _IN_NAMES = {"train": "train", "validation": "val"}
 _COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
-# What a damaged archive raises.
-_UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +54,7 @@ class Photo:
         Raises:
             OSError: it cannot be read, or has more bytes than a photo has.
         """
-        if self.member is None:
-            encoded = read_file(self.file)
-        else:
-            offset, size = self.member
-            if size > MOST_PHOTO_BYTES:
-                raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {MOST_PHOTO_BYTES}")
-            with open_file(self.file) as archive:
-                archive.seek(offset)
-                encoded = archive.read(size)
-        return Original(encoded, self.label, self.class_name, self.name)
+        return Original(read_file(self.file, part=self.member), self.label, self.class_name, self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +156,7 @@ def _in_folder(source: Path, split: str) -> Listing:
         return _in_archive_of_archives(archives[0], split)
     members: list[Photo] = []
     for label, file in enumerate(archives, start=1):
-        with _readable(file, "uncompressed tar archive"), _opened(file) as archive:
+        with _opened(file, "uncompressed tar archive") as archive:
             members += _members(archive, file, 0, label, file.name.split(".")[0])
         if members and members[-1].name.lower().endswith(ARCHIVE_ENDINGS):
             raise DataError(
@@ -220,25 +208,31 @@ class _Archive(io.BufferedReader):
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[tarfile.TarFile]:
-    with _Archive(open_file(file).detach()) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
-        yield archive
+def _opened(file: Path, what: str) -> Iterator[tarfile.TarFile]:
+    """Opens an archive. Says of a damaged one that it is no `what`, and of a compressed one that it is that."""
+    try:
+        with _Archive(open_file(file).detach()) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
+            yield archive
+    except UNREADABLE as error:
+        if file.name.lower().endswith(_COMPRESSED) and file.is_file():
+            raise DataError(
+                f"{file} is compressed, so it cannot be read as a {what}: unpack it, and name what it holds."
+            ) from error
+        raise DataError(f"{file} is no {what} ({error}): unpack it first, or copy it again.") from error
 
 
 def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, class_name: str) -> Iterator[Photo]:
     """Yields the photos of a class's archive, which starts at a byte of the file and is not compressed."""
-    for member in map(whole_member, archive):
-        if member.isfile():
-            place = (offset + member.offset_data, member.size)
-            yield Photo(file, place, Path(member.name).name, label, class_name)
+    for member in files_in(archive):
+        place = (offset + member.offset_data, member.size)
+        yield Photo(file, place, Path(member.name).name, label, class_name)
 
 
 def _in_archive_of_archives(file: Path, split: str) -> Listing:
     """Lists the photos of an archive that holds an archive for each class, without unpacking it."""
     photos: list[Photo] = []
-    with _readable(file, "tar archive of tar archives, one per class"), _opened(file) as outer:
-        files = [member for member in map(whole_member, outer) if member.isfile()]
-        members = sorted(files, key=lambda member: member.name)
+    with _opened(file, "tar archive of tar archives, one per class") as outer:
+        members = sorted(files_in(outer), key=lambda member: member.name)
         if photo := next((member.name for member in members if member.name.lower().endswith(_endings())), None):
             in_folders = len(Path(photo).parts) > 1
             advice = "Unpack it, and name the folder that has one folder for each class."
@@ -250,16 +244,3 @@ def _in_archive_of_archives(file: Path, split: str) -> Listing:
             with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
                 photos += _members(inner, file, member.offset_data, label, Path(member.name).stem)
     return _listing(photos, [Path(member.name).stem for member in members], file, split)
-
-
-@contextlib.contextmanager
-def _readable(file: Path, what: str) -> Iterator[None]:
-    """Says of a damaged archive that it is none, and of a compressed one that it is that."""
-    try:
-        yield
-    except _UNREADABLE as error:
-        if file.name.lower().endswith(_COMPRESSED) and file.is_file():
-            raise DataError(
-                f"{file} is compressed, so it cannot be read as a {what}: unpack it, and name what it holds."
-            ) from error
-        raise DataError(f"{file} is no {what} ({error}): unpack it first, or copy it again.") from error
