@@ -104,7 +104,7 @@ class RecordedPhoto:
 
         def text(key: str) -> str:
             values: Sequence[bytes] = feature[key].bytes_list.value if key in feature else ()
-            return values[0].decode() if values else ""
+            return values[0].decode(errors="surrogateescape") if values else ""  # as names of files may be
 
         corners = [feature[key].float_list.value if key in feature else () for key in BOX_CORNERS]
         return Original(
