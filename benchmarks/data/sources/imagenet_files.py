@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from benchmarks.console import warn
 from benchmarks.data.sources import class_folders, tfrecord
-from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
+from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, some
 from benchmarks.data.sources.data_sets import StoredImages, existing_directory
 from benchmarks.data.sources.safe_files import for_each
 from benchmarks.data.sources.storage import Address, path_of
@@ -162,17 +162,18 @@ def find_imagenet(directory: str, split: str) -> Photos:
     path = existing_directory("imagenet", directory)
     if records := find_records(directory, split):
         return records
+    problem = (
+        f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
+        f"imagenet2012-{split}.tfrecord-00000-of-00008"
+    )
     if isinstance(path, Address):
         raise DataError(
-            f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
-            f"imagenet2012-{split}.tfrecord-00000-of-00008. Of an address, only TFRecords are read: 'run_bench.py data "
-            "convert' makes them of photos."
+            f"{problem}. Of an address, only TFRecords are read: 'run_bench.py data convert' makes them of photos."
         )
     folder = class_folders.find_class_folders(path, split, _ENDINGS)
     if folder is None:
         raise DataError(
-            f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
-            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of photos for each class"
+            f"{problem}, and there is no folder of photos for each class"
             f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; "
             f"{class_folders.what_is_there(path, split, _ENDINGS)}"
         )
@@ -276,7 +277,7 @@ def layout_of(files: Sequence[Path]) -> Layout:
                 if layout.encoded in keys and layout.label in keys:
                     return layout
             wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in _LAYOUTS)
-            reason = f"it has neither {wanted}, only {_some_of(keys)}"
+            reason = f"it has neither {wanted}, only {some(sorted(keys)) or 'nothing'}"
         reason += "; convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
     assert first_defect is not None, "files that are not empty hold a record or a defect"
@@ -290,11 +291,6 @@ def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
         DecodeError: the bytes are no tf.train.Example.
     """
     return tf.train.Example.FromString(payload).features.feature
-
-
-def _some_of(keys: Iterable[str]) -> str:
-    """Returns the first keys for a sentence; they may hold anything, of any length."""
-    return ", ".join(ascii(key[:40])[1:-1] for key in sorted(keys)[:5]) or "nothing"
 
 
 def encoded_of(payload: bytes, layout: Layout) -> bytes:
@@ -313,7 +309,7 @@ def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[s
         return "keys", "it is no tf.train.Example; make the file again"
     for key in (layout.encoded, layout.label):
         if key not in feature:
-            return "keys", f"it has no '{key}', only {_some_of(feature)}; make the file again"
+            return "keys", f"it has no '{key}', only {some(sorted(feature)) or 'nothing'}; make the file again"
     label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
     lowest, highest = max(0, labels.start), labels.stop - 1
     if len(label) != 1 or not lowest <= label[0] <= highest:

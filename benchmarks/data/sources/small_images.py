@@ -7,6 +7,7 @@ import gzip
 import io
 import math
 import operator
+import os
 import struct
 import tarfile
 import zlib
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline.tower_input import InputSpec
+from benchmarks.data.sources.class_folders import some
 from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, existing_directory
 from benchmarks.data.sources.safe_files import MOST_SMALL_IMAGES_BYTES, UNREADABLE, files_in, load_arrays, read_file
 from benchmarks.errors import DataError
@@ -96,8 +98,8 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     file = next((candidate for candidate in candidates if candidate.exists()), None)
     if file is None:
         raise DataError(
-            f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds {_content(directory)}. Make a "
-            "fake MNIST with 'run_bench.py data make_mnist DIR'."
+            f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds "
+            f"{some(sorted(os.listdir(directory)))}. Make a fake MNIST with 'run_bench.py data make_mnist DIR'."
         )
     data = _bytes_of(file)
     head = 4 + 4 * dimensions
@@ -113,10 +115,6 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
             f"{len(data) - head}: copy it again."
         )
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
-
-
-def _content(directory: Path) -> str:
-    return ", ".join(sorted(entry.name for entry in directory.iterdir())[:3])
 
 
 def _bytes_of(file: Path) -> bytes:
@@ -156,7 +154,7 @@ def _read_cifar10(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
         return f"CIFAR-10, {layout} version", images, np.concatenate([labels for _, labels in parts])
     raise DataError(
         f"--data_dir={path}: there is neither {stems[0]}.bin nor {stems[0]} of CIFAR-10, nor their archive; it holds "
-        f"{_content(path)}. Make a fake CIFAR-10 with 'run_bench.py data make_cifar10 DIR'."
+        f"{some(sorted(os.listdir(path)))}. Make a fake CIFAR-10 with 'run_bench.py data make_cifar10 DIR'."
     )
 
 
