@@ -16,7 +16,7 @@ from benchmarks.console import progress, say, warn
 from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.data.sources.safe_files import FileWork, only_writer
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.errors import DataError, ExitStatus, UsageError, headline
+from benchmarks.errors import DataError, ExitStatus, UsageError, writing
 from benchmarks.option import Flag
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Runtime
@@ -65,12 +65,9 @@ def _directory(command: str, arguments: Sequence[str]) -> Path:
 @contextmanager
 def _writing(command: str, directory: Path, what: str) -> Iterator[None]:
     """Lets no other process write the same to a directory; turns errors of writing into a usage error."""
-    try:
+    with writing(f"data {command}: cannot write to {directory}", "directory that can be written"):
         with only_writer(directory, what):
             yield
-    except OSError as error:
-        reason = error.strerror or headline(error)
-        raise UsageError(f"data {command}: cannot write to {directory}: {reason}.") from error
 
 
 def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int]:
@@ -95,17 +92,15 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
                 f"{directory} already holds {len(existing)} {part.name} shards ({existing[0].name}, ...): name another "
                 "directory, or pass --overwrite to replace them."
             )
-    work = FileWork(watchdog.expect, watchdog.expect_nothing)
     with _writing("make_imagenet", directory, "images"):
         for part in parts:
             fake_imagenet.write(
                 directory,
                 part,
                 seed=given["seed"],
-                on_shard=_say_written,
                 shorter_side=given["resize"],
                 decoded=bool(given["decoded"]),
-                work=work,
+                work=FileWork(watchdog),
             )
     total = sum(part.images for part in parts)
     say(f"{total} images in {sum(part.shards for part in parts)} shards. Use them with --data_dir={directory}")
@@ -118,7 +113,10 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     command, is_digits = f"make_{name}", name == "digits"
     directory = _directory(command, arguments)
     counts = {} if is_digits else _counts(command, given, _SMALL_IMAGES)
-    _require_empty(directory, given)
+    if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
+        raise UsageError(
+            f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
+        )
     deadlines = Deadlines(watchdog)
     if is_digits:
         deadlines.data_set(f"Writing digits to {directory}")
@@ -142,20 +140,9 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     return ExitStatus.OK
 
 
-def _require_empty(directory: Path, given: Mapping[str, Any]) -> None:
-    if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
-        raise UsageError(
-            f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
-        )
-
-
 def _refuse_num_classes(given: Mapping[str, Any]) -> None:
     if given["num_classes"] is not None:
         raise UsageError("--num_classes is about TFRecords: folders of photos have as many classes as folders.")
-
-
-def _say_written(path: Path, images: int) -> None:
-    say(f"{path}: {images} images, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
@@ -190,8 +177,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
             num_classes=IMAGENET_CLASSES
             if given["num_classes"] in (None, BACKGROUND_CLASSES)
             else given["num_classes"],
-            on_shard=_say_written,
-            work=FileWork(watchdog.expect, watchdog.expect_nothing),
+            work=FileWork(watchdog),
         )
     for sentence in result.left_out[:_SHOWN]:
         warn(f"left out: {sentence}")
@@ -229,11 +215,10 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     records, kinds = 0, Counter[str]()
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
     check = bad_records.decoding() if given["decode"] else nullcontext(header_problem)
-    work = FileWork(watchdog.expect, watchdog.expect_nothing)
     with (
         progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
         check as problem_of_photo,
-        closing(bad_records.defects(source, num_classes, problem_of_photo, work=work)) as checked,
+        closing(bad_records.defects(source, num_classes, problem_of_photo, work=FileWork(watchdog))) as checked,
     ):
         for count, bad in checked:
             progress.advance(count if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file

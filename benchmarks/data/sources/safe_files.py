@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from benchmarks.data.sources.storage import Address
 from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
+from benchmarks.process.deadlines import Expects
 from results import loading, store
 
 _Item = TypeVar("_Item")
@@ -155,18 +156,12 @@ class FileWork:
     """Work on files by threads: each reports its progress, and ends when all are to end.
 
     Args:
-        expect: as `Watchdog.expect`: gets the file that has made no progress for longest, and its time limit.
-        expect_nothing: as `Watchdog.expect_nothing`.
+        watchdog: expects the file that has made no progress for longest.
         give_up_at: when to end, by time.monotonic().
     """
 
-    def __init__(
-        self,
-        expect: Callable[[str, float], None] = lambda what, seconds: None,
-        expect_nothing: Callable[[], None] = lambda: None,
-        give_up_at: float = math.inf,
-    ) -> None:
-        self._expect, self._expect_nothing, self._give_up_at = expect, expect_nothing, give_up_at
+    def __init__(self, watchdog: Expects | None = None, give_up_at: float = math.inf) -> None:
+        self._watchdog, self._give_up_at = watchdog, give_up_at
         self._lock = threading.Lock()
         self._latest: dict[int, tuple[Path, float]] = {}  # by thread, the longest without progress first
         self._is_over = False
@@ -208,13 +203,15 @@ class FileWork:
         return time.monotonic() >= self._give_up_at
 
     def _report(self, progress: tuple[Path, float] | None) -> None:
+        if self._watchdog is None:
+            return
         with self._lock:
             before = next(iter(self._latest), None)
             self._latest.pop(threading.get_ident(), None)
             if progress:
                 self._latest[threading.get_ident()] = progress
             if not self._latest:
-                self._expect_nothing()
+                self._watchdog.expect_nothing()
             elif before in (None, threading.get_ident()):  # else the one that has waited longest is the same
                 file, since = next(iter(self._latest.values()))
-                self._expect(f"The work on {file}", round(since + _SILENT_SECONDS - time.monotonic()))
+                self._watchdog.expect(f"The work on {file}", round(since + _SILENT_SECONDS - time.monotonic()))

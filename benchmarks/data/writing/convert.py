@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +62,12 @@ def convert(
     decoded: bool = False,
     seed: int,
     num_classes: int = IMAGENET_CLASSES,
-    on_shard: Callable[[Path, int], object] = lambda path, images: None,
     work: FileWork | None = None,
 ) -> Conversion:
     """Writes shards on all cores, in an order that the seed determines, or that of the TFRecords.
 
     Photos whose shorter side is above `shorter_side` pixels are made smaller; None keeps their size. With `decoded`,
-    they are stored as pixels. The labels of TFRecords must be of `num_classes`. `on_shard` is called with each finished
-    file and its number of photos.
+    they are stored as pixels. The labels of TFRecords must be of `num_classes`.
 
     Raises:
         UsageError: the directory holds the shards of another conversion.
@@ -106,7 +104,7 @@ def convert(
             total.written += part.written
             total.encoded_anew += part.encoded_anew
             total.left_out += part.left_out
-            on_shard(path, part.written)
+            photo_records.say_written(path, part.written)
     return total
 
 

@@ -7,7 +7,6 @@ the statistics of natural images"), with random contrast.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from benchmarks.console import progress
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
 from benchmarks.data.sources.safe_files import FileWork, written_whole
-from benchmarks.data.writing.photo_records import Original, Split, photo_example, smaller
+from benchmarks.data.writing.photo_records import Original, Split, photo_example, say_written, smaller
 from models.model_spec import IMAGENET_CLASSES
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
@@ -38,7 +37,6 @@ def write(
     part: Split,
     *,
     seed: int,
-    on_shard: Callable[[Path, int], object] = lambda path, images: None,
     shorter_side: int | None = None,
     decoded: bool = False,
     work: FileWork | None = None,
@@ -46,7 +44,7 @@ def write(
     """Writes a split; equal seeds write equal records. Existing shards of the split are removed first.
 
     Images whose shorter side is above `shorter_side` pixels are made smaller. With `decoded`, pixels are stored, not
-    JPEGs. Each file appears only when it is complete. `on_shard` is called with the file and its number of images.
+    JPEGs. Each file appears only when it is complete.
     """
     work = work or FileWork()
     directory.mkdir(parents=True, exist_ok=True)
@@ -67,7 +65,8 @@ def write(
                     pixels = np.asarray(smaller(Image.fromarray(pixels), shorter_side))
                 synset = f"n{label:08d}"
                 name, text = f"{part.name}_{synset}_{number}.JPEG", f"fake class {label}"
-                photo = Original(_encoded(pixels, decoded), label, synset, name, text, boxes)
+                stored = pixels.tobytes() if decoded else tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy()
+                photo = Original(stored, label, synset, name, text, boxes)
                 tfrecord.write(file, photo_example(photo, pixels.shape[:2], DECODED if decoded else INCEPTION))
                 progress.advance()
         return path, len(numbers)
@@ -78,7 +77,7 @@ def write(
         work.on_all_cores(write_shard, zip(part.paths(directory), shares, strict=True)) as written,
     ):
         for path, count in written:
-            on_shard(path, count)
+            say_written(path, count)
 
 
 def _canvas(generator: np.random.Generator) -> np.ndarray:
@@ -117,7 +116,3 @@ def _photo(
             ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
             boxes.append((float(ymin), float(xmin), float(ymax), float(xmax)))
     return label, np.clip(pixels, 0, 255).astype(np.uint8), boxes
-
-
-def _encoded(pixels: np.ndarray, decoded: bool) -> bytes:
-    return pixels.tobytes() if decoded else bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy())

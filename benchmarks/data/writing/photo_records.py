@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from benchmarks.console import say
 from benchmarks.data.sources.imagenet_files import BOX_CORNERS, Layout
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ class Split:
     def shards_in(self, directory: Path) -> list[Path]:
         """Returns the existing shards of a split of this name, of any number, sorted."""
         return sorted(directory.glob(f"{self.name}-?????-of-?????"))
+
+
+def say_written(path: Path, images: int) -> None:
+    """Prints a shard that is complete."""
+    say(f"{path}: {images} images, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def split(name: str, images: int, images_per_shard: int) -> Split:
