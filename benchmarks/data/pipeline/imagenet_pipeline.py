@@ -213,7 +213,7 @@ class _Pipeline:
             return label
         seed = _seed(spec.seed, epoch, file, record)
         if imagenet_files.is_decoded(source):
-            image = photo_decoding.crop_stored(stored, boxes, seed, options)
+            image = photo_decoding.crop_decoded(stored, boxes, seed, options)
         else:
             decode = photo_decoding.decode_jpeg_or_png if isinstance(source, PhotoFolder) else photo_decoding.decode
             image = decode(stored, boxes, seed, spec.image_size, options)

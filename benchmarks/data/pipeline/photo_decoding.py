@@ -41,10 +41,10 @@ def decode(encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, opt
     """
     shape = tf.io.extract_jpeg_shape(encoded)
     with tf.control_dependencies([_require_sound_size(shape[:2])]):
+        if not options.fuse_decode_and_crop:
+            return crop_decoded(tf.io.decode_jpeg(encoded, channels=NUM_CHANNELS), boxes, seed, options)
         shape = tf.identity(shape)
     part = window(shape, boxes, seed, options)
-    if not options.fuse_decode_and_crop:
-        return _part_of(tf.io.decode_jpeg(encoded, channels=NUM_CHANNELS), part)
     if not options.decode_scaling:
         return tf.io.decode_and_crop_jpeg(encoded, part, channels=NUM_CHANNELS)
     return _scaled(encoded, part, size)
@@ -60,7 +60,7 @@ def decode_jpeg_or_png(
         sides = tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)
         with tf.control_dependencies([_require_sound_size(sides)]):
             image = tf.io.decode_png(encoded, channels=NUM_CHANNELS)
-        return _part_of(image, window(tf.shape(image), boxes, seed, options))
+        return crop_decoded(image, boxes, seed, options)
 
     is_png = tf.equal(tf.strings.substr(encoded, 0, len(PNG_SIGNATURE)), PNG_SIGNATURE)
     return tf.cond(is_png, decode_png, lambda: decode(encoded, boxes, seed, size, options))
@@ -81,8 +81,8 @@ def decode_stored(stored: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.
     return tf.reshape(tf.io.decode_raw(stored, tf.uint8), shape)
 
 
-def crop_stored(image: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, options: InputOptions) -> tf.Tensor:
-    """Returns the part of a photo of stored pixels that `decode` keeps of a JPEG of its size."""
+def crop_decoded(image: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, options: InputOptions) -> tf.Tensor:
+    """Returns the part of a photo of pixels that `decode` keeps of a JPEG of its size."""
     # Taking the rows as a part of the string first, and decoding only them, is 0.02 ms of a core slower per photo.
     top, left, height, width = tf.unstack(window(tf.shape(image), boxes, seed, options))
     return tf.slice(image, [top, left, 0], [height, width, NUM_CHANNELS])
@@ -106,10 +106,6 @@ def _require_sound_size(sides: tf.Tensor) -> tf.Operation:
     # Sides of a JPEG are below 2^16, so in float32 the product of two is close enough.
     in_range = tf.reduce_prod(tf.cast(sides, tf.float32)) <= MOST_PIXELS
     return tf.raw_ops.Assert(condition=in_range, data=["photo too large", sides])
-
-
-def _part_of(image: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    return tf.slice(image, [part[0], part[1], 0], [part[2], part[3], NUM_CHANNELS])
 
 
 def window(shape: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, options: InputOptions) -> tf.Tensor:

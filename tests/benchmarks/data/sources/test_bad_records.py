@@ -270,6 +270,14 @@ def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest
     assert "its image is of 1000x1001 pixels, above the limit of 1 million; make it smaller" in str(explained)
 
 
+def test_a_photo_is_not_decoded_whole_before_its_size_is_known_to_be_sound() -> None:
+    with tf.Graph().as_default() as graph:
+        seed, whole = tf.constant([1, 2], tf.int64), InputOptions(fuse_decode_and_crop=False)
+        photo_decoding.decode(tf.constant(b"a JPEG"), tf.zeros([1, 0, 4]), seed, 32, whole)
+    (decoding,) = [operation for operation in graph.get_operations() if operation.type == "DecodeJpeg"]
+    assert "Assert" in [before.type for before in decoding.control_inputs]
+
+
 @pytest.mark.slow
 def test_names_that_are_not_utf8_are_read_and_named(fake_imagenet: Path, tmp_path: Path) -> None:
     odd = tmp_path / "data\udcff"
