@@ -129,17 +129,16 @@ class Flag:
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
         largest = _LARGEST if self.kind is int else math.inf
+        at_least = -largest if self.at_least is None else self.at_least
         at_most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else largest)
         if not -math.inf < value < math.inf:
             return f"--{self.name}={value}: give a finite number."
-        if self.at_least is not None and value < self.at_least:
-            return f"--{self.name}={value} is too small: it must be at least {self.at_least} ({self.help})."
         if self.above is not None and value <= self.above:
             return f"--{self.name}={value} must be above {self.above} ({self.help})."
+        if value < at_least:
+            return f"--{self.name}={value} is too small: it must be at least {at_least} ({self.help})."
         if value > at_most:
             return f"--{self.name}={value} is too large: it must be at most {at_most} ({self.help})."
-        if value < -largest:
-            return f"--{self.name}={value} is too small: it must be at least {-largest} ({self.help})."
         return None
 
     @property
