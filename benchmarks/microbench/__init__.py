@@ -1,1 +1,1 @@
-"""One part measured alone: reductions, input stages, matrix products."""
+"""One part measured alone: reductions, matrix products."""

@@ -74,12 +74,14 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     """
     given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
     named = list(map(canonical, given["all_reduce_spec"].split(","))) if given["all_reduce_spec"] else []
-    counts = _counts(str(given["num_gpus"] or 1))
-    chosen = config.resolve({**given, "num_gpus": counts[-1], "all_reduce_spec": None, "model": None}, count_gpus, {})
+    numbers = counts(str(given["num_gpus"] or 1))
+    if numbers is None:
+        raise UsageError(f"--num_gpus={given['num_gpus']}: pass one or more numbers of devices, such as 8 or 1,2,4,8.")
+    chosen = config.resolve({**given, "num_gpus": numbers[-1], "all_reduce_spec": None, "model": None}, count_gpus, {})
     if chosen.devices.num_devices < 2:
         raise UsageError("allreduce needs several devices, as one has nothing to exchange: pass --num_gpus=2 or more.")
     specs = tuple(dict.fromkeys(named or ALGORITHMS))
-    places = {count: chosen.place_of(count) for count in counts if count > 1}
+    places = {count: chosen.place_of(count) for count in numbers if count > 1}
     cannot: dict[int, dict[str, str]] = {}
     for count, place in places.items():
         reasons = {
@@ -89,12 +91,12 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         cannot[count] = {spec: reason for spec, reason in reasons.items() if reason}
     nowhere = [spec for spec in specs if all(spec in reasons for reasons in cannot.values())]
     if named and nowhere:
-        raise UsageError(cannot[counts[-1]][nowhere[0]])
+        raise UsageError(cannot[numbers[-1]][nowhere[0]])
     names = (given["model"] or _USUAL_MODELS).split(",")
     models = () if given["model"] == "none" else tuple(outside_models.find_any_model(name).name for name in names)
     return AllReducePlan(
         chosen=chosen,
-        counts=counts,
+        counts=tuple(numbers),
         places=places,
         specs=tuple(spec for spec in specs if spec not in nowhere),
         cannot=cannot,
@@ -102,13 +104,6 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         models=models,
         budget_seconds=given["budget_seconds"] or math.inf,
     )
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    numbers = counts(text)
-    if numbers is None:
-        raise UsageError(f"--num_gpus={text}: pass one or more numbers of devices, such as 8 or 1,2,4,8.")
-    return tuple(numbers)
 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
