@@ -106,7 +106,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
     if not as_text:
         say(record.to_json())
     else:
-        _show(measurement, rates, data.advised)
+        _show(measurement, rates, {**vars(data.input), "pipelined_input": data.pipelined_input})
         if kept:
             say(f"record: {store.jsonl_path} ({record.identity.run_id})")
     return ExitStatus.OK if kept else ExitStatus.RUN_FAILED

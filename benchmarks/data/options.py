@@ -121,11 +121,6 @@ class Data:
     input: InputOptions | None
     pauses: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
 
-    @property
-    def advised(self) -> dict[str, Any]:
-        """The options that advice on the input may name; empty if no images are read."""
-        return {**vars(self.input), "pipelined_input": self.pipelined_input} if self.input else {}
-
 
 INPUT_FLAGS = (
     *flags_of(InputOptions),
