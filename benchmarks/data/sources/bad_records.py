@@ -20,7 +20,6 @@ from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE, Problem, header_p
 from benchmarks.data.sources.safe_files import FileWork, for_each, printable, read_file
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError, headline
-from benchmarks.machine import hardware
 from variable_mgr.place import HOST
 
 # Limit of the search for a damaged record: some 100,000 images on one core.
@@ -143,20 +142,21 @@ def explain_failure(
     work = FileWork(give_up_at=began + search_seconds)
     result = "every record in it is sound"
     files = sorted(source.files, key=lambda file: printable(file) not in str(error))
-    at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
-    with decoding() as problem_of_photo:
-        for start in range(0, len(files), at_a_time):
-            some = files[start : start + at_a_time]
-            with contextlib.closing(defects(source, num_classes, problem_of_photo, some, work)) as checked:
-                for _, bad in checked:
-                    if bad:
-                        return bad[0].error()
+    sound = 0
+    with (
+        decoding() as problem_of_photo,
+        contextlib.closing(defects(source, num_classes, problem_of_photo, files, work)) as checked,
+    ):
+        for count, bad in checked:
+            if bad:
+                return bad[0].error()
             if work.is_late():
-                result = f"the first {start} of {len(files)} files are sound"
+                result = f"the first {sound} of {len(files)} files are sound"
                 break
+            sound += count if isinstance(source, PhotoFolder) else 1  # a photo of a folder is a file
             if time.monotonic() > reported + _REPORT_SECONDS:
                 reported = time.monotonic()
-                warn(f"{start + at_a_time} of {len(files)} files are sound, after {reported - began:.0f} s ...")
+                warn(f"{sound} of {len(files)} files are sound, after {reported - began:.0f} s ...")
     return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
 
 
