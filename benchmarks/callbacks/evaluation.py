@@ -68,7 +68,7 @@ class Evaluator:
         model: as it was built, before it was divided over devices.
         weights: by name, the variable, or its parts that are joined along the last axis.
         devices: each evaluates a part of the images.
-        images: of the devices, as `input_pipeline.build_validation` makes them.
+        images: of the devices, each image once, as `input_pipeline.build` makes them.
         num_classes: of the labels.
     """
 
@@ -209,12 +209,15 @@ def build_evaluator(config: Config, model: Model, manager: VariableManager, devi
     workload, data = config.workload, config.data
     assert data.input is not None and data.data_dir is not None, "the configuration requires images"
     batch_per_device = config.evaluation.eval_batch_size
-    images = input_pipeline.build_validation(
+    images = input_pipeline.build(
         specs.find_model(workload.model),
         run_graph.input_spec(workload, config.place, config.training.seed, batch_per_device),
         devices.towers,
         of_validation(data.input),
         input_pipeline.find_source(data.data_name, data.data_dir, "validation"),
+        once=True,
+        pipelined=False,
+        timed=False,
     )
     return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes)
 

@@ -69,14 +69,15 @@ def build(
     options: InputOptions | None = None,
     source: Source | None = None,
     *,
+    once: bool = False,
     in_turn: bool = True,
     pipelined: bool = True,
     timed: bool = True,
 ) -> RunInput:
     """Builds the towers' input in the default graph; the model's data set determines how images are normalised.
 
-    Without `options`, images are made once on each device; without a `source`, one batch is made on the host. The rest
-    is as in `deal`.
+    Without `options`, images are made once on each device; without a `source`, one batch is made on the host. With
+    `once`, images are those of `one_pass`, which the initializers begin. The rest is as in `deal`.
     """
     size = f"{spec.image_size}x{spec.image_size} pixels"
     if options is None:
@@ -88,23 +89,12 @@ def build(
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
     else:
         bad = skipping(source, options)
-        dataset = batches(source, spec, options, bad)
+        dataset = one_pass(source, spec, options, bad) if once else batches(source, spec, options, bad)
         description = f"{data_set.title}: {source.describe()}, {size}"
     dataset = configured(dataset, options, len(tower_devices))
     how = {"in_turn": in_turn, "pipelined": pipelined, "timed": timed}
     towers, initializers = deal(dataset, tower_devices, data_set, spec.data_format, **how)
     return RunInput(towers=towers, initializers=initializers, description=description, source=source, skipping=bad)
-
-
-def build_validation(
-    model: ModelSpec, spec: InputSpec, tower_devices: Sequence[str], options: InputOptions, source: Source
-) -> RunInput:
-    """Builds the towers' input of an evaluation in the default graph; see `one_pass`. The initializers begin a pass."""
-    bad, data_set = skipping(source, options), data_set_of(model.data_name)
-    dataset = configured(one_pass(source, spec, options, bad), options, len(tower_devices))
-    how = {"in_turn": True, "pipelined": False, "timed": False}
-    towers, initializers = deal(dataset, tower_devices, data_set, spec.data_format, **how)
-    return RunInput(towers=towers, initializers=initializers, source=source, skipping=bad)
 
 
 def find_source(name: str, directory: str, split: str) -> Source:

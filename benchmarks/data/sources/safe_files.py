@@ -169,7 +169,6 @@ class FileWork:
     @contextlib.contextmanager
     def on_all_cores(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[Iterator[_Result]]:
         """Yields the results in order. When the block is left, the threads end at their next report."""
-        self._is_over = False
 
         def reported(item: _Item) -> _Result:
             try:

@@ -70,7 +70,7 @@ def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: i
             for variable, value in zip(model.variables, weights, strict=True)
         }
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
-        given = input_pipeline.build_validation(mlp, read, names, OPTIONS, pixels)
+        given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True, pipelined=False, timed=False)
         evaluator = Evaluator(model, variables, names, given, 10)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
@@ -124,7 +124,7 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         model = building.build(trivial, data_format="NHWC", num_classes=1001, seed=1)
         source = input_pipeline.find_source("imagenet", str(tmp_path), "validation")
         size = spec(image_size=trivial.image_size)
-        given = input_pipeline.build_validation(trivial, size, names, OPTIONS, source)
+        given = input_pipeline.build(trivial, size, names, OPTIONS, source, once=True, pipelined=False, timed=False)
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
         evaluator = Evaluator(model, weights, names, given, 1001)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
