@@ -9,6 +9,7 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,17 +18,11 @@ from benchmarks.data.sources.safe_files import FileWork
 from benchmarks.errors import UsageError
 
 
-class _Noted:
-    """A watchdog that notes what it is to expect, in `expected`."""
-
-    def __init__(self) -> None:
-        self.expected: list[object] = []
-
-    def expect(self, what: str, within_seconds: float) -> None:
-        self.expected.append((what, within_seconds))
-
-    def expect_nothing(self) -> None:
-        self.expected.append(None)
+def _noting(expected: list[object]) -> Any:
+    """A watchdog that notes what it is to expect."""
+    return types.SimpleNamespace(
+        expect=lambda *what: expected.append(what), expect_nothing=lambda: expected.append(None)
+    )
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
@@ -109,12 +104,11 @@ def test_work_ends_when_its_time_is_over() -> None:
 
 
 def test_the_file_that_makes_no_progress_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    watchdog = _Noted()
-    expected = watchdog.expected
+    expected: list[object] = []
     here = types.SimpleNamespace(now=0.0, thread=1)
     monkeypatch.setattr(time, "monotonic", lambda: here.now)
     monkeypatch.setattr(threading, "get_ident", lambda: here.thread)
-    work = FileWork(watchdog)
+    work = FileWork(_noting(expected))
     work.goes_on(Path("stuck"))
     assert expected == [("The work on stuck", 600)]
     for here.now, here.thread in ((10.0, 2), (20.0, 2), (30.0, 3)):
@@ -129,8 +123,8 @@ def test_the_file_that_makes_no_progress_is_expected(monkeypatch: pytest.MonkeyP
 
 
 def test_a_file_whose_work_failed_is_no_longer_expected() -> None:
-    watchdog = _Noted()
-    work = FileWork(watchdog)
+    expected: list[object] = []
+    work = FileWork(_noting(expected))
 
     def fail(file: Path) -> None:
         work.goes_on(file)
@@ -138,4 +132,4 @@ def test_a_file_whose_work_failed_is_no_longer_expected() -> None:
 
     with pytest.raises(OSError, match="disk on fire"), work.on_all_cores(fail, [Path("bad")]) as results:
         list(results)
-    assert watchdog.expected == [("The work on bad", 600), None]
+    assert expected == [("The work on bad", 600), None]
