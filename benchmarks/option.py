@@ -215,11 +215,8 @@ def _fields(part: Any) -> Iterator[tuple[dataclasses.Field[Any], Flag | None, Se
     """Yields each field with its flag, or the flags of the part that it holds."""
     for field in dataclasses.fields(part):
         hint = _hints(part)[field.name]
-        yield (
-            field,
-            _flag(part, field),
-            flags_of(hint) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else (),
-        )
+        inner = flags_of(hint) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else ()
+        yield field, _flag(field, hint), inner
 
 
 @functools.cache
@@ -227,13 +224,12 @@ def _hints(part: Any) -> Mapping[str, Any]:
     return typing.get_type_hints(part)
 
 
-def _flag(part: Any, field: dataclasses.Field[Any]) -> Flag | None:
+def _flag(field: dataclasses.Field[Any], hint: Any) -> Flag | None:
     """Returns the flag that sets a field; None if none does alone."""
     if "option" not in field.metadata:
         return None
     attributes = dict(field.metadata["option"])
     name, kind, text = (attributes.pop(key) for key in ("flag", "kind", "default_text"))
-    hint = _hints(part)[field.name]
     hints = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     (hint,) = (type_ for type_ in hints if type_ is not types.NoneType) if kind is None else (kind,)
     if typing.get_origin(hint) is Literal:
