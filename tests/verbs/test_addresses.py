@@ -15,6 +15,7 @@ from benchmarks.checkpoints import checkpoint_files
 from benchmarks.data.sources.storage import path_of
 from benchmarks.data.writing import fake_imagenet, photo_records
 from tests.support.commands import Finished
+from tests.support.images import measure_by_count
 
 Run = Callable[..., Finished]
 Records = Callable[[], list[dict[str, Any]]]
@@ -72,6 +73,15 @@ def test_a_run_reads_the_same_as_on_this_host(
     assert [{**one, "seconds": 0} for one in there["measurement"].get("evaluations", [])] == [
         {**one, "seconds": 0} for one in here["measurement"].get("evaluations", [])
     ]
+
+
+def test_the_stages_of_the_input_are_measured_at_an_address(
+    run_bench: Run, photos: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_by_count(monkeypatch)
+    done = run_bench("input", "--device=cpu", "--model=trivial", "--batch_size=4", f"--data_dir={photos[1]}")
+    assert done.status == 0, done.stderr
+    assert "bare decode" in done.stdout
 
 
 def test_a_training_continues_from_an_address(

@@ -92,9 +92,7 @@ class _Pipeline:
         """
         source, options, skipping, count = self.source, self.options, self.skipping, len(self.source.files)
         files, share_records = self._own_files(epoch, repeated=repeated)
-        # Skipping checks for itself. At an address there is no FIFO, and to look at lengths would read each shard
-        # twice.
-        if isinstance(source, PhotoFolder) or (skipping is None and not isinstance(source.files[0], Address)):
+        if isinstance(source, PhotoFolder) or skipping is None:  # it checks for itself
             files = checked(source, files)
 
         def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
@@ -270,6 +268,8 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
 
     This is part of what is measured, so a process looks at a photo once, and at a shard again only if it has changed.
     """
+    if isinstance(source.files[0], Address):  # there is no FIFO, and to look at lengths would read each shard twice
+        return numbered
     is_folder = isinstance(source, PhotoFolder)
     # An array, since a set of a million photos would take 100 MB. A shard is never in it: to ask for its status is
     # nothing beside reading it.
