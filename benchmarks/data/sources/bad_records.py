@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.console import warn
+from benchmarks.console import progress, warn
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
@@ -24,7 +24,6 @@ from variable_mgr.place import HOST
 
 # Limit of the search for a damaged record: some 100,000 images on one core.
 SEARCH_SECONDS = 600.0
-_REPORT_SECONDS = 30.0
 _CHUNK = 256  # photos of a folder
 # After this many unusable records in a row, the data set is not damaged but of another kind.
 _HOPELESS = 20_000
@@ -138,12 +137,12 @@ def explain_failure(
         f"The input failed; looking for the damaged record in {len(source.files)} files, for at most "
         f"{search_seconds:g} s ..."
     )
-    began = reported = time.monotonic()
-    work = FileWork(give_up_at=began + search_seconds)
+    work = FileWork(give_up_at=time.monotonic() + search_seconds)
     result = "every record in it is sound"
     files = sorted(source.files, key=lambda file: printable(file) not in str(error))
     sound = 0
     with (
+        progress.counted("looking for the damaged record", len(files)),
         decoding() as problem_of_photo,
         contextlib.closing(defects(source, num_classes, problem_of_photo, files, work)) as checked,
     ):
@@ -153,10 +152,9 @@ def explain_failure(
             if work.is_late():
                 result = f"the first {sound} of {len(files)} files are sound"
                 break
-            sound += count if isinstance(source, PhotoFolder) else 1  # a photo of a folder is a file
-            if time.monotonic() > reported + _REPORT_SECONDS:
-                reported = time.monotonic()
-                warn(f"{sound} of {len(files)} files are sound, after {reported - began:.0f} s ...")
+            in_files = count if isinstance(source, PhotoFolder) else 1  # a photo of a folder is a file
+            sound += in_files
+            progress.advance(in_files)
     return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
 
 
