@@ -110,29 +110,26 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
 def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     from benchmarks.data.writing import small_image_files
 
-    command, is_digits = f"make_{name}", name == "digits"
+    command = f"make_{name}"
     directory = _directory(command, arguments)
-    counts = {} if is_digits else _counts(command, given, _SMALL_IMAGES)
+    counts = {} if name == "digits" else _counts(command, given, _SMALL_IMAGES)
     if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
         raise UsageError(
             f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
         )
-    deadlines = Deadlines(watchdog)
-    if is_digits:
-        deadlines.data_set(f"Writing digits to {directory}")
-        digits = small_image_files.load_digits()
-        counts = {split: len(labels) for split, (_, labels) in digits.items()}
+    Deadlines(watchdog).data_set(f"Writing {name} to {directory}")
+    if name == "digits":
+        parts = small_image_files.load_digits()
+    else:
+        parts = {split: small_image_files.draw(name, images, given["seed"], split) for split, images in counts.items()}
     with _writing(command, directory, "images"):
-        for split, images in counts.items():
-            if not is_digits:
-                deadlines.data_set(f"Writing {images} {split} images to {directory}")
-            part = digits[split] if is_digits else small_image_files.draw(name, images, given["seed"], split)
+        for split, part in parts.items():
             if name == "cifar10":
                 files = small_image_files.write_cifar10(directory, *part, split=split, python=bool(given["python"]))
             else:
                 files = small_image_files.write_idx(directory, *part, split=split, compressed=bool(given["gzip"]))
-            say(f"{', '.join(file.name for file in files)}: {images} {split} images")
-    if is_digits:
+            say(f"{', '.join(file.name for file in files)}: {len(part[1])} {split} images")
+    if name == "digits":
         say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
     else:
         model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
