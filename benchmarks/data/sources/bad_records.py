@@ -23,7 +23,7 @@ from benchmarks.errors import DataError, headline
 from variable_mgr.place import HOST
 
 # Limit of the search for a damaged record: some 100,000 images on one core.
-SEARCH_SECONDS = 600.0
+_SEARCH_SECONDS = 600.0
 _CHUNK = 256  # photos of a folder
 # After this many unusable records in a row, the data set is not damaged but of another kind.
 _HOPELESS = 20_000
@@ -114,9 +114,7 @@ def _check_shard(
     return records, bad
 
 
-def explain_failure(
-    source: Photos, num_classes: int, error: Exception, search_seconds: float = SEARCH_SECONDS
-) -> DataError:
+def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataError:
     """Finds the record behind an error of the pipeline; TensorFlow's message may name a file, but no record.
 
     A file whose size is no longer that of `source.sizes` is the cause. Otherwise the records are checked for a limited
@@ -135,9 +133,9 @@ def explain_failure(
         )
     warn(
         f"The input failed; looking for the damaged record in {len(source.files)} files, for at most "
-        f"{search_seconds:g} s ..."
+        f"{_SEARCH_SECONDS:g} s ..."
     )
-    work = FileWork(give_up_at=time.monotonic() + search_seconds)
+    work = FileWork(give_up_at=time.monotonic() + _SEARCH_SECONDS)
     result = "every record in it is sound"
     files = sorted(source.files, key=lambda file: printable(file) not in str(error))
     sound = 0
@@ -167,7 +165,7 @@ class Skipping:
     were only read ahead do not count. Several threads call the methods.
     """
 
-    def __init__(self, files: Sequence[Path] = ()) -> None:
+    def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
         self._lock = threading.Lock()
         self._since_last_batch = 0

@@ -304,10 +304,11 @@ def test_the_file_that_the_error_names_is_searched_first(copied: Path) -> None:
 
 def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
+    monkeypatch.setattr(bad_records, "_SEARCH_SECONDS", 5.0)
     monkeypatch.setattr("benchmarks.data.sources.safe_files.time.monotonic", lambda: next(clock))
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     source = _find(copied)
-    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"), 5.0)
+    problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"))
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 
