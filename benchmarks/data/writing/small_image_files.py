@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.data.sources.safe_files import written_whole
 from benchmarks.errors import UsageError
+from results import store
 
 _CLASSES = 10
 # The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
@@ -76,8 +76,7 @@ def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
         for ending in ("", ".bin", ".gz"):
             (directory / f"{stem}{ending}").unlink(missing_ok=True)
     for name, data in contents.items():
-        with written_whole(directory / name) as file:
-            file.write(data)
+        store.replace(directory / name, data)
     return [directory / name for name in contents]
 
 
