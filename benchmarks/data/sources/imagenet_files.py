@@ -41,6 +41,7 @@ _RECORDS_DESCRIBED = 64
 # from them once in 3,000 times.
 _SAMPLED_PER_CLASS, _FILES_SAMPLED = 8, 16
 _ANY_LABELS = range(2**31)
+_warn_once = functools.cache(warn)  # every pipeline of a process asks for the labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
         if label in (0, num_classes):
             return min(usual, label)
         count += 1
-    warn(
+    _warn_once(
         f"Labels are taken to count from 1: of {count} training images of {source.directory}, none has label 0 or "
         f"{num_classes}."
     )

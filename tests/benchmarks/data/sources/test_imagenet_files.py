@@ -279,6 +279,16 @@ def test_the_training_images_tell_whether_classes_are_numbered_from_0_or_1(
         take_batches(tmp_path, 20, num_classes=4)
 
 
+def test_labels_that_do_not_tell_are_warned_of_once(
+    fake_imagenet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _relabelled(fake_imagenet, tmp_path, "train", lambda number: 3)
+    source = imagenet_files.find_imagenet(str(tmp_path), "train")
+    for _ in range(2):
+        assert imagenet_files.labels_of(source, 7) == range(1, 8)
+    assert capsys.readouterr().err.count("Labels are taken to count from 1: of 40 training images") == 1
+
+
 def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path / "train")
     for directory in (tmp_path, tmp_path / "train"):
