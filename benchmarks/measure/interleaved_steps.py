@@ -31,7 +31,6 @@ _GO, _FINISHED = b".", b"!"
 # --step_timeout_seconds for a slice, and three times that for the start, as building a graph gets; but at least these.
 _START_FACTOR, _SLICE_FACTOR = 10.0, 100.0
 _LEAST_START_SECONDS, _LEAST_SLICE_SECONDS = 900.0, 60.0
-_WAITS = "Waiting for the other run of this pair to be ready"
 _WAITED_IN_VAIN = "The other run of this pair has not taken its time slice for "
 
 
@@ -62,11 +61,6 @@ def environment(steps_per_slice: int | None) -> dict[str, int]:
 def waited_in_vain(said: str) -> bool:
     """Returns whether a run ended because the other one was silent, from its output or its reason."""
     return _WAITED_IN_VAIN in said
-
-
-def waits_for_other(said: str) -> bool:
-    """Returns whether a run has begun to wait for the other one, from its output."""
-    return _WAITS in said
 
 
 def inherited() -> tuple[int, bool] | None:
@@ -111,7 +105,7 @@ class TimeSlices:
         self._send(json.dumps([steps, step_seconds]).encode() + b"\n")
         longest = PREPARATION_FACTOR * self._step_timeout_seconds
         limit = max(_LEAST_START_SECONDS, min(longest, _START_FACTOR * startup_seconds))
-        warn(f"{_WAITS}, for at most {in_words(limit)}.")
+        warn(f"Waiting for the other run of this pair to be ready, for at most {in_words(limit)}.")
         self._wait_at_most(limit)
         line = self._heard(self._lines.readline)
         if not line.endswith(b"\n"):  # the other has ended without beginning

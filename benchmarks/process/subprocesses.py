@@ -18,7 +18,6 @@ from typing import IO
 
 from benchmarks.console import progress, warn
 from benchmarks.errors import Terminated
-from benchmarks.machine import linux
 from benchmarks.process import out_of_memory
 from benchmarks.process.signals import signal_in_words, signals_held_back
 
@@ -29,12 +28,6 @@ _LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
 # A run prints one record: ten million steps are 200 MB. A process that writes more into a file is killed.
 MOST_OUTPUT_BYTES = 2**28
-# A process that neither computes nor writes for so long, as a stopped one, is silent.
-SILENT_SECONDS = 120.0
-# Threads that only look around need less than this CPU time in that while; a slow start needs more.
-_LEAST_CPU_SECONDS = 0.2
-_SILENCE_LOOK_SECONDS = 2.0
-_USER, _SYSTEM = 11, 12  # fields 14 and 15 of proc(5), after pid and name
 # An end of file means that the process which could have written a line is dead.
 _WHEN_DEAD = 'trap "" HUP INT TERM; read _ || {{ {}; }}'
 _KILL_GROUPS = 'kill -s KILL -- "$@"'
@@ -53,7 +46,6 @@ class ExitInfo:
         out_of_memory: whether the kernel killed it because memory ran out.
         seconds: from the start of the first to the end of all.
         wrote_too_much: whether it was killed because its output filled the disk.
-        was_silent: whether it was killed because it did nothing while another one waited for it.
         was_stopped: whether it was killed after it had been stopped, as by SIGSTOP.
     """
 
@@ -62,19 +54,18 @@ class ExitInfo:
     out_of_memory: bool
     seconds: float
     wrote_too_much: bool = False
-    was_silent: bool = False
     was_stopped: bool = False
 
     @property
     def was_killed(self) -> bool:
         """Whether this process has killed it."""
-        return self.timed_out or self.wrote_too_much or self.was_silent
+        return self.timed_out or self.wrote_too_much or self.was_stopped
 
     def in_words(self) -> str:
         """Returns the predicate of a sentence on the process."""
         if self.was_stopped:
             return "was stopped, and then killed"
-        if self.timed_out or self.was_silent:
+        if self.timed_out:
             return "did not end, and was killed"
         if self.wrote_too_much:
             return f"wrote more than {MOST_OUTPUT_BYTES / 2**20:.0f} MiB of output, and was killed"
@@ -105,9 +96,7 @@ class Command:
         signals_by_stdin: whether a signal is the line `INT`, `TERM` or `HUP` in its stdin, a `PIPE`.
         patience: asked with its status once it has ended: for how many seconds those beside it may go on before they
             are killed, as if their time were up.
-        stopped_seconds: all are killed, as if their time were up, once it has been stopped, as by SIGSTOP, for so long.
-        waits: asked while it runs: whether it has begun to wait for those beside it. One that has not, and neither
-            computes nor writes for `SILENT_SECONDS` while another one waits, is killed.
+        stopped_seconds: it is killed once it has been stopped, as by SIGSTOP, for so long.
     """
 
     words: Sequence[str]
@@ -122,7 +111,6 @@ class Command:
     signals_by_stdin: bool = False
     patience: Callable[[int], float] = lambda status: math.inf
     stopped_seconds: float = math.inf
-    waits: Callable[[], bool] = lambda: False
 
 
 def supervise(
@@ -149,7 +137,7 @@ def supervise(
     try:
         for command in commands:
             with signals_held_back():
-                children.append(_Child(command, _start(command), len(commands) > 1))
+                children.append(_Child(command, _start(command)))
         with if_killed(_KILL_GROUPS, *(f"-{child.process.pid}" for child in children)):
             running = _run_to_the_end(children, math.inf if timeout_seconds is None else begin + timeout_seconds)
             for child in running:
@@ -190,66 +178,14 @@ def if_killed(script: str, *words: str) -> Iterator[None]:
                 shell.communicate(b"\n")
 
 
-class Silence:
-    """Notes since when a process, with those that it has started, has neither computed nor written.
-
-    Args:
-        process: its number.
-        written_bytes: returns the size of its output.
-        clock: in seconds.
-    """
-
-    def __init__(
-        self, process: int, written_bytes: Callable[[], int], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._process, self._written_bytes, self._clock = process, written_bytes, clock
-        self._seen = (0.0, 0)
-        self._computes_at = self._writes_at = self._looked_at = clock()
-
-    def look(self) -> None:
-        """Notes what it does; costs nothing if the last look was just before."""
-        now = self._clock()
-        if now - self._looked_at < _SILENCE_LOOK_SECONDS:
-            return
-        self._looked_at = now
-        cpu_seconds, written = self._seen
-        if abs(_cpu_seconds(self._process) - cpu_seconds) >= _LEAST_CPU_SECONDS:  # less: something it started has ended
-            cpu_seconds, self._computes_at = _cpu_seconds(self._process), now
-        if self._written_bytes() != written:
-            written, self._writes_at = self._written_bytes(), now
-        self._seen = (cpu_seconds, written)
-
-    @property
-    def computes(self) -> bool:
-        """Returns whether it has computed of late."""
-        return self._clock() - self._computes_at < SILENT_SECONDS
-
-    @property
-    def writes(self) -> bool:
-        """Returns whether it has written of late."""
-        return self._clock() - self._writes_at < SILENT_SECONDS
-
-
-def _cpu_seconds(process: int) -> float:
-    """Returns the CPU time of a process and of those that it has started; 0 if it is gone."""
-    about = linux.text(Path(f"/proc/{process}/stat"))
-    if about is None:
-        return 0.0
-    fields = about.rpartition(")")[2].split()
-    children = (linux.text(Path(f"/proc/{process}/task/{process}/children")) or "").split()
-    own = (int(fields[_USER]) + int(fields[_SYSTEM])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(_cpu_seconds(int(child)) for child in children)
-
-
 class _Child:
     """A process that was started, and why it was killed, if it was."""
 
-    def __init__(self, command: Command, process: subprocess.Popen[bytes], has_others: bool) -> None:
+    def __init__(self, command: Command, process: subprocess.Popen[bytes]) -> None:
         self.command, self.process = command, process
         self.memory = out_of_memory.Looks(process.pid)
-        self.silence = Silence(process.pid, self.written_bytes) if has_others else None
         self.stopped_at = math.inf
-        self.timed_out = self.out_of_memory = self.wrote_too_much = self.was_silent = self.was_stopped = False
+        self.timed_out = self.out_of_memory = self.wrote_too_much = self.was_stopped = False
 
     def written_bytes(self) -> int:
         """Returns the size of the largest file that it writes into."""
@@ -283,7 +219,6 @@ class _Child:
             out_of_memory=self.out_of_memory,
             seconds=seconds,
             wrote_too_much=self.wrote_too_much,
-            was_silent=self.was_silent,
             was_stopped=self.was_stopped,
         )
 
@@ -313,38 +248,23 @@ def _run_to_the_end(children: Sequence[_Child], until: float) -> list[_Child]:
     while running and (seconds := until - time.monotonic()) > 0:
         _wait(running[:1], min(seconds, _LOOK_SECONDS))
         progress.look()
-        if silent := _silent_ones(running):
-            for child in silent:
-                child.was_silent = True
-            _end(silent, signal.SIGUSR1, _STACKS_SECONDS)
         now = time.monotonic()
         for child in list(running):
             status = child.process.poll()
-            if status is None and child.written_bytes() > MOST_OUTPUT_BYTES:
-                child.wrote_too_much = True
-                _kill([child])
-            elif status is None:
+            if status is None:
                 child.memory.look()
                 child.stopped_at = min(child.stopped_at, now) if child.is_stopped() else math.inf
-                until = -math.inf if now > child.stopped_at + child.command.stopped_seconds else until
+                child.was_stopped = now > child.stopped_at + child.command.stopped_seconds
+                child.wrote_too_much = child.written_bytes() > MOST_OUTPUT_BYTES
+                if child.was_stopped or child.wrote_too_much:
+                    _kill([child])
             else:
-                child.out_of_memory = not child.was_silent and child.memory.was_killed(status)
-            if child.process.returncode is not None or child.wrote_too_much:
+                child.out_of_memory = child.memory.was_killed(status)
+            if child.process.returncode is not None or child.was_stopped or child.wrote_too_much:
                 child.kill_group()  # what it has started and left behind, which another may wait for
                 running.remove(child)
                 until = min(until, now + child.command.patience(child.process.returncode or 0))
     return running
-
-
-def _silent_ones(running: Sequence[_Child]) -> list[_Child]:
-    """Returns the processes that have done nothing for long, if another one waits for them and does not compute."""
-    noted = {child: child.silence for child in running if child.silence}
-    for silence in noted.values():
-        silence.look()
-    idle = [child for child, silence in noted.items() if not silence.computes]
-    if len(idle) < 2 or not any(child.command.waits() for child in idle):
-        return []
-    return [child for child in idle if not noted[child].writes and not child.command.waits()]
 
 
 def _end(children: Sequence[_Child], number: int, grace_seconds: float) -> None:

@@ -37,6 +37,8 @@ from results.text import counted
 
 PROGRAM: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 DEFAULT_TIMEOUT_SECONDS = 3600.0
+# After which a process that was stopped, as by SIGSTOP, is killed if another one interleaves its steps with it.
+_STOPPED_SECONDS = 120.0
 _TAIL_LINES, _TAIL_BYTES = 5, 2**16
 # What is left of a log that filled the disk.
 _LEFT_BYTES = 2**20
@@ -104,7 +106,7 @@ class CellRunner:
                 variables={**self.variables, **sentinel.RECORDED_BY_PARENT, **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
                 patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(_tail(log)) else math.inf,
-                waits=lambda: interleaved_steps.waits_for_other(_tail(log)),
+                stopped_seconds=_STOPPED_SECONDS if end else math.inf,
             )
 
     def record_of(
@@ -306,13 +308,13 @@ def _what_happened(cell: Cell, ended: subprocesses.ExitInfo, output: str, killed
     lines = [line for line in output.splitlines() if line.strip()]
     last_output = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
-    if ended.was_silent:
-        return Status.TIMEOUT, (
-            f"Killed because it neither computed nor wrote anything for {subprocesses.SILENT_SECONDS:g} s while it "
-            f"started (it may be stopped), and the run beside it waited for it.{last_output}"
-        )
     if ended.timed_out:
         return Status.TIMEOUT, f"Killed {killed} without finishing.{last_output}"
+    if ended.was_stopped:
+        return Status.TIMEOUT, (
+            f"Killed because it was stopped, as by SIGSTOP, for {_STOPPED_SECONDS:g} s; the run beside it goes on."
+            f"{last_output}"
+        )
     if ended.wrote_too_much:
         return (
             Status.CRASH,

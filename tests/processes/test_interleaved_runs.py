@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from benchmarks.machine import provenance
-from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run
 from results.record import Record, Status
 from tests.support.commands import ROOT
@@ -96,9 +95,9 @@ def test_a_stopped_process_ends_its_pair(tmp_path: Path, stops: str) -> None:
 def test_a_process_that_is_stopped_while_it_starts_is_named(
     tmp_path: Path, stops: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocesses, "SILENT_SECONDS", 6.0)
+    monkeypatch.setattr(isolated_run, "_STOPPED_SECONDS", 6.0)
     records, steps = _run_processes(tmp_path, stops=stops, at=0, seconds=300.0)  # of which none passes
     stopped, waiting = records if stops == "x" else reversed(records)
     assert (stopped.status, waiting.status) == (Status.TIMEOUT, Status.OK)
-    assert stopped.reason.startswith("Killed because it neither computed nor wrote anything for 6 s while it started")
+    assert stopped.reason.startswith("Killed because it was stopped, as by SIGSTOP, for 6 s")
     assert set(steps) == {"x", "y"} - {stops}

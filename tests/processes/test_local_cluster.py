@@ -167,6 +167,7 @@ def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stopped: str
 ) -> None:
     monkeypatch.setattr(cluster_launch, "_STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 0.5)
     scripts = {**dict.fromkeys(map(str, TWO_WORKERS.tasks), STAY), stopped: "os.kill(os.getpid(), signal.SIGSTOP)"}
     outcome = tasks.outcome(scripts)
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
