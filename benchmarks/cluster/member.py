@@ -37,10 +37,25 @@ _OF_OTHER_TASKS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors
 _ABORTED = "Collective ops is aborted"
 
 
-class Alone:
+class _Watched:
+    """What has the limits of time of a watchdog."""
+
+    watchdog: Watchdog
+
+    def expect(self, what: str, within_seconds: float) -> None:
+        """Sets a time limit, after which the watchdog ends the process."""
+        self.watchdog.expect(what, within_seconds)
+
+    def expect_nothing(self) -> None:
+        """Clears the time limit."""
+        self.watchdog.expect_nothing()
+
+
+class Alone(_Watched):
     """The team of a single process.
 
     Attributes:
+        watchdog: ends the process; there is no limit of time if it has not been started.
         target: session to open; empty for one in this process.
         device: default device of the graph; empty for this process.
         is_leader: whether this process initialises what is shared, and reports for all.
@@ -52,10 +67,11 @@ class Alone:
     collective_key = 0
 
     def __init__(self, watchdog: Watchdog | None = None) -> None:
-        self._watchdog = watchdog
+        self.watchdog = watchdog or Watchdog()
 
-    def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
-        """Adds to the session's configuration what the team needs: nothing."""
+    def configured(self, session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
+        """Returns the configuration of a session of the team: the same."""
+        return session_config
 
     def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
         """Waits for all processes that train, and returns everyone's message by the name of its task: the own one.
@@ -64,16 +80,6 @@ class Alone:
         """
         return {"": message}
 
-    def expect(self, what: str, within_seconds: float) -> None:
-        """Sets a time limit, after which the watchdog ends the process."""
-        if self._watchdog:
-            self._watchdog.expect(what, within_seconds)
-
-    def expect_nothing(self) -> None:
-        """Clears the time limit."""
-        if self._watchdog:
-            self._watchdog.expect_nothing()
-
     def explain(self, error: Exception) -> BenchError | None:
         """Returns the cause of an error if another process brought it about: None, since there is no other."""
         self.expect_nothing()  # explaining the error may take longer than the limit
@@ -81,7 +87,7 @@ class Alone:
 
 
 @dataclasses.dataclass
-class ClusterTeam:
+class ClusterTeam(_Watched):
     """One task among others. Made by `joined`.
 
     Attributes:
@@ -114,12 +120,13 @@ class ClusterTeam:
         """Returns the same team under another manager."""
         return dataclasses.replace(self, manager=manager)
 
-    def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
+    def configured(self, session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
         """Limits a session to this task and the parameter servers; else it would wait for every task."""
-        session_config.CopyFrom(with_collectives(session_config))
+        config = with_collectives(session_config)
         if not self._in_graph:
             servers = (Task("ps", index).device for index in range(self.cluster.num_ps))
-            session_config.device_filters.extend([*servers, self.cluster.own.device])
+            config.device_filters.extend([*servers, self.cluster.own.device])
+        return config
 
     def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
         """Waits until all tasks that train have come to this point; returns their messages."""
@@ -161,14 +168,6 @@ class ClusterTeam:
         if self.is_leader:
             self.watcher.stop()
         self.serve()
-
-    def expect(self, what: str, within_seconds: float) -> None:
-        """Sets the watchdog's deadline."""
-        self.watchdog.expect(what, within_seconds)
-
-    def expect_nothing(self) -> None:
-        """Removes the watchdog's deadline."""
-        self.watchdog.expect_nothing()
 
     def leave_message(self, error: BenchError) -> None:
         """Sends the leader the reason why this task ends, for the record."""

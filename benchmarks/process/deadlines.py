@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import signal
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from benchmarks.console import progress
 from benchmarks.errors import BenchError, StoppedError, Terminated, UsageError
 from benchmarks.process.signals import signals_ignored
-from benchmarks.process.watchdog import watched
+from benchmarks.process.watchdog import Watchdog, watched
 
 # Building a graph may take so many times as long as a step, and so may the first step, which includes its optimisation.
 PREPARATION_FACTOR = 3
@@ -23,31 +22,20 @@ IMPORT_SECONDS = 1800.0
 DATA_SET_SECONDS = 3600.0
 
 
-class Expects(Protocol):
-    """Holds one deadline: a watchdog, or a team, which passes the call to its watchdog."""
-
-    def expect(self, what: str, within_seconds: float) -> None:
-        """Sets the deadline of what comes next."""
-
-    def expect_nothing(self) -> None:
-        """Removes the deadline."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Deadlines:
-    """Sets the deadline of what comes next, which replaces the last one; without a watchdog there is none.
+    """Sets the deadline of what comes next, which replaces the last one; none if the watchdog has not been started.
 
     What is not measured is shown as progress, too.
     """
 
-    watchdog: Expects | None = None
+    watchdog: Watchdog = dataclasses.field(default_factory=Watchdog)
     step_timeout_seconds: float = 600.0
 
     def step(self, what: str, *, repeated_seconds: float = 0.0) -> None:
         """Expects a step, or steps that are repeated for some seconds."""
         progress.measure()
-        if self.watchdog:
-            self.watchdog.expect(what, self.step_timeout_seconds + repeated_seconds)
+        self.watchdog.expect(what, self.step_timeout_seconds + repeated_seconds)
 
     def preparation(self, what: str) -> None:
         """Expects what may take as long as building a graph or a first step: three times as long as a step."""
@@ -67,14 +55,12 @@ class Deadlines:
 
     def _begin(self, what: str, seconds: float) -> None:
         progress.begin(what)
-        if self.watchdog:
-            self.watchdog.expect(what, seconds)
+        self.watchdog.expect(what, seconds)
 
     def none(self) -> None:
         """Removes the deadline."""
         progress.end()
-        if self.watchdog:
-            self.watchdog.expect_nothing()
+        self.watchdog.expect_nothing()
 
 
 NO_DEADLINES = Deadlines()

@@ -104,8 +104,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             # Initialise the variables. What is added to the graph of a session later costs the whole graph once more.
             display.phase("initialising the variables", None)
             penalty = built.penalty() if config.output.loss_type_to_report == "total_loss" else None
-            session_config = run_graph.session_config(config.devices, config.runtime)
-            team.configure(session_config)
+            session_config = team.configured(run_graph.session_config(config.devices, config.runtime))
             options = tf.compat.v1.RunOptions()
             # Workers whose collectives meet pass the same key; 0: there are no collectives across processes.
             options.experimental.collective_graph_key = team.collective_key
@@ -238,7 +237,7 @@ def _measure_input(run: RunSession) -> None:
         options=config.data.input,
         num_devices=len(built.input.towers),
         session_config=device_plan.session_config(dataclasses.replace(config.devices, device="cpu")),
-        deadlines=Deadlines(run.team, config.processes.step_timeout_seconds),
+        deadlines=Deadlines(run.team.watchdog, config.processes.step_timeout_seconds),
     )
     log.observe(input_stages=input_stages.measure_after_run(measured))
 

@@ -59,6 +59,7 @@ def results(
         alone = oracle.OracleSession(plan, config, Alone() if cluster else team, step_timeout_seconds)
         return oracle.convolutional_weights(alone, maker("replicated", plan, Modifiers()), towers, rule)
 
+    options = run_graph.session_config(devices, Runtime(devices=devices))
     if chosen is None:
         everything = cases.cluster_cases() if cluster else cases.cases()
     for number, case in enumerate(cases.under(rule, everything if chosen is None else chosen), start=1):
@@ -81,7 +82,6 @@ def results(
         if cluster and not trains(cluster, cluster.own, case.manager):
             continue
         under = team.under(case.manager) if isinstance(team, ClusterTeam) else team
-        options = run_graph.session_config(devices, Runtime(devices=devices))
         training = oracle.OracleSession(plan, options, under, step_timeout_seconds)
         towers = devices.num_devices if case.micro_batches else plan.place.towers_in_total
         try:

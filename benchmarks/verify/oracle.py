@@ -99,7 +99,7 @@ class OracleSession:
         self, devices: DevicePlan, config: tf.compat.v1.ConfigProto, team: Team, step_timeout_seconds: float
     ) -> None:
         self.devices, self.team = devices, team
-        self._config, self._step_timeout_seconds = config, step_timeout_seconds
+        self._config, self._step_timeout_seconds = team.configured(config), step_timeout_seconds
         # Keeps the shared state of one graph apart from that of the next one in the same cluster.
         self._name = f"oracle{devices.place.group}"
         self._options = tf.compat.v1.RunOptions()
@@ -119,7 +119,6 @@ class OracleSession:
 
     def start(self, step: training_step.Step) -> tf.compat.v1.Session:
         """Opens the session and initialises everything."""
-        self.team.configure(self._config)
         session = tf.compat.v1.Session(self.team.target, graph=self._graph, config=self._config)
         self._session, self._step = self._contexts.enter_context(session), step
         step.initialize(

@@ -53,9 +53,10 @@ pytestmark = pytest.mark.xdist_group("cluster_arithmetic")  # they share one clu
 class _Team(ClusterTeam):
     """A step that waits for what another worker never sends ends with an error."""
 
-    def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
-        super().configure(session_config)
-        session_config.operation_timeout_in_ms = 1000 * STEP_SECONDS
+    def configured(self, session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
+        config = super().configured(session_config)
+        config.operation_timeout_in_ms = 1000 * STEP_SECONDS
+        return config
 
 
 def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str) -> ClusterTeam:
