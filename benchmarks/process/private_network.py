@@ -78,29 +78,20 @@ def enter() -> str | None:
     threads = len(os.listdir(_PROC / "task"))
     if threads > 1:
         return f"a process must enter a network namespace before it starts threads, and this one has {threads}"
+    user, group = os.geteuid(), os.getegid()
     try:
-        _move()
+        try:
+            _unshare(_CLONE_NEWNET)
+        except PermissionError:
+            _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+            # Groups could be dropped to get past rights that exclude them, so that must be given up first.
+            _PROC.joinpath("setgroups").write_text("deny", encoding="ascii")
+            _PROC.joinpath("uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+            _PROC.joinpath("gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+        _bring_loopback_up()
     except OSError as error:
         return f"the kernel permits no new network namespace: {error.strerror or error}"
     return None
-
-
-def _move() -> None:
-    """Moves this process, perhaps in part.
-
-    Raises:
-        OSError: the kernel does not permit it.
-    """
-    user, group = os.geteuid(), os.getegid()
-    try:
-        _unshare(_CLONE_NEWNET)
-    except PermissionError:
-        _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
-        # Groups could be dropped to get past rights that exclude them, so that must be given up first.
-        _PROC.joinpath("setgroups").write_text("deny", encoding="ascii")
-        _PROC.joinpath("uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-        _PROC.joinpath("gid_map").write_text(f"{group} {group} 1", encoding="ascii")
-    _bring_loopback_up()
 
 
 def _unshare(flags: int) -> None:

@@ -6,9 +6,8 @@ TensorFlow builds the model, its initial values and the images, on the host; PyT
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,21 +42,8 @@ from variable_mgr.place import HOST
 _MOST_DIFFERENCE = 1e-3  # of logits, over the largest
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """What TensorFlow has made on the host.
-
-    Attributes:
-        model: the architecture.
-        initial: values of its variables, by name.
-        batch: images and labels of the first step.
-        description: of the images.
-    """
-
-    model: building.Model
-    initial: Mapping[str, np.ndarray]
-    batch: tuple[np.ndarray, np.ndarray]
-    description: str
+# Images and labels of a step.
+Batch = tuple[np.ndarray, np.ndarray]
 
 
 def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) -> None:
@@ -73,23 +59,20 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
     _set_threads(config.devices, cluster)
     pytorch_step.set_arithmetic(config.computing.precision)
     torch.manual_seed(config.training.seed + config.place.worker)
-    prepared = prepare(config)
-    converted = convert(prepared.model, config.variables.variable_update, workload.model)
+    model, initial, images, description = prepare(config)
+    converted = convert(model, config.variables.variable_update, workload.model)
     if ":" in workload.model:  # not one of the suite's, whose counterparts are tested
         _require_same_logits(workload, config.variables.variable_update)
-    converted.load(prepared.initial)
+    converted.load(initial)
     log.started("graph")
     group = pytorch_group.joined(cluster, team, device, limit_seconds) if cluster else contextlib.nullcontext()
     with _explained(), group:
         layout = torch.channels_last if workload.data_format == "NHWC" else torch.contiguous_format
         converted.module.to(device, memory_format=layout)
-        batch = _on_device(prepared.batch, workload.data_format, device)
-        log.placement = {
-            **_placement(config, prepared.model, device),
-            **_work_per_image(workload, prepared.model),
-        }
+        batch = _on_device(images, workload.data_format, device)
+        log.placement = {**_placement(config, model, device), **_work_per_image(workload, model)}
         shown = {"PyTorch": f"{torch.__version__}, {_how(config.variables.torch_compile)}"}
-        display.start(shown | run_facts.shown_facts(config, prepared.description, log.placement))
+        display.start(shown | run_facts.shown_facts(config, description, log.placement))
         step = _make_step(config, converted, device, batch)
         epochs = Epochs(images_per_epoch(workload.model, None), config.batch_global)
         planned = plan(config.length, epochs, config.steps_per_round)
@@ -125,11 +108,9 @@ def _make_step(
         optimizer,
         *batch,
         device=device,
-        arithmetic=pytorch_step.Arithmetic(
-            precision=computing.precision,
-            loss_scaling=computing.loss_scaling,
-            label_smoothing=training.label_smoothing,
-        ),
+        precision=computing.precision,
+        loss_scaling=computing.loss_scaling,
+        label_smoothing=training.label_smoothing,
     )
 
 
@@ -153,8 +134,12 @@ def find_device(devices: Devices) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def prepare(config: Config) -> Prepared:
-    """Builds the model, and computes its initial values and the images of this process, as the suite's own loops do."""
+def prepare(config: Config) -> tuple[building.Model, dict[str, np.ndarray], Batch, str]:
+    """Builds the model, and computes its initial values and the images of this process, as the suite's own loops do.
+
+    Returns:
+        The model; the values of its variables, by name; images and labels of the first step; and what the images are.
+    """
     workload, training = config.workload, config.training
     with tf.Graph().as_default():
         model = building.build(
@@ -172,7 +157,7 @@ def prepare(config: Config) -> Prepared:
             session.run([tf.compat.v1.global_variables_initializer(), *images.initializers])
             initial = session.run({v.name: v.initial_value() for v in model.variables if v.kind != "tower_state"})
             (tower,) = images.towers
-            return Prepared(model, initial, session.run((tower.images, tower.labels)), images.description)
+            return model, initial, session.run((tower.images, tower.labels)), images.description
 
 
 def convert(model: building.Model, variable_update: str, name: str) -> to_torch.TorchModel:
@@ -232,9 +217,7 @@ def _set_threads(devices: Devices, cluster: Cluster | None) -> None:
         torch.set_num_interop_threads(devices.num_inter_threads)
 
 
-def _on_device(
-    batch: tuple[np.ndarray, np.ndarray], data_format: str, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _on_device(batch: Batch, data_format: str, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Copies a batch to the device; images in NHWC become [batch, channels, height, width] in `channels_last`."""
     images, labels = map(torch.from_numpy, batch)
     return (images.permute(0, 3, 1, 2) if data_format == "NHWC" else images).to(device), labels.to(device)

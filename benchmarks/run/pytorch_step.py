@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable
 
 import torch
@@ -14,21 +13,6 @@ from benchmarks.measure.timing import Numbers, TakeStep
 from benchmarks.training.computing import LossScaling
 
 _SIXTEEN_BITS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Arithmetic:
-    """How a step computes.
-
-    Attributes:
-        precision: `fp32`, `tf32`, `bf16` or `fp16`; the last two by autocast.
-        loss_scaling: None: the loss is not scaled.
-        label_smoothing: the share of a label that all classes get in equal parts.
-    """
-
-    precision: str = "fp32"
-    loss_scaling: LossScaling | None = None
-    label_smoothing: float = 0.0
 
 
 def set_arithmetic(precision: str) -> None:
@@ -59,7 +43,9 @@ def make_step(
     labels: torch.Tensor,
     *,
     device: torch.device,
-    arithmetic: Arithmetic,
+    precision: str,
+    loss_scaling: LossScaling | None,
+    label_smoothing: float,
 ) -> TakeStep:
     """Returns a function that takes one training step and waits until the device has ended it.
 
@@ -69,16 +55,18 @@ def make_step(
         images: [batch, channels, height, width].
         labels: [batch].
         device: of the model, the images and the labels.
-        arithmetic: how it computes.
+        precision: `fp32`, `tf32`, `bf16` or `fp16`; the last two by autocast.
+        loss_scaling: None: the loss is not scaled.
+        label_smoothing: the share of a label that all classes get in equal parts.
     """
-    sixteen_bits = _SIXTEEN_BITS.get(arithmetic.precision)
-    scale = _make_scale(arithmetic.loss_scaling, device)
+    sixteen_bits = _SIXTEEN_BITS.get(precision)
+    scale = _make_scale(loss_scaling, device)
 
     def step() -> tuple[float, int, Numbers]:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, sixteen_bits) if sixteen_bits else contextlib.nullcontext():
             logits = module(images)
-        loss = functional.cross_entropy(logits.float(), labels, label_smoothing=arithmetic.label_smoothing)
+        loss = functional.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)
         observed = scale(loss, optimizer)
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -122,7 +122,9 @@ def _step(scaling: LossScaling | None, loss_factor: float) -> tuple[float, dict[
         torch.ones(1, 1),
         torch.zeros(1, dtype=torch.int64),
         device=torch.device("cpu"),
-        arithmetic=pytorch_step.Arithmetic(loss_scaling=scaling),
+        precision="fp32",
+        loss_scaling=scaling,
+        label_smoothing=0.0,
     )
     _, staleness, numbers = step()
     assert staleness == 0
