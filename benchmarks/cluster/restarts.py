@@ -23,12 +23,8 @@ class Attempts:
         failures: of each attempt which tasks failed, how and when, in words.
     """
 
-    begun: float
+    begun: float = 0.0
     failures: tuple[str, ...] = ()
-
-    def after(self, failure: str) -> Attempts:
-        """Returns these and one more."""
-        return dataclasses.replace(self, failures=(*self.failures, failure))
 
     def handed_over(self, command: Sequence[str]) -> list[str]:
         """Returns the words of a task that knows of them, on any host; without failures the words themselves."""
@@ -37,21 +33,13 @@ class Attempts:
         return ["/usr/bin/env", f"{_VARIABLE}={json.dumps(dataclasses.asdict(self))}", *command]
 
 
-def inherited() -> Attempts | None:
-    """Returns the failed attempts before this process; None if there were none."""
+def inherited() -> Attempts:
+    """Returns the failed attempts before this process."""
     stated = os.environ.get(_VARIABLE)
-    return None if stated is None else msgspec.json.decode(stated, type=Attempts)
-
-
-def count() -> int:
-    """Returns how often the cluster of this process was started again."""
-    attempts = inherited()
-    return len(attempts.failures) if attempts else 0
+    return Attempts() if stated is None else msgspec.json.decode(stated, type=Attempts)
 
 
 def warnings() -> list[str]:
     """Returns the warning for the record."""
-    attempts = inherited()
-    if attempts is None:
-        return []
-    return [" ".join([restart_warning(len(attempts.failures)), *attempts.failures])]
+    failures = inherited().failures
+    return [" ".join([restart_warning(len(failures)), *failures])] if failures else []

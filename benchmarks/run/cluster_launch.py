@@ -133,7 +133,8 @@ def launch_cluster(
         if status not in _OF_LOST_TASKS or len(attempts.failures) == config.checkpoints.max_restarts:
             return status
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
-        attempts = attempts.after(f"{now}: {'; '.join(outcome.failures) or 'the leader left no record'}.")
+        failure = f"{now}: {'; '.join(outcome.failures) or 'the leader left no record'}."
+        attempts = dataclasses.replace(attempts, failures=(*attempts.failures, failure))
         pause = _PAUSE_SECONDS if cluster.local else _PAUSE_OVER_SSH_SECONDS
         warn(
             f"Restart {len(attempts.failures)} of {config.checkpoints.max_restarts} in {pause:g} s, from the newest "

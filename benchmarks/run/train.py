@@ -85,7 +85,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
         drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
         built = run_graph.build(config, devices, drawn)
         log.started("graph")
-        log.observe(steps_before=earlier.steps, restarts=restarts.count())
+        log.observe(steps_before=earlier.steps, restarts=len(restarts.inherited().failures))
         log.placement = built.placement
         log.data_set = built.input.source.identify() if built.input.source else None
         display.start(run_facts.shown_facts(config, built.input.description, log.placement))
