@@ -115,16 +115,15 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
             notices=_ignored(given, environ, hosts),
         )
     found, source = _read_tf_config(environ.get("TF_CONFIG", "")), "TF_CONFIG"
+    port = given["server_port"] or DEFAULT_SERVER_PORT
     if found and given["cluster"]:
         ignored = f"--cluster={given['cluster']} is ignored, since TF_CONFIG names the cluster."
         found = dataclasses.replace(found, notices=(ignored,))
     elif not found and given["cluster"] == "slurm":
-        port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
         ranks.refuse_other_launcher(environ)
         of_slurm, own = ranks.read_slurm(environ, given["num_ps"] or 0, port)
         found, source = Found(hosts=of_slurm, own=own, own_is_missing=ranks.NO_RANK), "Slurm"
     elif not found and given["cluster"] == "mpi":
-        port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
         of_mpi, own = ranks.read_mpi(environ, given["hosts"], given["num_ps"] or 0, port)
         found, source = Found(hosts=of_mpi, own=own), "mpirun"
     if not found:

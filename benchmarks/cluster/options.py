@@ -92,11 +92,6 @@ CLUSTER_FLAGS = (
 
 
 def decide(given: Mapping[str, Any], cluster: Cluster | None) -> Processes:
-    """Returns the processes of a run.
-
-    Args:
-        given: flag values by name; None: not given.
-        cluster: its tasks; None for a single process.
-    """
+    """Returns the processes of a run from flag values by name, of which None is not given."""
     sizes = {name: getattr(cluster, name) for name in ("num_workers", "num_ps", "num_hosts")} if cluster else {}
     return filled(Processes, given, cluster=cluster, **sizes)

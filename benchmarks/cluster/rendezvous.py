@@ -38,10 +38,7 @@ _OWN_DEVICE = re.compile(rb"/job:(\w+)/replica:0/task:(\d+)/device:CPU:0")
 class Rendezvous:
     """Exchanges messages between the leader and all other tasks, by queues and a table on the leader's server.
 
-    Args:
-        target: of this task's own server.
-        own: this task.
-        leader: holds the queues.
+    `target` is that of this task's own server.
     """
 
     def __init__(self, target: str, own: Task, leader: Task) -> None:
@@ -129,12 +126,6 @@ class TaskLists:
     every task publishes its lists on its own server, reads those of each task that it reaches, and leaves its own
     there: a task learns of a difference even from one that it cannot reach itself. A session on `grpc://ADDRESS` needs
     no common list.
-
-    Args:
-        cluster: the lists of this task.
-        target: of this task's server.
-        clock: seconds.
-        sleep: waits so many seconds.
     """
 
     def __init__(

@@ -68,12 +68,7 @@ NO_DEADLINES = Deadlines()
 
 @contextlib.contextmanager
 def recorded(step_timeout_seconds: float, save: Callable[[BenchError], object]) -> Iterator[Deadlines]:
-    """Watches a measurement. If it fails, hangs or is stopped, its record is saved.
-
-    Args:
-        step_timeout_seconds: value of --step_timeout_seconds.
-        save: saves a record with the error's status and message.
-    """
+    """Watches a measurement. If it fails, hangs or is stopped, `save` saves a record with the error."""
     try:
         with watched(save) as watchdog:
             yield Deadlines(watchdog, step_timeout_seconds)

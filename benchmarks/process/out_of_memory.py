@@ -37,11 +37,7 @@ def limit_bytes(root: Path = Path("/")) -> int:
 
 
 class Looks:
-    """What was seen of a process and of all that it has started, to say at its end whether memory ran out.
-
-    Args:
-        process: that lives.
-    """
+    """What was seen of a living process and of all that it has started, to say at its end whether memory ran out."""
 
     def __init__(self, process: int) -> None:
         self._process = process

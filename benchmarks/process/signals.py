@@ -73,9 +73,7 @@ def ignore() -> None:
 def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> ExitStatus:
     """Does work that saves its results as it goes, and returns its status (None: OK), or how it was stopped.
 
-    Args:
-        work: what is done.
-        sentence: a warning for the user if it was stopped; empty for none.
+    `sentence` is a warning for the user if it was stopped.
     """
     with _restored():
         raise_on_termination()

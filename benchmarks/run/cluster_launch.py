@@ -101,7 +101,8 @@ def launch_cluster(
             _require_no_addresses(values)
             if config.output.trackers.named and saves_record:
                 return _run_and_send(config.output, command)
-            _enter_private_network(command)
+            words = _in_private_network(command)
+            os.execv(words[0], words)
         warn(f"--noprivate_network: {private_network.OPEN_PORTS}")
     if not cluster.local and shutil.which("ssh") is None:
         raise UsageError(
@@ -147,12 +148,6 @@ def _in_private_network(command: Sequence[str]) -> list[str]:
     return [sys.executable, private_network.__file__, str(subprocesses.RUN_BENCH), *command]
 
 
-def _enter_private_network(command: Sequence[str]) -> None:
-    """Replaces this process by the same command in a private network, if that is permitted. Does not return."""
-    words = _in_private_network(command)
-    os.execv(words[0], words)
-
-
 def _require_no_addresses(values: Mapping[str, Any]) -> None:
     """Refuses paths of other storages, which are not in a private network."""
     for name in ("data_dir", "train_dir", "initial_weights"):
@@ -187,11 +182,7 @@ def words_of_tasks(
 ) -> dict[Task, list[str]]:
     """Returns program and arguments of each task, which ssh runs unless the cluster is local.
 
-    Args:
-        cluster: its tasks and their addresses.
-        command: the words of the user; the role of the task follows them.
-        gpus: of each worker, as `--gpus` has them; may be empty.
-        attempts: those that failed before.
+    The role of the task follows the words of the user. `gpus` are those of each worker, as `--gpus` has them, if any.
     """
     program = [sys.executable, str(subprocesses.RUN_BENCH), *command]
     hosts = [f"--worker_hosts={','.join(cluster.workers)}"]

@@ -25,12 +25,6 @@ from benchmarks.errors import headline
 def joined(cluster: Cluster, team: Team, device: torch.device, limit_seconds: float) -> Iterator[None]:
     """Joins the process group of all workers, and leaves it at the end; worker 0 chooses a free port for its store.
 
-    Args:
-        cluster: the workers.
-        team: the same, as the suite sees them.
-        device: of this worker.
-        limit_seconds: how long an exchange may take.
-
     Raises:
         tf.errors.UnavailableError: the connection to another worker broke; `Team.explain` knows why.
     """

@@ -50,12 +50,8 @@ from variable_mgr.catalog import REFERENCE_LOOPS
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """Runs `config`, saves a record of it, and prints its result.
 
-    In a cluster this is one of its tasks, and the leader saves the record of all. The main
-    thread sends it to trackers at the very end: a record that the watchdog or the sentinel has saved is not sent.
-
-    Args:
-        config: what to run.
-        command: for the record.
+    In a cluster this is one of its tasks, and the leader saves the record of all. The main thread sends it to trackers
+    at the very end: a record that the watchdog or the sentinel has saved is not sent.
 
     Raises:
         UsageError: something requested is missing; then there is no record.
@@ -167,7 +163,7 @@ class _Run:
         except MemoryError as error:
             asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
             return OutOfMemoryError(run_record.out_of_memory(f"The host is out of memory{asked}", config))
-        except (KeyboardInterrupt, signals.Terminated):
+        except (KeyboardInterrupt, Terminated):
             raise
         except OutsideCodeError as error:
             return BenchError(f"--model={config.workload.model}: {error}")

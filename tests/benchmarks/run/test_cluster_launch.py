@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -158,10 +159,10 @@ def test_the_network_is_entered_unless_the_user_declines(
     class EnteredError(Exception):
         """Takes the place of `exec`."""
 
-    def enter(command: list[str]) -> None:
-        raise EnteredError(command)
+    def enter(program: str, words: list[str]) -> None:
+        raise EnteredError(words)
 
-    monkeypatch.setattr(cluster_launch, "_enter_private_network", enter)
+    monkeypatch.setattr(os, "execv", enter)
     cluster_that(Outcome(ExitStatus.OK, True, []), own_record)
     command = (verb, LOCAL[0], *flags)
     assert "EnteredError" in run_bench(*command).stderr
