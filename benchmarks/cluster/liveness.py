@@ -210,18 +210,14 @@ class Watcher:
         self._over.wait(seconds)
         return self._lost
 
-    def start(self) -> None:
-        """Starts to probe."""
-        for thread in self._threads:
-            thread.start()
-
     def stop(self) -> None:
         """Stops probing: tasks may end from now on."""
         with self._lock:
             self._over.set()
 
     def __enter__(self) -> Watcher:
-        self.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:

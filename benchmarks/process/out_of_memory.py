@@ -59,20 +59,12 @@ class Looks:
         return max(held for _, held in self._last)
 
     def was_killed(self, status: int | None) -> bool:
-        """Returns whether the kernel has just killed it for want of memory; for `status` see the function."""
-        new_kills = count_kills() - self._last[0][0]
-        return was_killed(status, new_kills, share_of_limit=self.held_bytes / limit_bytes())
+        """Returns whether the kernel has just killed it for want of memory, and not another one.
 
-
-def was_killed(status: int | None, kills: int, *, share_of_limit: float) -> bool:
-    """Returns whether the kernel has killed a process for want of memory, and not another one.
-
-    Args:
-        status: of the process, negative for a signal; None if unknown. This suite itself has not killed it.
-        kills: by how much the kernel's counter has risen meanwhile.
-        share_of_limit: the part of the allowed memory that the process held.
-    """
-    return kills > 0 and share_of_limit >= _LEAST_SHARE and (status is None or status in _KILLED)
+        This suite itself has not killed it. Its `status` is negative for a signal, and None if it is unknown.
+        """
+        was_any = count_kills() > self._last[0][0]
+        return was_any and self.held_bytes / limit_bytes() >= _LEAST_SHARE and (status is None or status in _KILLED)
 
 
 def _held_bytes(process: int) -> int | None:

@@ -14,7 +14,6 @@ import tensorflow as tf
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.cluster.member import Team
@@ -52,13 +51,6 @@ def joined(cluster: Cluster, team: Team, device: torch.device, limit_seconds: fl
     finally:
         with contextlib.suppress(RuntimeError):  # another worker may have ended
             dist.destroy_process_group()
-
-
-def exchanging(module: nn.Module, device: torch.device) -> nn.Module:
-    """Returns the module under DistributedDataParallel: every worker gets the mean of all gradients."""
-    return DistributedDataParallel(
-        module, device_ids=None if device.type == "cpu" else [device], gradient_as_bucket_view=True
-    )
 
 
 def drift(module: nn.Module) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.cluster_spec import Cluster
@@ -101,8 +102,9 @@ def _make_step(
         weight_decay=training.weight_decay,
     )
     module: nn.Module = converted.module
-    if config.processes.cluster:
-        module = pytorch_group.exchanging(module, device)
+    if config.processes.cluster:  # every worker gets the mean of all gradients
+        device_ids = None if device.type == "cpu" else [device]
+        module = DistributedDataParallel(module, device_ids=device_ids, gradient_as_bucket_view=True)
     return pytorch_step.make_step(
         torch.compile(module) if config.variables.torch_compile else module,
         optimizer,

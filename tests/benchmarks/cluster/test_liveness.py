@@ -185,7 +185,8 @@ def test_nothing_is_noticed_after_a_stop_or_as_long_as_all_answer() -> None:
     told: list[Lost] = []
     watcher = Watcher({PS: "h0:1"}, told.append, probe=lambda *_: REFUSED, replies={}, limits=QUICK)
     watcher.stop()
-    watcher.start()
+    with watcher:
+        pass
     assert watcher.wait_for_verdict(SECONDS) is None
     assert told == []
 

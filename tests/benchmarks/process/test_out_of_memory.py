@@ -54,23 +54,26 @@ def test_the_limit_is_the_smallest_of_all_around(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kills", "share", "is_out_of_memory"),
+    ("status", "kills", "held_kib", "is_out_of_memory"),
     [
-        (-signal.SIGKILL, 1, 0.9, True),
-        (137, 1, 0.9, True),
-        (None, 2, 0.1, True),
-        (-signal.SIGKILL, 0, 0.9, False),
-        (-signal.SIGKILL, 1, 0.09, False),
-        (-signal.SIGSEGV, 1, 0.9, False),
-        (139, 1, 0.9, False),
-        (0, 1, 0.9, False),
-        (None, 0, 0.9, False),
+        (-signal.SIGKILL, 1, 900, True),
+        (137, 1, 900, True),
+        (None, 2, 100, True),
+        (-signal.SIGKILL, 0, 900, False),
+        (-signal.SIGKILL, 1, 90, False),
+        (-signal.SIGSEGV, 1, 900, False),
+        (139, 1, 900, False),
+        (0, 1, 900, False),
+        (None, 0, 900, False),
     ],
 )
 def test_only_a_kill_while_the_counter_rose_is_for_want_of_memory(
-    status: int | None, kills: int, share: float, is_out_of_memory: bool
+    host: Host, status: int | None, kills: int, held_kib: int, is_out_of_memory: bool
 ) -> None:
-    assert out_of_memory.was_killed(status, kills, share_of_limit=share) == is_out_of_memory
+    host.process(7, held_kib)
+    looks = out_of_memory.Looks(7)
+    host.kills = kills
+    assert looks.was_killed(status) == is_out_of_memory
 
 
 class Host:
