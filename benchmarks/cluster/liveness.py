@@ -33,19 +33,19 @@ class Lost:
         task: which.
         address: its host:port.
         how: what happened to it.
-        last_heard_seconds: since its last answer; None if it never answered.
+        last_heard_seconds: since its last answer.
     """
 
     task: Task
     address: str
     how: How
-    last_heard_seconds: float | None
+    last_heard_seconds: float
 
     def sentence(self) -> str:
         """Returns what happened, what it means, and what to do."""
         what, meaning, advice = self.how.value
-        heard = "never heard" if self.last_heard_seconds is None else f"last heard {self.last_heard_seconds:.0f} s ago"
-        return f"{self.task} ({self.address}) {what}: it was {heard}, and {meaning}. {advice}."
+        heard = f"it was last heard {self.last_heard_seconds:.0f} s ago"
+        return f"{self.task} ({self.address}) {what}: {heard}, and {meaning}. {advice}."
 
 
 class MissingTasksError(ClusterError):
@@ -86,20 +86,16 @@ class _Pulse:
     """The state of one task: its last reply, when that came, and how many probes were unanswered since."""
 
     def __init__(self, limits: Limits, reply: bytes | None, now: float) -> None:
-        self.reply = reply
+        self.reply, self.heard_at = reply, now
         self._limits = limits
-        self._heard_at = None if reply is None else now
         self._refused = self._unanswered = 0
-
-    def seconds_since(self, now: float) -> float | None:
-        return None if self._heard_at is None else now - self._heard_at
 
     def hear(self, answer: Answer, now: float) -> How | None:
         """Counts the answer to a probe, and returns how the task is lost, if it is."""
         if answer.sign in (Sign.ALIVE, Sign.BUSY):
             before = self.reply
             self.reply = answer.reply if answer.sign is Sign.ALIVE else before
-            self._heard_at, self._refused, self._unanswered = now, 0, 0
+            self.heard_at, self._refused, self._unanswered = now, 0, 0
             return None if before in (None, self.reply) else How.RESTARTED
         self._unanswered += 1
         self._refused = self._refused + 1 if answer.sign is Sign.REFUSED else 0
@@ -148,7 +144,7 @@ def wait_for_all(
             for task, pulse in pulses.items():
                 how = pulse.hear(answers[task], now)
                 if how in (How.ENDED, How.MUTE) and pulse.reply is not None:
-                    raise MissingTasksError(Lost(task, peers[task], how, pulse.seconds_since(now)).sentence())
+                    raise MissingTasksError(Lost(task, peers[task], how, now - pulse.heard_at).sentence())
             missing = {task: peers[task] for task, pulse in pulses.items() if pulse.reply is None}
             if not missing:
                 return {task: pulse.reply for task, pulse in pulses.items() if pulse.reply is not None}
@@ -229,7 +225,7 @@ class Watcher:
             begin = self._clock()
             answer = self._probe(address, self._limits.timeout_seconds)
             now = self._clock()
-            last_heard_seconds = pulse.seconds_since(now)
+            last_heard_seconds = now - pulse.heard_at
             how = pulse.hear(answer, now)
             if how is not None:
                 self._report(Lost(task, address, how, last_heard_seconds))

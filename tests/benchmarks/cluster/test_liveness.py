@@ -206,9 +206,9 @@ def test_a_loss_is_noticed_in_time() -> None:
             "its host or the network down. Look there.",
         ),
         (
-            Lost(PS, "h0:1", How.ENDED, None),
-            "ps 0 (h0:1) has ended: it was never heard, and nothing listens at its address any more. Its own output "
-            "should say why.",
+            Lost(PS, "h0:1", How.ENDED, 3.4),
+            "ps 0 (h0:1) has ended: it was last heard 3 s ago, and nothing listens at its address any more. Its own "
+            "output should say why.",
         ),
     ],
 )
