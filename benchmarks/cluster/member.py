@@ -238,8 +238,7 @@ def joined(
         ClusterError: the port is taken, tasks are missing, or what was raised in the context comes from another task.
         UsageError: tasks were started with unlike lists of addresses.
     """
-    server_config = with_collectives(server_config)
-    server = start_server(cluster.spec(), cluster.own, server_config)
+    server = start_server(cluster.spec(), cluster.own, with_collectives(server_config))
     probe = GrpcProbe()
     lists = TaskLists(cluster, server.target)
     with waiting_lines() as show_missing:
@@ -284,8 +283,8 @@ def start_server(
     """
     address = hosts[own.job][own.index]
     require_port(own, address)
-    spec = tf.train.ClusterSpec({job: list(addresses) for job, addresses in hosts.items()})
     try:
+        spec = tf.train.ClusterSpec(dict(hosts))
         return tf.distribute.Server(spec, job_name=own.job, task_index=own.index, config=server_config)
     except tf.errors.UnknownError as error:  # another process was faster
         raise _port_is_taken(own, address, headline(error)) from error
@@ -304,7 +303,7 @@ def hello(must_agree: Mapping[str, Any], devices: str) -> dict[str, Any]:
     return {
         "TensorFlow": tf.__version__,
         "suite's commit": suite_commit(),
-        "options": dict(must_agree),
+        "options": must_agree,
         "devices": devices,
         "host": socket.gethostname(),
         "pid": os.getpid(),

@@ -103,4 +103,4 @@ def _must_agree(
     shared = {name: value for name, value in fields.items() if name not in _OF_A_HOST}
     for part in parts:
         shared |= dataclasses.asdict(part)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in shared.items()}
+    return shared
