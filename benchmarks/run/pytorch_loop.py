@@ -71,7 +71,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
         layout = torch.channels_last if workload.data_format == "NHWC" else torch.contiguous_format
         converted.module.to(device, memory_format=layout)
         batch = _on_device(images, workload.data_format, device)
-        log.placement = {**_placement(config, model, device), **_work_per_image(workload, model)}
+        log.placement = _placement(config, model, device)
         shown = {"PyTorch": f"{torch.__version__}, {_how(config.variables.torch_compile)}"}
         display.start(shown | run_facts.shown_facts(config, description, log.placement))
         step = _make_step(config, converted, device, batch)
@@ -251,17 +251,14 @@ def _how(compiles: bool) -> str:
     return "compiled by torch.compile" if compiles else "eager"
 
 
-def _work_per_image(workload: Workload, model: building.Model) -> dict[str, int | None]:
-    """Returns the operations of a step as of the suite's own loops, which count those of the same model."""
-    batch = workload.batch_per_device
-    work = flop_count.of_built(
-        model, specs.find_model(workload.model), batch=batch, data_format=workload.data_format, forward_only=False
-    )
-    return work.per_image(batch)
-
-
 def _placement(config: Config, model: building.Model, device: torch.device) -> dict[str, Any]:
-    """Returns the placement for the record; see `benchmarks.training.placement_table`."""
+    """Returns the placement for the record; see `benchmarks.training.placement_table`.
+
+    The operations of a step are those of the same model in the suite's own loops.
+    """
+    workload = config.workload
+    spec, batch = specs.find_model(workload.model), workload.batch_per_device
+    work = flop_count.of_built(model, spec, batch=batch, data_format=workload.data_format, forward_only=False)
     kept = [variable for variable in model.variables if variable.kind != "tower_state"]
     weights = [variable for variable in kept if variable.kind == "weight"]
     (tower,) = config.place.towers
@@ -280,4 +277,5 @@ def _placement(config: Config, model: building.Model, device: torch.device) -> d
         "slot_bytes_per_device": {name: size} if has_slots else {},
         "gradient_bytes_per_device": {name: size},
         "sent_per_step": {},
+        **work.per_image(batch),
     }
