@@ -68,10 +68,6 @@ class Saved:
     facts: Mapping[str, Any]
     values: Mapping[str, np.ndarray]
 
-    def saved_at(self) -> float:
-        """Returns when it was saved, in seconds since the epoch."""
-        return _part(self.prefix, _SUFFIXES[0]).stat().st_mtime
-
 
 def write(
     directory: str | Path, steps: int, values: Mapping[str, np.ndarray], facts: Mapping[str, Any], keep: int

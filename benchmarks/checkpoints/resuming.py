@@ -146,8 +146,8 @@ def _newest(directory: str, team: Team, *, weights_only: bool) -> Saved | None:
 
 def _end_of_attempt(saved: Saved) -> int | None:
     """Returns the step at which the training was to end, if an attempt of this run has saved the checkpoint."""
-    attempts = restarts.inherited()
-    if not attempts.failures or saved.saved_at() < attempts.begun:
+    run = restarts.inherited().run
+    if not run or saved.facts.get("run") != run:
         return None
     ends_at_step: int = saved.facts["ends_at_step"]
     return ends_at_step

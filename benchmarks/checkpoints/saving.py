@@ -7,6 +7,7 @@ import time
 
 from benchmarks.checkpoints import checkpoint_files, resuming
 from benchmarks.checkpoints.training_state import TrainingState
+from benchmarks.cluster import restarts
 from benchmarks.console import warn
 from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import UnsavedError, UsageError
@@ -42,6 +43,7 @@ class CheckpointCallback:
             "images": epochs.images_after(steps),
             "images_per_epoch": epochs.images_per_epoch,
             "ends_at_step": self._run.last_step,
+            "run": restarts.inherited().run,
             "suite_version": SUITE_VERSION,
         }
         directory, keep = str(config.checkpoints.train_dir), config.checkpoints.max_ckpts_to_keep

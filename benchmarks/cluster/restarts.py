@@ -1,4 +1,4 @@
-"""What the tasks of a cluster that was started again know of the attempts before. No TensorFlow."""
+"""What the tasks of a cluster that one command starts know of the attempts before. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ class Attempts:
     """The failed attempts of a run.
 
     Attributes:
-        begun: when the first one began, in seconds since the epoch.
+        run: names all attempts of one command; empty if the user has started this process.
         failures: of each attempt which tasks failed, how and when, in words.
     """
 
-    begun: float = 0.0
+    run: str = ""
     failures: tuple[str, ...] = ()
 
     def handed_over(self, command: Sequence[str]) -> list[str]:
-        """Returns the words of a task that knows of them, on any host; without failures the words themselves."""
-        if not self.failures:
-            return list(command)
+        """Returns the words of a task that knows of them, on any host."""
         return ["/usr/bin/env", f"{_VARIABLE}={json.dumps(dataclasses.asdict(self))}", *command]
 
 

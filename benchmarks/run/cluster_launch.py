@@ -111,7 +111,7 @@ def launch_cluster(
         )
     used = contention.used_before_run()
     store, logs = open_store(config.output.output_dir), Path(config.output.output_dir) / "logs"
-    attempts = Attempts(time.time())
+    attempts = Attempts(uuid.uuid4().hex)
     while True:
         before = store.size_bytes()
         started = launch_plan.with_free_ports(cluster) if cluster.local else cluster

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.checkpoints import checkpoint_files, saving
+from benchmarks.checkpoints import checkpoint_files, resuming, saving
+from benchmarks.cluster import restarts
 from benchmarks.data.sources.safe_files import only_writer
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from tests.support.rotation import rotating
@@ -52,6 +53,18 @@ def test_a_second_run_continues_bit_for_bit(run_bench: Run, records: Records, tm
     assert [record["measurement"]["steps_before"] for record in (at_once, before, after)] == [0, 0, 4]
     facts = checkpoint_files.read_checkpoint(tmp_path / "ck").facts
     assert (facts["steps"], facts["images"], facts["ends_at_step"], facts["model"]) == (8, 64, 8, "mlp")
+
+
+@pytest.mark.parametrize(
+    ("of_checkpoint", "of_process", "ends_at_step"), [("a", "a", 9), ("b", "a", None), ("", "a", None), ("", "", None)]
+)
+def test_an_attempt_ends_where_an_earlier_one_of_the_same_run_was_to_end(
+    monkeypatch: pytest.MonkeyPatch, of_checkpoint: str, of_process: str, ends_at_step: int | None
+) -> None:
+    """Whatever the clocks of their hosts and of the storage show."""
+    monkeypatch.setattr(restarts, "inherited", lambda: restarts.Attempts(of_process))
+    saved = checkpoint_files.Saved(Path("ck"), 4, {"ends_at_step": 9, "run": of_checkpoint}, {})
+    assert resuming._end_of_attempt(saved) == ends_at_step
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ def _told(attempts: Attempts) -> str:
 
 
 def test_the_first_attempt_knows_of_none() -> None:
-    assert _told(Attempts(5.0)) == f"{Attempts()}\n"
+    assert _told(Attempts("this")) == f"{Attempts('this')}\n"
 
 
-def test_the_next_attempts_know_when_the_first_began_and_what_failed() -> None:
-    attempts = Attempts(5.5, ("At noon: worker 1 was killed.", "At two: 'ps 0' ended."))
+def test_the_next_attempts_know_of_which_run_they_are_and_what_failed() -> None:
+    attempts = Attempts("this", ("At noon: worker 1 was killed.", "At two: 'ps 0' ended."))
     told = _told(attempts)
     assert told.startswith(f"{attempts} The cluster was started again 2 times; ")
     assert told.endswith("At noon: worker 1 was killed. At two: 'ps 0' ended.\n")

@@ -237,8 +237,8 @@ def test_too_few_gpus_are_refused(per_worker: int, words: str) -> None:
 
 
 def test_a_task_is_told_its_role_after_the_words_of_the_user() -> None:
-    words = cluster_launch.words_of_tasks(ADDRESSES, ["--model=trivial"], {Task("worker", 1): "2,3"}, Attempts(0.0))
-    program = [sys.executable, str(subprocesses.RUN_BENCH), "--model=trivial"]
+    words = cluster_launch.words_of_tasks(ADDRESSES, ["--model=trivial"], {Task("worker", 1): "2,3"}, Attempts("one"))
+    program = [*Attempts("one").handed_over([]), sys.executable, str(subprocesses.RUN_BENCH), "--model=trivial"]
     hosts = ["--worker_hosts=h:2,h:3", "--ps_hosts=h:1"]
     assert words[Task("ps", 0)] == [*program, "--job_name=ps", "--task_index=0", *hosts]
     assert words[Task("worker", 1)] == [*program, "--job_name=worker", "--task_index=1", *hosts, "--gpus=2,3"]
@@ -257,8 +257,8 @@ STARTED = {"local_cluster": "ps:1,worker:2", "hosts": None}
     ],
 )
 def test_the_words_of_the_user_are_found_again(words: list[str]) -> None:
-    for told in cluster_launch.words_of_tasks(ADDRESSES, words, {Task("worker", 0): "1"}, Attempts(0.0)).values():
-        assert cluster_launch.command_of_user(told[2:], STARTED) == words
+    for told in cluster_launch.words_of_tasks(ADDRESSES, words, {Task("worker", 0): "1"}, Attempts()).values():
+        assert cluster_launch.command_of_user(told[4:], STARTED) == words
 
 
 @pytest.mark.parametrize(
