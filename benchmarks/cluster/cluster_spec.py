@@ -48,11 +48,8 @@ def tasks_of(hosts: Mapping[str, Sequence[str]]) -> dict[Task, str]:
 def task_table(tasks: Mapping[Task, str], own: Task | None, devices: Mapping[Task, str] | None = None) -> list[str]:
     """Returns the tasks as aligned lines of text under a header; a star marks this process.
 
-    Args:
-        tasks: the address of each.
-        own: the task that this process is, if any.
-        devices: each task's devices in words; a dash stands for a missing task. None: the last column has the names
-            of the tasks in TensorFlow instead.
+    A dash stands for a task without `devices`, which are in words. Without any, the last column has the names of the
+    tasks in TensorFlow instead.
     """
     title = "name in TensorFlow" if devices is None else "devices"
     rows = [
@@ -162,13 +159,8 @@ def place(
 ) -> Place:
     """Names the towers that one process drives, and the devices around them.
 
-    Args:
-        kind: `cpu` or `gpu`.
-        count: towers of one worker.
-        virtual: whether they share physical devices.
-        cluster: the tasks; None for a single process.
-        manager: the variable manager, which decides which task drives which towers.
-        group: see `Place`.
+    A worker has `count` towers of a kind (`cpu` or `gpu`), which share physical devices if they are `virtual`. The
+    variable manager decides which task drives which towers. For `group` see `Place`.
     """
     own = [f"/{kind}:{index}" for index in range(count)]
     if cluster is None:

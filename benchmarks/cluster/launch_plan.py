@@ -112,10 +112,7 @@ def with_free_ports(cluster: Cluster) -> Cluster:
 def on_hosts(hosts: str, manager: str | None, port: int) -> Cluster:
     """Returns the cluster of one worker per host, and one parameter server per host if the manager needs them.
 
-    Args:
-        hosts: names or addresses, with commas between.
-        manager: the variable manager; None is the default one.
-        port: of the parameter servers; workers have the next one.
+    `port` is that of the parameter servers; workers have the next one. A `manager` of None is the default one.
 
     Raises:
         UsageError: see `host_names`; or there is no next port.

@@ -115,20 +115,11 @@ def wait_for_all(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[Task, bytes]:
-    """Waits until every task has answered once.
+    """Waits until every task has answered once, and returns their last replies; a task may have been restarted.
 
-    Args:
-        peers: the tasks and their addresses.
-        deadline_seconds: how long to wait.
-        probe: asks a task; is called by several threads at once.
-        on_wait: gets, after each round, the tasks that have not answered yet and the seconds left.
-        on_answers: gets, after each round, the replies of the tasks that have answered in it; may raise.
-        lists: this task's lists of addresses, for the message when the time is over.
-        clock: seconds.
-        sleep: waits so many seconds.
-
-    Returns:
-        Every task's last reply; a task may have been restarted meanwhile.
+    Several threads call `probe` at once. After each round `on_wait` gets the tasks that have not answered yet, with the
+    seconds left, and `on_answers`, which may raise, the replies of those that have answered in it. The message when the
+    time is over has this task's `lists` of addresses.
 
     Raises:
         MissingTasksError: the time is over, or a task that had answered is gone.
@@ -167,13 +158,8 @@ def _never_heard(missing: Mapping[Task, str], answers: Mapping[Task, Answer], se
 class Watcher:
     """Probes all tasks, a thread for each, until one is lost, and reports that one.
 
-    Args:
-        peers: the tasks and their addresses.
-        on_lost: is called once at most, by a thread of the watcher; a `stop` does not wait for it.
-        probe: asks a task.
-        replies: what `wait_for_all` returned, to detect a task that was restarted since.
-        limits: how often a task is probed, and when it is lost.
-        clock: seconds.
+    `on_lost` is called once at most, by a thread of the watcher; a `stop` does not wait for it. A task that was
+    restarted since `wait_for_all` is noticed by its `replies`.
     """
 
     def __init__(

@@ -322,14 +322,8 @@ def _by_blocks(
     """Names the tasks of ranks that fill the hosts in order.
 
     Parameter servers take the last free rank of each host, host after host, as many rounds as needed; all other ranks
-    are workers, in order.
-
-    Args:
-        hosts: their names.
-        per_host: how many ranks each has.
-        rank: of this process; None if it has none.
-        num_ps: how many of the ranks are parameter servers.
-        base_port: the port of the first rank on each host; the others take the next ones.
+    are workers, in order. The first rank on each host has the `base_port`, and the others the next ones. This process
+    may have no `rank`.
 
     Returns:
         The addresses by job, and the task that this process is.

@@ -26,11 +26,8 @@ def call(
 ) -> T:
     """Returns what a function returns. It, its arguments, its result and its errors must be picklable.
 
-    Args:
-        runtime: what the process asks of TensorFlow; variables that this process has set are inherited.
-        limit_seconds: after this time the process is killed; None: never.
-        function: may import TensorFlow.
-        arguments: of the function.
+    The process has another `runtime`, but inherits the variables that this one has set. It is killed after
+    `limit_seconds`.
 
     Raises:
         BenchError: it took too long, or the process ended without a result; other errors are those of the function.

@@ -123,10 +123,7 @@ def supervise(
     it has started, as is one that writes more than `MOST_OUTPUT_BYTES`. If this process is interrupted or terminated,
     they get the same signal, and time to end in order.
 
-    Args:
-        commands: what to run.
-        timeout_seconds: of all together; None for no limit.
-        grace_seconds: after a signal to this process, before the others are killed.
+    `timeout_seconds` are those of all together, `grace_seconds` what they get after a signal to this process.
 
     Raises:
         KeyboardInterrupt, Terminated: as they came; the processes have ended.
