@@ -174,7 +174,8 @@ class Rates:
         records = [record for record in records if record.identity.hardware_key == records[0].identity.hardware_key]
         devices, processes = config.devices, config.processes
         alone = self._computing(records, config, flops_per_image)
-        at_once = devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=processes.num_hosts)
+        hosts = processes.num_worker_hosts
+        at_once = devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=hosts)
         link = self.link if self.link_is_given else None
         if not link and not processes.cluster:
             spec = config.variables.modifiers.all_reduce_spec

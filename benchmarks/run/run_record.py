@@ -58,11 +58,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
         provenance.environment,
         device=devices.device,
         precision=config.computing.precision,
-        count=devices_with_a_peak(
-            devices,
-            num_workers=processes.num_workers,
-            num_hosts=processes.cluster.num_worker_hosts if processes.cluster else 1,
-        ),
+        count=devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=processes.num_worker_hosts),
     )
     conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
     return replace(

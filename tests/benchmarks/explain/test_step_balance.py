@@ -146,6 +146,14 @@ def test_an_all_reduce_between_devices_says_nothing_of_a_network() -> None:
     assert _balance(Rates(link=link), cluster).link_bytes_per_sec is None, "that of the GPUs' data sheet"
 
 
+def test_the_host_of_a_parameter_server_computes_nothing() -> None:
+    workers = ("--device=cpu", "--batch_size=8", "--job_name=worker", "--task_index=0", "--worker_hosts=a:1,b:1")
+    alone = _config("--model=resnet50", *workers, "--variable_update=collective_all_reduce")
+    served = _config("--model=resnet50", *workers, "--variable_update=parameter_server", "--ps_hosts=c:1")
+    rates = [_balance(Rates(peak_flops_per_sec=1e12), each).images_per_sec for each in (alone, served)]
+    assert rates[0] is not None and rates[0] == rates[1]
+
+
 def test_commands_are_named_that_measure_what_is_unknown() -> None:
     unknown, known = _balance(Rates()), _balance(Rates(peak_flops_per_sec=1e12, link=Rate(1e9, "")))
     compute, link = how_to_measure(
