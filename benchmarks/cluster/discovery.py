@@ -64,7 +64,12 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
     """
     found = find_cluster(given, environ, of_run=True)
     if found is None:
-        _refuse_task(given)
+        for name in ("job_name", "task_index"):
+            if given[name]:  # the first task is a single process anyway
+                raise UsageError(
+                    f"--{name}={given[name]} chooses a task of a cluster, and there is none: name it with "
+                    "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
+                )
         ranks.refuse_copies(environ)
         return None, ()
     if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
@@ -253,16 +258,6 @@ def _index(index: int | None, job: str, count: int, asked: tuple[str, str]) -> i
     if index is not None and not 0 <= index < count:
         raise UsageError(f"{asked[0]} {asked[1]}={index}: {there}.")
     return index or 0
-
-
-def _refuse_task(given: Mapping[str, Any]) -> None:
-    """Refuses flags that choose a task where there is no cluster; the first task is a single process anyway."""
-    for name in ("job_name", "task_index"):
-        if given[name]:
-            raise UsageError(
-                f"--{name}={given[name]} chooses a task of a cluster, and there is none: name it with --worker_hosts "
-                "(and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
-            )
 
 
 def _ignored(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts) -> tuple[str, ...]:

@@ -49,11 +49,6 @@ def is_asked_for(given: Mapping[str, Any]) -> bool:
     return bool(given["local_cluster"] or starts_on_hosts) and not given["job_name"]
 
 
-def starts_elsewhere(given: Mapping[str, Any]) -> bool:
-    """Returns whether this process starts all tasks on other hosts, so that its own devices do not matter."""
-    return is_asked_for(given) and not given["local_cluster"]
-
-
 def planned(given: Mapping[str, Any], default_port: int) -> Cluster:
     """Returns the cluster that is to be started.
 

@@ -203,8 +203,8 @@ def resolve(
     try:
         return _resolve_here(given, count_gpus, environ, assumed)
     except UsageError:
-        if not launch_plan.starts_elsewhere(given):
-            raise
+        if not launch_plan.is_asked_for(given) or given["local_cluster"]:
+            raise  # else all tasks start on other hosts, so the devices here do not matter
     return _resolve_here(given, lambda: ANY_NUMBER_OF_GPUS, environ, assumed)
 
 
