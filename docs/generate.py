@@ -201,10 +201,10 @@ def _presets() -> str:
 def _peer_flags() -> str:
     """Returns what becomes of each flag of tf_cnn_benchmarks, by class."""
     with _PEER_FLAGS.open(encoding="utf-8") as file:
-        peer = [row["flag"] for row in csv.DictReader(file)]
-    same = [name for name in peer if name in FLAGS]
+        peer = {row["flag"]: row["differs"] for row in csv.DictReader(file)}
+    same = {name: differs for name, differs in peer.items() if name in FLAGS}
     tables = {
-        ("the same", "what differs"): {name: peer_flags.DIFFERENCES.get(name, "") for name in [*same, "use_nccl"]},
+        ("the same", "what differs"): {**same, "use_nccl": ""},
         ("renamed", "here"): {
             flag.name: f"`--{flag.same_as}`{flag.help and f'; {flag.help}'}" for flag in peer_flags.RENAMED
         },

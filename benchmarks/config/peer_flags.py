@@ -12,48 +12,6 @@ from typing import Any
 from benchmarks.errors import UsageError
 from benchmarks.option import Flag, Groups
 
-# Of the flags of a run that have the same name and meaning: what differs in detail.
-DIFFERENCES: Mapping[str, str] = {
-    "all_reduce_spec": "default of `replicated`: nccl where NVLink connects all GPUs; theirs is psgpu",
-    "batch_size": "default on GPUs: by model, memory and precision; on a CPU: smaller; `auto` finds the largest that "
-    "fits",
-    "batchnorm_persistent": "without it your TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT wins",
-    "compact_gradient_transfer": "default: off",
-    "data_format": "default: `auto`, NHWC on CPUs, and with 16 bits on tensor cores; else NCHW",
-    "datasets_num_private_threads": "default: 0, the session's threads",
-    "datasets_parallel_interleave_cycle_length": "the default is this suite's",
-    "datasets_prefetch_buffer_size": "default: 2, not 1",
-    "device": "default: `auto`, the GPUs if there are any",
-    "distortions": "rejected if no images are read",
-    "eval": "evaluates once; takes one process, and needs `data_dir`",
-    "forward_only": "prints the loss, and accuracies only with `print_training_accuracy`",
-    "force_gpu_compatible": "default: true if images come from the host",
-    "gpu_thread_mode": "default without `data_dir`: TensorFlow's",
-    "init_learning_rate": "default: the model's, and a tenth of it for other optimizers than sgd",
-    "local_parameter_device": "default on a CPU: cpu",
-    "loss_type_to_report": "the total loss has the penalty of kernels, see `weight_decay_on`; some print the base loss",
-    "model": "default: resnet50, not trivial",
-    "num_epochs_per_decay": "acts without `init_learning_rate`, too",
-    "num_gpus": "fails if there are fewer GPUs",
-    "num_batches": "default on GPUs: 100, and as many more as 20 s need",
-    "num_warmup_batches": "default: 10; on a CPU 3, unless images are read",
-    "optimizer": "`momentum` is classical momentum: theirs is `nesterov`; also `lars`",
-    "per_gpu_thread_count": "without `gpu_thread_mode` it implies gpu_private",
-    "piecewise_learning_rate_schedule": "epochs may be fractions",
-    "resnet_base_lr": "ResNets on ImageNet only; without it the rate is constant; not divided by the number of GPUs",
-    "save_model_secs": "rejected if several workers each count their own",
-    "save_model_steps": "rejected if towers are asynchronous",
-    "save_summaries_steps": "needs `summary_verbosity`",
-    "server_protocol": "grpc only",
-    "summary_verbosity": "needs `train_dir` and `save_summaries_steps`; 3: also weights, not images",
-    "task_index": "default: none; needed in a cluster",
-    "trace_file": "of a step after the measured ones, and of all workers; as text of StepStats never",
-    "train_dir": "checkpoints have names of this suite, and cannot be read by tf_cnn_benchmarks",
-    "variable_update": "more managers; no `horovod`",
-    "weight_decay": "acts on kernels; on biases, too, with `weight_decay_on=kernels_and_biases`",
-    "xla": "compiles each tower as a whole; takes a value, too: `jit`, `off`",
-    "xla_compile": "the same as `--xla=jit`",
-}
 # Flags of a run under another name.
 RENAMED = (
     Flag("benchmark_test_id", str, "a name for the record", same_as="session_id"),
