@@ -98,7 +98,7 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
         "fused_bn",
         "xla=jit",
         "TensorFlow then merges it with the ReLU behind it as on CPUs, and XLA computes wrong gradients for GPUs",
-        when="@gpu",
+        when="@gpu !forward_only !eval",
     ),
     Excludes(
         "conv1x1_as_matmul filter_gradients_as_matmul",

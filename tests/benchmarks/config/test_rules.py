@@ -235,6 +235,13 @@ def test_two_spellings_of_nccl_ignore_the_device_of_parameters_alike() -> None:
     assert made.variables.shared_on == "cpu", "NCCL needs whole GPUs, so gradients are copied there"
 
 
+def test_compiled_batch_normalisation_may_be_fused_where_no_gradient_needs_it() -> None:
+    compiled = ("--device=gpu", "--model=resnet20", "--xla", "--fused_bn")
+    with pytest.raises(UsageError, match="XLA computes wrong gradients"):
+        resolve(*compiled)
+    assert resolve(*compiled, "--forward_only").computing.fused_bn
+
+
 @pytest.mark.parametrize("word", ["--noallow_growth", "--local_parameter_device=cpu", "--batchnorm_persistent"])
 def test_a_default_that_is_given_needs_no_notice(word: str) -> None:
     made = resolve("--device=cpu", "--variable_update=independent", word)
