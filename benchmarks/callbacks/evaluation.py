@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +71,7 @@ class Evaluator:
         devices: each evaluates a part of the images.
         images: of the devices, each image once, as `input_pipeline.build` makes them.
         num_classes: of the labels.
+        expect: sets a new time limit; it is called before each step.
     """
 
     def __init__(
@@ -79,8 +81,9 @@ class Evaluator:
         devices: Sequence[str],
         images: RunInput,
         num_classes: int,
+        expect: Callable[[], None] = lambda: None,
     ) -> None:
-        self._input, self._num_classes = images, num_classes
+        self._input, self._num_classes, self._expect = images, num_classes, expect
         assert images.source is not None, "an evaluation reads images"
         self.source = images.source
         totals = []
@@ -100,10 +103,12 @@ class Evaluator:
         """
         total = 0.0
         try:
+            self._expect()
             for operation in self._input.initializers:
                 session.run(operation)
             images = self.images_per_step
             while images == self.images_per_step:
+                self._expect()
                 totals = Totals(*session.run(self._totals).tolist())
                 images = totals.images
                 total += images
@@ -200,7 +205,9 @@ class EvaluationCallback:
         return reached
 
 
-def build_evaluator(config: Config, model: Model, manager: VariableManager, devices: DevicePlan) -> Evaluator:
+def build_evaluator(
+    config: Config, model: Model, manager: VariableManager, devices: DevicePlan, team: Team
+) -> Evaluator:
     """Finds the validation set, and builds in the default graph what evaluates a manager's weights on all devices.
 
     Raises:
@@ -219,7 +226,8 @@ def build_evaluator(config: Config, model: Model, manager: VariableManager, devi
         pipelined=False,
         timed=False,
     )
-    return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes)
+    expect = functools.partial(team.expect, "A step (evaluation)", config.processes.preparation_seconds)
+    return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes, expect)
 
 
 def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Team) -> None:
@@ -236,7 +244,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
         model = run_graph.build_model(config.workload, config.training, config.computing, config.devices)
         _, manager = run_graph.divided(config.variables, model, devices)
         manager.create(model.variables)
-        evaluator = build_evaluator(config, model, manager, devices)
+        evaluator = build_evaluator(config, model, manager, devices, team)
         log.started("graph")
         log.placement = placement_table(manager, devices, training=False, variables=model.variables)
         log.data_set = evaluator.source.identify()
@@ -247,36 +255,23 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
             session.run([variable.initializer for variable in weights], feed_dict=values)
             with prepared_telemetry(config.devices, config.place) as log.telemetry:
                 log.observe(startup_seconds=log.started("variables"))
-                limit_seconds = config.processes.preparation_seconds
-                result = _measured(evaluator, session, log, display, team, limit_seconds)
+                result = _measured(evaluator, session, log, display)
     team.expect_nothing()
     log.observe(evaluations=[{"step": earlier.steps, "epochs": earlier.epochs, **result}])
     display.evaluated(result)
 
 
-def _measured(
-    evaluator: Evaluator,
-    session: tf.compat.v1.Session,
-    log: RunLog,
-    display: Display,
-    team: Team,
-    limit_seconds: float,
-) -> dict[str, Any]:
+def _measured(evaluator: Evaluator, session: tf.compat.v1.Session, log: RunLog, display: Display) -> dict[str, Any]:
     """Returns the result of a pass over the images, and measures its steps, but not the last if it is not full.
 
     The first step is taken before: in it TensorFlow optimises the graph.
     """
 
     def timed() -> Iterator[tuple[Totals, float]]:
-        batches = evaluator.steps(session)
-        while True:
-            team.expect("A step (evaluation)", limit_seconds)
+        begin = time.perf_counter()
+        for batch in evaluator.steps(session):
+            yield batch, time.perf_counter() - begin
             begin = time.perf_counter()
-            batch = next(batches, None)
-            seconds = time.perf_counter() - begin
-            if batch is None:
-                return
-            yield batch, seconds
 
     def note(phase: Phase, batch: Totals, seconds: float) -> None:
         phase.add(Taken(seconds, batch.loss / batch.images, ended_at=time.perf_counter()))

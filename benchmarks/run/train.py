@@ -99,7 +99,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 saving.require_room(saved_in, restored.state)
             evaluator = None
             if config.evaluation.is_scheduled and team.is_leader:
-                evaluator = evaluation.build_evaluator(config, built.model, built.manager, devices)
+                evaluator = evaluation.build_evaluator(config, built.model, built.manager, devices, team)
 
             # Initialise the variables. What is added to the graph of a session later costs the whole graph once more.
             display.phase("initialising the variables", None)

@@ -71,11 +71,13 @@ def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: i
         }
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
         given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True, pipelined=False, timed=False)
-        evaluator = Evaluator(model, variables, names, given, 10)
+        limits: list[int] = []
+        evaluator = Evaluator(model, variables, names, given, 10, lambda: limits.append(BATCH * towers))
         with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             expected = by_numpy(pixels, weights)
             assert evaluator.evaluate(session) == expected
+            assert sum(limits) > images, "every step has a time limit"
             next(evaluator.steps(session))
             assert evaluator.evaluate(session) == expected  # a pass begins anew
 
