@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from benchmarks.callbacks import options as callback_options
 from benchmarks.callbacks.options import Evaluation, Summaries
@@ -21,9 +21,8 @@ from benchmarks.cluster import options as process_options
 from benchmarks.cluster.options import Processes
 from benchmarks.config import flag, output, outside_models, peer_flags, rules, usual_batch, variable_update
 from benchmarks.config.output import Output
-from benchmarks.config.rule_facts import FACTS
 from benchmarks.config.rule_table import RULES
-from benchmarks.config.rules import Known, Situation
+from benchmarks.config.rules import FACTS, Known, Situation
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS, words
 from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Length, Workload, decide_length
@@ -41,7 +40,6 @@ from benchmarks.training import computing
 from benchmarks.training import options as training_options
 from benchmarks.training.computing import Computing
 from benchmarks.training.options import Training
-from models.model_spec import ModelSpec
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
 
@@ -233,7 +231,7 @@ def _resolve_here(
     }
     of_facts = [rule for rule in RULES if rule.asks_for_facts]
     given, without_effect = rules.apply(of_facts, Situation(given, facts), {**DEFAULTS, **usual})
-    config = _decide(given, known, environ, (*gone, *idle, *without_effect))
+    config = _decide({**given, "precision": known.precision}, known, environ, (*gone, *idle, *without_effect))
     if problem := why_not(config.variables.variable_update, config.variables.modifiers, config.place):
         raise UsageError(problem)
     return config
@@ -260,6 +258,10 @@ def _known(
     precision, why = given["precision"], ""
     if precision is None:
         precision, why = computing.usual_precision(capabilities, environ)
+    data_format = given["data_format"]
+    if data_format in (None, "auto"):
+        nchw = spec.nchw and not given["keras_application"]
+        data_format = computing.layout(precision, nchw=nchw, capabilities=capabilities)
     data_name, of_data = input_options.data_name(given, spec)
     return given, Known(
         spec=spec,
@@ -271,7 +273,7 @@ def _known(
         data_name=data_name,
         precision=precision,
         why_precision=why,
-        data_format=_layout(given, spec, precision, capabilities),
+        data_format=data_format,
         shares_devices=variable_update.shares_devices(given, devices, in_cluster=cluster is not None),
         notices=(*of_cluster, *of_rank, *of_data),
     )
@@ -285,7 +287,6 @@ def _decide(
     from_host = known.data_name != SYNTHETIC
     workers = options.workers_per_gpu(known.devices, given, cluster, environ)
     devices, of_devices = options.decide(known.devices, given, workers_per_gpu=workers, from_host=from_host)
-    given = {**given, "precision": known.precision}
     batch, why_batch = usual_batch.decide(given, spec, devices, known.gpus)
     whole = workers == 1 and _are_whole(devices, known.gpus)
     of_variables, why_reduction, on_variables = variable_update.decide(
@@ -309,7 +310,6 @@ def _decide(
     processes = process_options.decide(given, cluster)
     checkpoints = filled(Checkpoints, given)
     evaluation, summaries = callback_options.decide(given), filled(Summaries, given)
-    pauses = _pauses(checkpoints, evaluation, summaries)
     rounds = _steps_in_round(forward_only, of_variables)
     how_long, why_length, on_length = decide_length(given, rounds, known.data_name, on_gpu=devices.on_gpu)
     reasons = {
@@ -327,7 +327,7 @@ def _decide(
         devices=devices,
         processes=processes,
         variables=of_variables,
-        data=input_options.decide(given, known.data_name, pauses),
+        data=input_options.decide(given, known.data_name, _pauses(checkpoints, evaluation, summaries)),
         training=training_options.decide(given, spec, batch_global=batch * devices.num_devices * processes.num_workers),
         checkpoints=checkpoints,
         evaluation=evaluation,
@@ -349,19 +349,9 @@ def _steps_in_round(forward_only: bool, variables: Variables) -> int:
     return 1 if forward_only else max(1, variables.modifiers.local_sgd_steps)
 
 
-def _layout(
-    given: Mapping[str, Any], spec: ModelSpec, precision: str, capabilities: Sequence[str | None]
-) -> Literal["NHWC", "NCHW"]:
-    wanted: Literal["NHWC", "NCHW", "auto"] = given["data_format"] or "auto"
-    if wanted != "auto":
-        return wanted
-    return computing.layout(precision, nchw=spec.nchw and not given["keras_application"], capabilities=capabilities)
-
-
 def _pauses(checkpoints: Checkpoints, evaluation: Evaluation, summaries: Summaries) -> dict[str, Any] | None:
     """Returns what interrupts training again and again, by the names of the fields; None: nothing does."""
-    names = dict.fromkeys(("eval_every_steps", "eval_every_epochs", "eval_at_steps", "eval_at_epochs"), evaluation)
-    found: dict[str, Any] = {name: getattr(part, name) for name, part in names.items()}
+    found = {name: value for name, value in vars(evaluation).items() if name.startswith(("eval_every", "eval_at"))}
     if checkpoints.train_dir:
         found |= {name: getattr(checkpoints, name) for name in ("save_model_steps", "save_model_secs")}
     if summaries.summary_verbosity:

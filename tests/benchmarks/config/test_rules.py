@@ -12,9 +12,8 @@ import pytest
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
-from benchmarks.config.rule_facts import FACTS
 from benchmarks.config.rule_table import RULES
-from benchmarks.config.rules import Excludes, Needs, NoEffect, Rule, Situation, apply
+from benchmarks.config.rules import FACTS, Excludes, Needs, NoEffect, Rule, Situation, apply
 from benchmarks.errors import UsageError
 from benchmarks.option import Flag
 
