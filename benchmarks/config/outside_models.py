@@ -52,15 +52,12 @@ _ON_CPU, _ON_GPU = (64.0, 32), (512.0, 256)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a process that has built a model knows of it.
+    """What a process that has built a model knows of it. Other attributes are those of `ModelSpec`.
 
     Attributes:
-        image_size, channels: of its images.
         outputs: number of its logits.
         takes_classes: its number of logits can be chosen.
         parameters: trainable ones, with so many logits.
-        gflop_per_image: see `ModelSpec`.
-        has_conv1x1, has_batch_norm, has_larger_convolutions, nchw: see `ModelSpec`.
         sources: digests of the files of the user's code, by path.
     """
 
@@ -75,6 +72,9 @@ class Facts:
     has_larger_convolutions: bool = False
     nchw: bool = True
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_NOT_IN_SPEC = ("outputs", "takes_classes", "sources")
 
 
 class _Saved(msgspec.Struct):
@@ -280,26 +280,20 @@ def _data_set(facts: Facts, wanted: str | None) -> tuple[str, int]:
 def outside_spec(name: str, facts: Facts, data_name: str = "imagenet", classes: int = IMAGENET_CLASSES) -> ModelSpec:
     """Returns the spec of a model with these facts, for a data set of so many classes."""
     title = f"{name.removeprefix(APPLICATION)} of keras.applications" if name.startswith(APPLICATION) else "own model"
+    of_probe = {field: value for field, value in vars(facts).items() if field not in _NOT_IN_SPEC}
     return ModelSpec(
         name=name,
         title=title,
         build=applications.builder(name),
         data_name=data_name,
-        image_size=facts.image_size,
-        channels=facts.channels,
         classes=classes,
         outputs=None if facts.takes_classes else facts.outputs,
-        nchw=facts.nchw,
         digest=key_of({"files": sorted(facts.sources.values())}) if facts.sources else None,
-        has_conv1x1=facts.has_conv1x1,
-        has_batch_norm=facts.has_batch_norm,
-        has_larger_convolutions=facts.has_larger_convolutions,
         batch_on_gpu=_batch(facts.gflop_per_image, *_ON_GPU),
         batch_on_cpu=_batch(facts.gflop_per_image, *_ON_CPU),
         learning_rate=_LEARNING_RATE,
-        parameters=facts.parameters,
-        gflop_per_image=facts.gflop_per_image,
         source="counted in the built model",
+        **of_probe,
     )
 
 
