@@ -15,10 +15,6 @@ _BY_ENDING = {
     ".pbtxt": "a graph of TensorFlow as text",
     ".safetensors": "a safetensors file",
     ".tflite": "a LiteRT model",
-    ".msgpack": "weights of Flax",
-    ".pdparams": "weights of PaddlePaddle",
-    ".params": "weights of MXNet",
-    ".caffemodel": "weights of Caffe",
 }
 _KERAS_FILES = (".keras", ".h5", ".hdf5")
 _HDF5 = b"\x89HDF"

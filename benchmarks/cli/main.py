@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from benchmarks import console
 from benchmarks.cli import help_text, verbs
@@ -95,20 +95,17 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
             raise UsageError(
                 f"{word}: {name} is a verb, which comes first: run_bench.py {verbs.load(name).examples[0]}"
             )
-        owners = ["a run"] if spellings & run_flags.FLAGS.keys() else _that_take(spellings)
+        owners = ["a run"]
+        if not spellings & run_flags.FLAGS.keys():
+            owners = [
+                name
+                for name, other in verbs.commands().items()
+                if any(one.name in spellings for group in other.flags.values() for one in group)
+            ]
         if owners:
             raise UsageError(
                 f"{verb.name} has no flag --{name}, which is one of {' or '.join(owners)}. See {verb.name} --helpfull."
             )
-
-
-def _that_take(spellings: Set[str]) -> list[str]:
-    """Returns the verbs that have a flag of one of these names."""
-    return [
-        name
-        for name, verb in verbs.commands().items()
-        if any(one.name in spellings for group in verb.flags.values() for one in group)
-    ]
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
