@@ -248,7 +248,7 @@ def train(
     with tf.device(devices[-1]):
         observed = {name: mean([score.observed[name] for score in passes.scores]) for name in passes.scores[0].observed}
         score = Score(mean([score.loss for score in passes.scores]), Observed(**observed))
-    began = _time_after(tf.group(*images), images[0])
+    began = time_after([tf.group(*images)], images[:1])
     with tf.device(HOST):
         in_order = ([times[::-1] for times in of_stages] for of_stages in (passes.backward_ends, passes.sent))
         ends = PassTimes(began, tf.stack(passes.forward_ends), *map(tf.stack, in_order))
@@ -287,7 +287,7 @@ class _Passes:
             yield computed
             done = tf.group(*computed)
         self._before[stage] = [done]
-        ends[stage].append(_time_after(done, computed[0]))
+        ends[stage].append(time_after([done], computed[:1]))
 
     def forward(self, images: tf.Tensor, labels: tf.Tensor) -> None:
         """Sends the next micro-batch forward through all stages."""
@@ -316,7 +316,7 @@ class _Passes:
                 for name, own in zip(stage.weights, of_weights, strict=True):
                     self.gradients[name] = self.gradients[name] + own if name in self.gradients else own
                 computed += [gradient, *(self.gradients[name] for name in stage.weights)]
-            self.sent[index].append(_time_after(gradient.op, gradient))
+            self.sent[index].append(time_after([gradient.op], [gradient]))
 
 
 def _divided(batch: tf.Tensor, parts: int) -> list[tf.Tensor]:
@@ -324,16 +324,19 @@ def _divided(batch: tf.Tensor, parts: int) -> list[tf.Tensor]:
     return [batch[number * size : (number + 1) * size] for number in range(parts)]
 
 
-def _time_after(done: tf.Operation, value: tf.Tensor) -> tf.Tensor:
-    """Returns when a device has finished some work, in seconds since the epoch, of which `value` is a result.
+def time_after(work: Sequence[tf.Operation], values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns when devices have finished all work, in seconds since the epoch, given a value on the device of each.
 
-    The host may consider work done that a device still has in its queue. So the device computes a number after the
-    work, and the time depends on that number.
+    The host may consider work done that a device still has in its queue. So each device computes a number after its
+    work, and the time depends on the numbers: without a use, TensorFlow would reduce them to an order of launches.
     """
-    with tf.device(value.device), tf.control_dependencies([done]):
-        last = tf.cast(tf.reshape(value, [-1])[0], tf.float32)
+    last = []
+    for done, value in zip(work, values, strict=True):
+        with tf.device(value.device), tf.control_dependencies([done]):
+            first = value if value.shape.rank == 0 else tf.reshape(value, [-1])[0]
+            last.append(tf.square(tf.cast(first, tf.float32)))
     with tf.device(HOST):
-        squared = tf.square(last)
+        squared = tf.square(tf.add_n(last))  # on the host, also of one device
         with tf.control_dependencies([squared]):
             now = tf.timestamp()
-        return tf.where(squared >= 0.0, now, tf.zeros_like(now))  # always true, unless the value is NaN
+        return tf.where(squared >= 0.0, now, tf.zeros_like(now))  # always true, unless a value is NaN

@@ -289,7 +289,8 @@ def _loop(update: UpdateOp, scores: Sequence[Score], inputs: Sequence[TowerInput
         observed = Observed(**{name: mean([score.observed[name] for score in scores]) for name in scores[0].observed})
         if arrived:
             if stages:
-                began = _finished([update.operation] * len(scores), scores)
+                # After the update, a tower only waits for the next batch.
+                began = pipeline.time_after([update.operation] * len(scores), [score.loss for score in scores])
             else:
                 began = tf.reduce_min(tf.stack([tower_input.asked for tower_input in inputs]))
             waited = tf.maximum(tf.reduce_max(tf.stack(arrived)) - began, 0.0)
@@ -302,20 +303,4 @@ def _computing(scores: Sequence[Score], updates: Sequence[TowerUpdate]) -> tf.Te
     gradients = [tf.group(*update.gradients.values()) for update in updates]
     with tf.device(HOST):
         begun = tf.timestamp()
-        return tf.maximum(_finished(gradients, scores) - begun, 0.0)
-
-
-def _finished(work: Sequence[tf.Operation], scores: Sequence[Score]) -> tf.Tensor:
-    """Returns the time at which every tower has finished its work; after an update, it only waits for the next batch.
-
-    The host may consider work done that a device still has in its queue. So each device computes a value after the
-    work, and the time depends on that value: without a use, TensorFlow would reduce it to an order of launches.
-    """
-    last = []
-    for score, done in zip(scores, work, strict=True):
-        with tf.device(score.loss.device), tf.control_dependencies([done]):
-            last.append(tf.square(score.loss))
-    total = tf.add_n(last)
-    with tf.control_dependencies([total]):
-        now = tf.timestamp()
-    return tf.where(total >= 0.0, now, tf.zeros_like(now))  # always true, unless the loss is NaN
+        return tf.maximum(pipeline.time_after(gradients, [score.loss for score in scores]) - begun, 0.0)
