@@ -72,6 +72,9 @@ class Evaluator:
         images: of the devices, each image once, as `input_pipeline.build` makes them.
         num_classes: of the labels.
         expect: sets a new time limit; it is called before each step.
+
+    Attributes:
+        skipped: bad records that the last whole pass left out; None if such a record ends the run.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Evaluator:
         self._input, self._num_classes, self._expect = images, num_classes, expect
         assert images.source is not None, "an evaluation reads images"
         self.source = images.source
+        self.skipped: int | None = None
         totals = []
         for number, (device, batch) in enumerate(zip(devices, images.towers, strict=True)):
             with tf.device(device), tf.name_scope(f"evaluation_{number}"):
@@ -119,8 +123,10 @@ class Evaluator:
             if explained is error:
                 raise
             raise explained from error
-        if self._input.skipping and self._input.skipping.failure:
-            raise self._input.skipping.failure
+        if self._input.skipping:
+            if self._input.skipping.failure:
+                raise self._input.skipping.failure
+            self.skipped = self._input.skipping.drawn - int(total)
         if not total:
             raise DataError(f"No image of {self.source.describe()} could be used: run_bench.py data check lists why.")
 
@@ -258,6 +264,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
                 result = _measured(evaluator, session, log, display)
     team.expect_nothing()
     log.observe(evaluations=[{"step": earlier.steps, "epochs": earlier.epochs, **result}])
+    log.observe(skipped_records=evaluator.skipped)
     display.evaluated(result)
 
 

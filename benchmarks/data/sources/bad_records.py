@@ -181,7 +181,12 @@ class Skipping:
         if self.failure:
             raise self.failure
         with self._lock:
-            return self._last_number + 1 - self._used
+            return self.drawn - self._used
+
+    @property
+    def drawn(self) -> int:
+        """The number of records up to the last one of a batch, bad ones included; of several passes, of the longest."""
+        return self._last_number + 1
 
     def read_records(self, file: np.int64) -> Iterator[tuple[int, bytes]]:
         """Yields number and payload of each record of a file; the payload of a bad one is empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import types
 from collections.abc import Iterator
@@ -126,13 +127,17 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         model = building.build(trivial, data_format="NHWC", num_classes=1001, seed=1)
         source = input_pipeline.find_source("imagenet", str(tmp_path), "validation")
         size = spec(image_size=trivial.image_size)
-        given = input_pipeline.build(trivial, size, names, OPTIONS, source, once=True, pipelined=False, timed=False)
+        how = {"once": True, "pipelined": False, "timed": False}
+        lenient = dataclasses.replace(OPTIONS, on_bad_record="skip")
+        inputs = [input_pipeline.build(trivial, size, names, each, source, **how) for each in (OPTIONS, lenient)]
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
-        evaluator = Evaluator(model, weights, names, given, 1001)
+        evaluator, skipping = (Evaluator(model, weights, names, given, 1001) for given in inputs)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             with pytest.raises(DataError, match="validation-00001-of-00003"):
                 evaluator.evaluate(session)
+            next(skipping.steps(session))
+            assert (skipping.evaluate(session)["images"], skipping.skipped) == (10, 1)
 
 
 @pytest.mark.parametrize(
