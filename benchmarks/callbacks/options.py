@@ -83,9 +83,6 @@ WHEN_TO_EVALUATE = tuple(flag.name for flag in EVALUATION_FLAGS if flag.name.sta
 def decide(given: Mapping[str, Any]) -> Evaluation:
     """Returns when a training is evaluated.
 
-    Args:
-        given: flag values by name; None: not given.
-
     Raises:
         UsageError: a list of steps or epochs is not one.
     """

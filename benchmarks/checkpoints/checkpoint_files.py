@@ -72,18 +72,10 @@ class Saved:
 def write(
     directory: str | Path, steps: int, values: Mapping[str, np.ndarray], facts: Mapping[str, Any], keep: int
 ) -> Path:
-    """Saves a checkpoint, makes it the latest, and removes older ones. No other process may write to the directory.
+    """Saves a checkpoint, makes it the latest, removes older ones but `keep` (0: all stay), and returns its prefix.
 
-    Args:
-        directory: where; it is made if it does not exist. At an address TensorFlow writes the files one after the
-            other, and the index, which makes it a checkpoint, last.
-        steps: of the training.
-        values: by name.
-        facts: of the training; `steps` is added.
-        keep: how many checkpoints stay; 0: all.
-
-    Returns:
-        The prefix of its files.
+    The directory is made if it does not exist; no other process may write to it. At an address TensorFlow writes the
+    files one after the other, and the index, which makes it a checkpoint, last. `steps` is added to the facts.
 
     Raises:
         UnsavedError: it cannot be written; the checkpoints that were there stay.

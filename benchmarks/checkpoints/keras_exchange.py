@@ -20,10 +20,7 @@ from models.model_spec import ModelSpec
 def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]) -> keras.Model:
     """Returns a model of Keras with these values, for images in NHWC and in float32; Keras owns its variables.
 
-    Args:
-        spec: the model.
-        num_classes: number of logits.
-        values: by canonical name, at least of all weights and statistics.
+    The values, by canonical name, are at least those of all weights and statistics.
 
     Raises:
         UsageError: the model has a layer that Keras cannot save.

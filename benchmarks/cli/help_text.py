@@ -62,12 +62,9 @@ def of_program(verbs: Mapping[str, Mapping[str, Listed]]) -> str:
 
 
 def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
-    """Returns the help of a verb.
+    """Returns the help of a verb that takes these flags.
 
-    Args:
-        verb: the verb.
-        groups: all flags that it takes, by title.
-        full: describe all flags, not only those that no run has (of `run`: those that most runs use).
+    Unless `full`, it describes only those that no run has, or of `run` those that most runs use.
     """
     flags = own = [flag for group in groups.values() for flag in group]
     if len(flags) > _FEW:

@@ -19,9 +19,6 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit status; an expected error is one line on stderr.
 
     Output that could not be written is a failure, whatever else succeeded.
-
-    Args:
-        arguments: the command line without the program's name.
     """
     console.output_is_lost = False
     try:
@@ -49,9 +46,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def dispatch(arguments: Sequence[str]) -> ExitStatus:
     """Runs a command line.
-
-    Args:
-        arguments: the command line without the program's name.
 
     Raises:
         BenchError: it cannot be run; the message says why.

@@ -44,12 +44,6 @@ def decide(
 
     The penalty of the total loss is computed between steps, by the process that takes them. It is left out where a
     worker would wait for another one's penalty within a step, or where there is not one set of weights to penalise.
-
-    Args:
-        given: flag values by name; None: not given.
-        variables: the manager.
-        cluster: the tasks; None for a single process.
-        num_devices: of this process.
     """
     asked, manager = given["loss_type_to_report"], variables.variable_update
     problem = None

@@ -131,9 +131,6 @@ def groups_to_parse(groups: Groups) -> Groups:
 def resolve_peer_flags(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns a sentence on each flag that has no effect any more.
 
-    Args:
-        given: flag values by name; None, and no value, is not given.
-
     Raises:
         UsageError: there are flags, or a model, that this suite has replaced.
     """

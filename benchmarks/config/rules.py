@@ -65,12 +65,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """What rules may ask for besides flags.
-
-    Attributes:
-        text: in a sentence, with `{model}` and `{data_name}` for these.
-        holds: whether it is true of a run.
-    """
+    """What rules may ask for besides flags; the text of a sentence has `{model}` and `{data_name}` for these."""
 
     text: str
     holds: Callable[[Known], bool]
@@ -232,10 +227,7 @@ class NoEffect(Rule):
 def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Returns the flag values without those that have no effect, and a notice for each that was dropped.
 
-    Args:
-        rules: applied in their order.
-        now: the situation.
-        usual: the defaults that hold here; a flag without effect that has its default passes silently.
+    `usual` has the defaults that hold here; a flag without effect that has its default passes silently.
 
     Raises:
         UsageError: a rule is broken.

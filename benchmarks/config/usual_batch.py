@@ -22,14 +22,7 @@ _16_BITS = ("bf16", "fp16")
 
 
 def decide(given: Mapping[str, Any], spec: ModelSpec, devices: Devices, gpus: Inventory) -> tuple[int, str]:
-    """Returns images per device and step, and where the number is from; nothing if flags give it.
-
-    Args:
-        given: flag values with the precision; None: not given.
-        spec: the model.
-        devices: of this process.
-        gpus: those that are used.
-    """
+    """Returns images per device and step, and where the number is from; nothing if flags give it."""
     batch = (given["eval"] and given["eval_batch_size"]) or given["batch_size"]
     if batch:
         return batch, ""
@@ -49,11 +42,7 @@ def _memory_bytes(devices: Devices, gpus: Inventory) -> float | None:
 def usual_batch(spec: ModelSpec, precision: str, memory: float | None, *, on_gpu: bool) -> tuple[int, str]:
     """Returns images per device and step, and where the number is from; nothing on CPUs.
 
-    Args:
-        spec: the model.
-        precision: of the arithmetic.
-        memory: bytes for a tower; None: unknown.
-        on_gpu: whether GPUs compute.
+    A tower has `memory` bytes; None: unknown.
     """
     if not on_gpu:
         return spec.batch_on_cpu, ""

@@ -126,15 +126,8 @@ def decide(
 ) -> tuple[Variables, str, tuple[str, ...]]:
     """Returns the manager and its modifiers, why gradients are reduced so, and sentences on how flags were understood.
 
-    The reason is empty unless GPUs decide.
-
-    Args:
-        given: flag values by name; None: not given.
-        devices: of this process.
-        in_cluster: there are several processes.
-        owns_gpus: every tower has a whole GPU of its own.
-        batch_per_device: images.
-        assumed: the GPUs of a machine, and what connects them; None: those of this machine.
+    The reason is empty unless GPUs decide. With `owns_gpus`, every tower has a whole GPU of its own. `assumed` GPUs,
+    and what connects them, stand for those of this machine.
 
     Raises:
         UsageError: flags contradict each other, or the manager cannot run on these devices.
@@ -287,13 +280,7 @@ def _pipeline(given: Mapping[str, Any], num_devices: int, batch_per_device: int)
 
 
 def shares_devices(given: Mapping[str, Any], devices: Devices, *, in_cluster: bool) -> bool:
-    """Returns whether weights are shared, or gradients or weights are averaged, on devices that a flag chooses.
-
-    Args:
-        given: flag values by name; None: not given.
-        devices: of this process.
-        in_cluster: there are several processes.
-    """
+    """Returns whether weights are shared, or gradients or weights are averaged, on devices that a flag chooses."""
     entry = MANAGERS.get(named(given["variable_update"]))
     if entry is None:  # reference loops refuse the flag
         return True

@@ -132,11 +132,8 @@ COMPUTING_FLAGS = (
 def usual_precision(capabilities: Sequence[str | None], environ: Mapping[str, str]) -> tuple[str, str]:
     """Returns the precision that TensorFlow itself uses, and why; on CPUs that needs no reason.
 
-    What a GPU of unknown capability does with TF32 is unknown, so that it is turned off there.
-
-    Args:
-        capabilities: compute capabilities of the GPUs that are used; None: unknown; empty on CPUs.
-        environ: the environment variables.
+    The compute capabilities are those of the GPUs that are used; None: unknown; empty on CPUs. What a GPU of unknown
+    capability does with TF32 is unknown, so that it is turned off there.
     """
     if not capabilities:
         return "fp32", ""
@@ -168,11 +165,7 @@ def layout(precision: str, *, nchw: bool, capabilities: Sequence[str | None]) ->
 
     That is the layout of cuDNN's tensor-core kernels for 16 bits, NHWC, where GPUs have such cores, else NCHW. It is
     also what TensorFlow's layout optimizer chooses (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc).
-
-    Args:
-        precision: of the arithmetic.
-        nchw: the model can be built with channels before height and width.
-        capabilities: compute capabilities of the GPUs that are used; None: unknown; empty on CPUs.
+    The capabilities are as for `usual_precision`. `nchw`: the model can be built with channels before height and width.
     """
     if not capabilities or not nchw:
         return "NHWC"
@@ -186,12 +179,7 @@ def decide(
 ) -> tuple[Computing, tuple[str, ...]]:
     """Returns how towers compute, and sentences on what to expect of it.
 
-    Args:
-        given: flag values with the precision; None: not given.
-        spec: the model.
-        on_gpu: whether GPUs compute.
-        onednn: whether TensorFlow is told to use oneDNN's kernels, `on` or `off`; None: it is not told.
-        cpuinfo: the kernel's description of the CPU.
+    TensorFlow is told to use oneDNN's kernels (`onednn` is `on`) or not (`off`); None: it is not told.
 
     Raises:
         UsageError: this CPU cannot do it.
