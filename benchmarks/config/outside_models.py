@@ -173,8 +173,8 @@ def _checked(name: str) -> str:
 def code() -> dict[str, Any]:
     """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models."""
     software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
-    places = ("models/*.py", "benchmarks/training/*_[cf]*.py", "benchmarks/explain/model_probe.py")
-    files = [path for place in places for path in root.glob(place)]
+    counting = ("training/flop_count.py", "training/model_facts.py", "explain/model_probe.py")
+    files = [*root.glob("models/*.py"), *(root / "benchmarks" / name for name in counting)]
     digests = {path.name: _digest(str(path)) for path in files}
     return {**{name: software[name] for name in ("keras_version", "tensorflow_version")}, "digests": digests}
 
