@@ -65,7 +65,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """What rules may ask for besides flags; the text of a sentence has `{model}` and `{data_name}` for these."""
+    """What rules may ask for besides flags: words for a sentence, with `{model}` and `{data_name}`, and a test."""
 
     text: str
     holds: Callable[[Known], bool]

@@ -7,11 +7,10 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.errors import UsageError
-from benchmarks.machine.hardware import CPUINFO, cpu_instructions
+from benchmarks.machine.hardware import cpu_instructions
 from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
 from models.model_spec import ModelSpec
@@ -175,7 +174,7 @@ def layout(precision: str, *, nchw: bool, capabilities: Sequence[str | None]) ->
 
 
 def decide(
-    given: Mapping[str, Any], spec: ModelSpec, *, on_gpu: bool, onednn: str | None, cpuinfo: Path = CPUINFO
+    given: Mapping[str, Any], spec: ModelSpec, *, on_gpu: bool, onednn: str | None
 ) -> tuple[Computing, tuple[str, ...]]:
     """Returns how towers compute, and sentences on what to expect of it.
 
@@ -193,15 +192,15 @@ def decide(
     )
     notices: tuple[str, ...] = ()
     precision = computing.precision
-    if precision in _16_BITS and not on_gpu and not has_instructions(precision, cpuinfo):
+    if precision in _16_BITS and not on_gpu and not has_instructions(precision):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
-        better = "fp32" if precision == "bf16" or not has_instructions("bf16", cpuinfo) else "bf16 or fp32"
+        better = "fp32" if precision == "bf16" or not has_instructions("bf16") else "bf16 or fp32"
         notices = (
             f"--precision={precision}: this CPU has no {name} instructions, and emulating them is much slower than "
             f"fp32: use --precision={better}.",
         )
     if precision == "tf32" and not on_gpu:
-        _refuse_tf32(onednn, cpuinfo)
+        _refuse_tf32(onednn)
     if not computing.fused_bn and computing.xla != "off" and not on_gpu:
         notices += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
     return computing, notices
@@ -231,15 +230,15 @@ def _batchnorm_persistent(given: Mapping[str, Any]) -> bool | None:
     return given["batchnorm_persistent"] is not False
 
 
-def _refuse_tf32(onednn: str | None, cpuinfo: Path) -> None:
+def _refuse_tf32(onednn: str | None) -> None:
     """Refuses tf32 where a CPU would compute in fp32: it is a mode of oneDNN's kernels for some CPUs."""
-    if not has_instructions("tf32", cpuinfo):
-        instead = "bf16 or fp32" if has_instructions("bf16", cpuinfo) else "fp32"
+    if not has_instructions("tf32"):
+        instead = "bf16 or fp32" if has_instructions("bf16") else "fp32"
         raise UsageError(
             "--precision=tf32: on CPUs, oneDNN rounds factors to bfloat16 with the instructions AMX-BF16 (x86) or BF16 "
             f"(Arm), and this CPU has neither, so it would compute in fp32: use {instead}."
         )
-    if onednn == "off" or (onednn is None and other_onednn_mode(os.environ, cpuinfo) == "on"):
+    if onednn == "off" or (onednn is None and other_onednn_mode(os.environ) == "on"):
         raise UsageError("--precision=tf32: on CPUs it is a mode of oneDNN, which is off here: pass --onednn=on.")
 
 
@@ -252,15 +251,15 @@ def _loss_scaling(given: Mapping[str, Any]) -> LossScaling | None:
     return LossScaling(given["fp16_loss_scale"] or FIRST_DYNAMIC_SCALE, every)
 
 
-def has_instructions(precision: str, cpuinfo: Path = CPUINFO) -> bool:
+def has_instructions(precision: str) -> bool:
     """Returns whether the CPU has instructions for `tf32`, `bf16` or `fp16`; true if that is not known."""
-    instructions = cpu_instructions(cpuinfo)
+    instructions = cpu_instructions()
     return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
 
 
-def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Literal["on", "off"] | None:
+def other_onednn_mode(environ: Mapping[str, str]) -> Literal["on", "off"] | None:
     """Returns the mode that TensorFlow would not choose; None if CPU and environment do not show what it chooses."""
-    instructions = cpu_instructions(cpuinfo)
+    instructions = cpu_instructions()
     by_itself = bool(instructions & _FOR_ONEDNN) if instructions and "sse2" in instructions else None
     is_on = _SWITCHES.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
     return {True: "off", False: "on", None: None}[is_on]

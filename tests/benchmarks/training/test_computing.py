@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,18 +11,18 @@ from benchmarks.training import computing
 from benchmarks.training.computing import Computing, LossScaling, layout, other_onednn_mode
 from models import specs
 
+Cpu = Callable[[str], None]
 
-def decide(
-    *, on_gpu: bool = False, onednn: str | None = None, cpuinfo: Path = computing.CPUINFO, **flags: Any
-) -> tuple[Computing, tuple[str, ...]]:
+
+def decide(*, on_gpu: bool = False, onednn: str | None = None, **flags: Any) -> tuple[Computing, tuple[str, ...]]:
     resnet50 = specs.find_model("resnet50")
-    return computing.decide(run_flags.unset(flags), resnet50, on_gpu=on_gpu, onednn=onednn, cpuinfo=cpuinfo)
+    return computing.decide(run_flags.unset(flags), resnet50, on_gpu=on_gpu, onednn=onednn)
 
 
-def _cpu(tmp_path: Path, flags: str) -> Path:
-    path = tmp_path / "cpuinfo"
-    path.write_text(f"processor\t: 0\nmodel name\t: A CPU\nflags\t\t: {flags}\n")
-    return path
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
+    """Replaces the CPU by one with these instructions."""
+    return lambda names: monkeypatch.setattr(computing, "cpu_instructions", lambda: frozenset(names.split()) or None)
 
 
 def test_float32_without_xla_is_the_default() -> None:
@@ -54,13 +54,15 @@ def test_the_layout_is_that_of_the_fastest_kernels(
 @pytest.mark.parametrize(
     ("precision", "instructions", "name"), [("bf16", "amx_bf16", "bfloat16"), ("fp16", "avx512_fp16", "float16")]
 )
-def test_a_cpu_without_instructions_has_a_notice(tmp_path: Path, precision: str, instructions: str, name: str) -> None:
-    slow, (notice,) = decide(precision=precision, cpuinfo=_cpu(tmp_path, "sse2 avx2"))
+def test_a_cpu_without_instructions_has_a_notice(cpu: Cpu, precision: str, instructions: str, name: str) -> None:
+    cpu("sse2 avx2")
+    slow, (notice,) = decide(precision=precision)
     assert slow.precision == precision and f"no {name} instructions" in notice
     assert "much slower than fp32: use --precision=fp32." in notice
-    assert decide(precision=precision, on_gpu=True, cpuinfo=_cpu(tmp_path, "sse2"))[1] == ()
-    assert decide(precision=precision, cpuinfo=_cpu(tmp_path, f"sse2 {instructions}"))[1] == ()
-    assert decide(precision=precision, cpuinfo=tmp_path / "nothing")[1] == ()
+    assert decide(precision=precision, on_gpu=True)[1] == ()
+    for sufficient_or_unknown in (f"sse2 {instructions}", ""):
+        cpu(sufficient_or_unknown)
+        assert decide(precision=precision)[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_a_cpu_without_instructions_has_a_notice(tmp_path: Path, precision: str,
     ],
 )
 def test_tf32_on_a_cpu_needs_what_rounds_its_factors(
-    tmp_path: Path,
+    cpu: Cpu,
     monkeypatch: pytest.MonkeyPatch,
     instructions: str,
     onednn: str | None,
@@ -84,16 +86,17 @@ def test_tf32_on_a_cpu_needs_what_rounds_its_factors(
     message: str | None,
 ) -> None:
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", variable)
-    cpuinfo = _cpu(tmp_path, instructions)
+    cpu(instructions)
     if message is None:
-        assert decide(precision="tf32", onednn=onednn, cpuinfo=cpuinfo)[0].precision == "tf32"
+        assert decide(precision="tf32", onednn=onednn)[0].precision == "tf32"
         return
     with pytest.raises(UsageError, match=message):
-        decide(precision="tf32", onednn=onednn, cpuinfo=cpuinfo)
+        decide(precision="tf32", onednn=onednn)
 
 
-def test_for_float16_the_other_16_bit_type_is_named_if_the_cpu_has_it(tmp_path: Path) -> None:
-    (notice,) = decide(precision="fp16", cpuinfo=_cpu(tmp_path, "sse2 avx512_bf16"))[1]
+def test_for_float16_the_other_16_bit_type_is_named_if_the_cpu_has_it(cpu: Cpu) -> None:
+    cpu("sse2 avx512_bf16")
+    (notice,) = decide(precision="fp16")[1]
     assert "no float16 instructions" in notice and notice.endswith("use --precision=bf16 or fp32.")
 
 
@@ -128,10 +131,9 @@ def test_xla_gets_separate_batch_normalisation_on_gpus() -> None:
         ("asimd bf16", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "off"),
     ],
 )
-def test_the_other_kernels_are_known(
-    tmp_path: Path, instructions: str, environ: dict[str, str], other: str | None
-) -> None:
-    assert other_onednn_mode(environ, _cpu(tmp_path, instructions)) == other
+def test_the_other_kernels_are_known(cpu: Cpu, instructions: str, environ: dict[str, str], other: str | None) -> None:
+    cpu(instructions)
+    assert other_onednn_mode(environ) == other
 
 
 def test_float16_scales_the_loss() -> None:
