@@ -7,7 +7,6 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from benchmarks.callbacks.callback import Callback, UnmeasuredSteps
 from benchmarks.graph.epochs import is_one_of_every
 from benchmarks.graph.run_session import RunSession
 from benchmarks.graph.stepper import rate_after
@@ -25,77 +24,58 @@ _OBSERVED = {
 }
 
 
-def summaries(run: RunSession) -> tuple[Sequence[Callback], Sequence[UnmeasuredSteps]]:
-    """Returns what writes the summaries of a run by its flags; only the leader writes."""
-    asked, kept = run.config.summaries, run.built.manager.checkpoint_variables()
-    if not asked.summary_verbosity:
-        return [], []
-    events = None
-    if run.team.is_leader:
-        events = EventFile(run.directory, tf.compat.v1.get_default_graph(), run.epochs.steps_before)
-    every, unmeasured = asked.save_summaries_steps, []
-    with tf.device(HOST):
-        if asked.summary_verbosity >= GRADIENTS:
-            divided = [name for name, parts in kept.items() if len(parts) > 1]
-            unmeasured.append(GradientSummaries(run, every, events, of_gradients(run.built.step.updates, divided)))
-        with_weights = asked.summary_verbosity >= WEIGHTS and events
-        weights = run.session.make_callable(of_weights(kept)) if with_weights else None
-    return [SummaryCallback(run, every, events, weights)], unmeasured
-
-
-class EventFile:
-    """The file of events of one run, in a directory that a later run of the same training continues.
-
-    Args:
-        directory: may have events of an earlier run. TensorBoard drops those of steps that are taken again.
-        graph: is written once per training.
-        steps_before: were taken by an earlier run.
-    """
-
-    def __init__(self, directory: Path, graph: tf.Graph, steps_before: int) -> None:
-        # Another part of the training may have begun in the same second: its file has the same name but for this.
-        suffix = f".{steps_before}" if steps_before else None
-        self._writer = tf.compat.v1.summary.FileWriter(
-            str(directory), None if steps_before else graph, filename_suffix=suffix
-        )
-        if steps_before:
-            began = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-            self._writer.add_session_log(began, steps_before + 1)
-
-    def add(self, summary: bytes, step: int) -> None:
-        """Adds what a summary operation returned, and writes it to disk."""
-        self._writer.add_summary(summary, step)
-        self._writer.flush()
-
-    def add_numbers(self, numbers: Mapping[str, float], step: int) -> None:
-        """Adds numbers by name."""
-        values = [tf.compat.v1.Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
-        self.add(tf.compat.v1.Summary(value=values).SerializeToString(), step)
-
-
 class SummaryCallback:
-    """Writes numbers of every so many steps, and with `weights` (see `of_weights`) their histograms."""
+    """Writes summaries of every so many steps; only the leader writes.
+
+    If they have histograms of gradients, it takes these steps itself, with the histograms as one more output.
+    """
 
     name = "a summary"
 
-    def __init__(
-        self, run: RunSession, every: int, events: EventFile | None, weights: Callable[[], bytes] | None
-    ) -> None:
-        self._run, self._every, self._events, self._weights = run, every, events, weights
+    def __init__(self, run: RunSession) -> None:
+        asked, kept = run.config.summaries, run.built.manager.checkpoint_variables()
+        self._run, self._every = run, asked.save_summaries_steps
         self._rate_after = rate_after(run.config.training, run.epochs)
         self._summarised = 0  # measured steps
+        self._events = _event_file(run.directory, run.epochs.steps_before) if run.team.is_leader else None
+        self._gradients: Sequence[tf.Tensor] = []  # a summary of them, if they are wanted
+        self._weights: Callable[[], bytes] | None = None
+        with tf.device(HOST):
+            if asked.summary_verbosity >= GRADIENTS:
+                divided = [name for name, parts in kept.items() if len(parts) > 1]
+                self._gradients = [of_gradients(run.built.step.updates, divided)]
+            if asked.summary_verbosity >= WEIGHTS and self._events:
+                self._weights = run.session.make_callable(of_weights(kept))
 
     def is_due(self, steps: int, *, last: bool) -> bool:
         """See `Callback`; nothing is written after the last step."""
         return is_one_of_every(self._every, steps) and not last
 
     def after_step(self, steps: int) -> bool:
-        """Writes a summary."""
-        assert self._events is not None, "it is the leader that writes"
-        self._events.add_numbers(self._numbers(steps), steps)
+        """Writes numbers, and histograms of weights."""
+        numbers = self._numbers(steps).items()
+        values = [tf.compat.v1.Summary.Value(tag=name, simple_value=number) for name, number in numbers]
+        self._add(tf.compat.v1.Summary(value=values), steps)
         if self._weights:
-            self._events.add(self._weights(), steps)
+            self._add(self._weights(), steps)
         return False
+
+    def wants(self, step: int) -> bool:
+        """See `UnmeasuredSteps`."""
+        return bool(self._gradients) and is_one_of_every(self._every, step)
+
+    def take(self, step: int) -> None:
+        """Takes the step, and writes its histograms; processes that do not write take it as always."""
+        for summary in self._run.take_unmeasured(step, self._gradients if self._events else []):
+            self._add(summary, step)
+
+    def after_run(self) -> None:
+        """Has nothing left to write."""
+
+    def _add(self, summary: tf.compat.v1.Summary | bytes, step: int) -> None:
+        assert self._events is not None, "it is the leader that writes"
+        self._events.add_summary(summary, step)
+        self._events.flush()
 
     def _numbers(self, step: int) -> dict[str, float]:
         """Returns the numbers of a step, and the rate of the measured steps since the last summary."""
@@ -113,26 +93,19 @@ class SummaryCallback:
         return numbers
 
 
-class GradientSummaries:
-    """Takes every so many steps with histograms of their gradients (`of_gradients`) as one more output."""
+def _event_file(directory: Path, steps_before: int) -> tf.compat.v1.summary.FileWriter:
+    """Opens the file of events of a run; an earlier run of the training, of so many steps, may have left one.
 
-    def __init__(self, run: RunSession, every: int, events: EventFile | None, summary: tf.Tensor) -> None:
-        self._run, self._every, self._events, self._summary = run, every, events, summary
-
-    def wants(self, step: int) -> bool:
-        """See `UnmeasuredSteps`."""
-        return is_one_of_every(self._every, step)
-
-    def take(self, step: int) -> None:
-        """Takes the step, and writes its histograms."""
-        if self._events is None:  # processes that do not write take the step as always
-            self._run.take_unmeasured(step, [])
-            return
-        (summary,) = self._run.take_unmeasured(step, [self._summary])
-        self._events.add(summary, step)
-
-    def after_run(self) -> None:
-        """Has nothing left to write."""
+    The graph is written once per training. TensorBoard drops earlier events of steps that are taken again.
+    """
+    # Another part of the training may have begun in the same second: its file has the same name but for this.
+    suffix = f".{steps_before}" if steps_before else None
+    graph = None if steps_before else tf.compat.v1.get_default_graph()
+    events = tf.compat.v1.summary.FileWriter(str(directory), graph, filename_suffix=suffix)
+    if steps_before:
+        began = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+        events.add_session_log(began, steps_before + 1)
+    return events
 
 
 def of_gradients(updates: Sequence[TowerUpdate], divided: Collection[str]) -> tf.Tensor:

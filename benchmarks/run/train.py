@@ -150,14 +150,14 @@ def _callbacks(run: RunSession, state: TrainingState | None, evaluator: evaluati
     callbacks: list[Callback] = [saving.CheckpointCallback(run, state)] if state else []
     if config.evaluation.is_scheduled:
         callbacks.append(evaluation.EvaluationCallback(run, evaluator))
-    of_summaries, unmeasured = summaries.summaries(run)
+    of_summaries = [summaries.SummaryCallback(run)] if config.summaries.summary_verbosity else []
     profiled = profiles.profiled_steps(run)
     by_epochs = bool(config.length.num_epochs and config.checkpoints.train_dir)
     return Callbacks(
         run.team,
         steps=run.epochs.steps_before,
         callbacks=[*callbacks, *of_summaries],
-        unmeasured=[profiled, *unmeasured] if profiled else unmeasured,
+        unmeasured=[profiled, *of_summaries] if profiled else of_summaries,
         ends_at=run.last_step if by_epochs else None,
     )
 
