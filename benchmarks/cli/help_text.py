@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import platform
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.cli.verbs import Listed
 from benchmarks.config.flag import SHORT_FLAGS, describe, presets
 from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.machine.provenance import describe_software
-from benchmarks.option import Flag, Groups
+from benchmarks.option import Groups
 from results.version import SUITE_VERSION
 
 _WIDTH = 80
+_FLAGS_WIDTH = 23
 _PROGRAM = "run_bench.py"
 _FEW = 15
 _EXAMPLES = (
@@ -46,7 +47,7 @@ def of_program(verbs: Mapping[str, Mapping[str, Listed]]) -> str:
     ]
     width = 2 + max(len(name) for group in verbs.values() for name in group)
     for title, group in verbs.items():
-        lines += ["", title, *_verb_lines({name: listed.meaning for name, listed in group.items()}, width)]
+        lines += ["", title, *_columns([(name, listed.meaning) for name, listed in group.items()], width)]
     return "\n".join(
         [
             *lines,
@@ -76,13 +77,14 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
     lines = [f"usage: {_PROGRAM} {name}{words}{' --flag=value ...' if flags else ''}", ""]
     lines += textwrap.wrap(meaning.replace("?.", "?"), _WIDTH)
     if verb.parts:
-        meanings = {part.name: part.meaning for part in verb.parts}
-        lines += ["", "Subcommands:", *_verb_lines(meanings, 2 + max(map(len, meanings)))]
+        width = 2 + max(len(part.name) for part in verb.parts)
+        lines += ["", "Subcommands:", *_columns([(part.name, part.meaning) for part in verb.parts], width)]
     elif full:
         lines += [describe(groups), "", f"Files of flags: --flagfile=FILE, --preset={'|'.join(presets())}"]
     elif flags:
         title = "Flags that most runs use" if verb.name == "run" else f"Flags of {verb.name}"
-        lines += ["", f"{title}:", *_flag_lines(own)] if own else []
+        described = [(flag.spelling, flag.described(brief=True)) for flag in own]
+        lines += ["", f"{title}:", *_columns(described, _FLAGS_WIDTH)] if own else []
     if verb.name == "run":
         short = ", ".join(f"{word} {name[2:].upper()}" for word, name in SHORT_FLAGS.items())
         lines += ["", f"Short: {short}. Dashes may replace underscores."]
@@ -103,25 +105,15 @@ def versions() -> str:
     return f"cnn-train-bench {SUITE_VERSION} (TensorFlow {tensorflow}, Python {platform.python_version()})"
 
 
-def _verb_lines(meanings: Mapping[str, str], width: int) -> list[str]:
-    """Returns each verb, by name, and what it does, in two columns."""
-    indent = " " * (width + 2)
-    return [
-        line
-        for name, meaning in meanings.items()
-        for line in textwrap.wrap(meaning, _WIDTH, initial_indent=f"  {name:{width}}", subsequent_indent=indent)
-    ]
-
-
-def _flag_lines(flags: Iterable[Flag]) -> list[str]:
-    """Returns each flag and what it means in brief, in two columns."""
-    lines = []
-    for flag in flags:
-        spelled = f"  {flag.spelling:22} "
-        if len(spelled) > 25:
-            lines.append(spelled.rstrip())
-            spelled = " " * 25
-        lines += textwrap.wrap(flag.described(brief=True), _WIDTH, initial_indent=spelled, subsequent_indent=" " * 25)
+def _columns(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Returns names, and what they mean, in two columns; a name that is too long has a line of its own."""
+    lines, indent = [], " " * (width + 2)
+    for name, meaning in rows:
+        begin = f"  {name:{width}}"
+        if len(name) >= width:
+            lines.append(begin)
+            begin = indent
+        lines += textwrap.wrap(meaning, _WIDTH, initial_indent=begin, subsequent_indent=indent)
     return lines
 
 
