@@ -7,7 +7,6 @@ an update. A rule's state of a variable (its slots) exists once, however often t
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ Updates = list[tf.Operation]
 
 
 class Optimizer(abc.ABC):
-    """An update rule; `Momentum` and `Lars` alone use `momentum`, and `constants` name their rule.
+    """An update rule; `Momentum` and `Lars` alone use `momentum`, and the other constants name their rule.
 
     The learning rate is a number, or a scalar that changes from step to step. If the norm of gradients is limited,
     `apply` must get all at once.
@@ -32,11 +31,12 @@ class Optimizer(abc.ABC):
         self,
         learning_rate: float | tf.Tensor,
         momentum: float,
-        constants: Hyperparameters = _USUAL,
-        clipping: Clipping = _UNLIMITED,
+        constants: Hyperparameters,
+        clipping: Clipping,
+        lars_trust_coefficient: float,
     ) -> None:
         self._learning_rate, self._momentum, self._constants = learning_rate, momentum, constants
-        self._clipping = clipping
+        self._clipping, self._lars_trust_coefficient = clipping, lars_trust_coefficient
         self._slots: dict[tuple[object, str], tf.Variable] = {}
         self._numbers: dict[tuple[float, str, tf.DType], tf.Tensor] = {}
 
@@ -123,15 +123,11 @@ class Lars(Optimizer):
     norms of both. It is 1 for scalars, for variables of one axis (biases, batch normalisation), and if a norm is 0.
     """
 
-    def __init__(self, *rule: Any, trust_coefficient: float = LARS_TRUST_COEFFICIENT, **more: Any) -> None:
-        super().__init__(*rule, **more)
-        self._trust_coefficient = trust_coefficient
-
     def _update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
         step = self._learning_rate * gradient
         if variable.shape.rank > 1:
             norms = tf.norm(variable.read_value()), tf.norm(gradient)
-            step *= tf.where(tf.minimum(*norms) > 0.0, self._trust_coefficient * norms[0] / norms[1], 1.0)
+            step *= tf.where(tf.minimum(*norms) > 0.0, self._lars_trust_coefficient * norms[0] / norms[1], 1.0)
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle, accum=self._slot(variable, "momentum"), lr=1.0, grad=step, momentum=self._momentum
         )
@@ -156,8 +152,8 @@ class RmsProp(Optimizer):
 class Adam(Optimizer):
     """Kingma and Ba 2014, arXiv:1412.6980, in the form that ends section 2."""
 
-    def __init__(self, *rule: Any, **more: Any) -> None:
-        super().__init__(*rule, **more)
+    def __init__(self, *rule: Any) -> None:
+        super().__init__(*rule)
         self._steps: dict[object, tf.Variable] = {}
         self._beta_powers: list[tf.Tensor] = []
 
@@ -232,5 +228,5 @@ def make(
     """Makes the update rule called `name`: sgd, momentum, nesterov, rmsprop, adam or lars."""
     rules: dict[str, Callable[..., Optimizer]]
     rules = {"sgd": GradientDescent, "momentum": Momentum, "nesterov": Nesterov, "rmsprop": RmsProp, "adam": Adam}
-    rules["lars"] = functools.partial(Lars, trust_coefficient=lars_trust_coefficient)
-    return rules[name](learning_rate, momentum, constants, clipping)
+    rules["lars"] = Lars
+    return rules[name](learning_rate, momentum, constants, clipping, lars_trust_coefficient)
