@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from benchmarks.callbacks import options
 from benchmarks.checkpoints import resuming
 from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster.member import Team
@@ -159,26 +158,6 @@ def _totals(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.where(counts, tf.stack(each), tf.zeros([], tf.float64)), axis=1)
 
 
-def due_steps(wanted: options.Evaluation, epochs_after: Callable[[int], float]) -> Callable[[int], bool]:
-    """Returns a function that returns whether an evaluation follows that many steps.
-
-    One that is due after a number of epochs follows the step that completes them. `epochs_after` returns how many
-    passes over the data set that many steps make.
-    """
-    every_steps, every_epochs = wanted.eval_every_steps, wanted.eval_every_epochs
-
-    def completed(steps: int) -> tuple[int, int]:
-        epochs = epochs_after(steps) + _ROUNDING
-        of_every = math.floor(epochs / every_epochs) if every_epochs else 0
-        return sum(at <= epochs for at in wanted.eval_at_epochs), of_every
-
-    def is_due(steps: int) -> bool:
-        by_steps = steps in wanted.eval_at_steps or is_one_of_every(every_steps, steps)
-        return by_steps or completed(steps) != completed(steps - 1)
-
-    return is_due
-
-
 class EvaluationCallback:
     """Evaluates between steps, and after the last; only the process that leads has an evaluator."""
 
@@ -186,11 +165,22 @@ class EvaluationCallback:
 
     def __init__(self, run: RunSession, evaluator: Evaluator | None) -> None:
         self._run, self._evaluator = run, evaluator
-        self._follows = due_steps(run.config.evaluation, run.epochs.after)
 
     def is_due(self, steps: int, *, last: bool) -> bool:
-        """Returns whether to evaluate; after the last step unless that was already done."""
-        return self._follows(steps) != last
+        """Returns whether to evaluate; after the last step unless that was already done.
+
+        An evaluation that is due after a number of epochs follows the step that completes them.
+        """
+        asked = self._run.config.evaluation
+        by_steps = steps in asked.eval_at_steps or is_one_of_every(asked.eval_every_steps, steps)
+        follows = by_steps or self._completed(steps) != self._completed(steps - 1)
+        return follows != last
+
+    def _completed(self, steps: int) -> tuple[int, int]:
+        """Returns how many of the epochs after which an evaluation is due so many steps complete: listed, repeated."""
+        asked, epochs = self._run.config.evaluation, self._run.epochs.after(steps) + _ROUNDING
+        repeated = math.floor(epochs / asked.eval_every_epochs) if asked.eval_every_epochs else 0
+        return sum(at <= epochs for at in asked.eval_at_epochs), repeated
 
     def after_step(self, steps: int) -> bool:
         """Evaluates, and returns whether the accuracy is reached at which training is to end."""

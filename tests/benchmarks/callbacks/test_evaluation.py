@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.callbacks import options
-from benchmarks.callbacks.evaluation import EvaluationCallback, Evaluator, Totals, due_steps
+from benchmarks.callbacks.evaluation import EvaluationCallback, Evaluator, Totals
 from benchmarks.data.options import InputOptions, of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources.bad_records import Skipping
@@ -152,16 +152,11 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
     ],
 )
 def test_an_evaluation_follows_the_step_that_completes_the_epochs(wanted: dict[str, Any], due: set[int]) -> None:
-    is_due = due_steps(options.Evaluation(**wanted), lambda steps: steps * 20 / 50)
-    assert {steps for steps in range(1, 13) if is_due(steps)} == due
-
-
-def test_the_weights_after_the_last_step_are_evaluated_once() -> None:
-    config = types.SimpleNamespace(evaluation=options.Evaluation(eval_at_steps=(4,)))
+    config = types.SimpleNamespace(evaluation=options.Evaluation(**wanted))
     run: Any = types.SimpleNamespace(config=config, epochs=Epochs(images_per_epoch=50, images_per_step=20))
     evaluation = EvaluationCallback(run, None)
-    assert evaluation.is_due(4, last=False) and not evaluation.is_due(4, last=True)
-    assert not evaluation.is_due(5, last=False) and evaluation.is_due(5, last=True)
+    assert {steps for steps in range(1, 13) if evaluation.is_due(steps, last=False)} == due
+    assert all(evaluation.is_due(steps, last=True) != (steps in due) for steps in range(1, 13)), "the last, once"
 
 
 def test_the_first_evaluation_does_not_time_the_optimisation_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
