@@ -12,8 +12,6 @@ from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.trackers.tracker_list import TRACKERS, Targets, targets_of
 from variable_mgr.catalog import IN_GRAPH, MANAGERS
 
-LossType = Literal["base_loss", "total_loss"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output:
@@ -22,7 +20,7 @@ class Output:
     output_dir: str = option("directory of results.jsonl and results.csv", default="out", path="directory", unset="")
     output_format: Literal["text", "json"] = option("format of the result on stdout", default="text")
     display_every: int = option("print a line every this many steps", default=10, at_least=1)
-    loss_type_to_report: LossType = option(
+    loss_type_to_report: Literal["base_loss", "total_loss"] = option(
         "loss to print; total_loss includes weight decay; the record has the base loss",
         default_text="total_loss, where one process takes all steps together and all copies of the weights are equal",
     )

@@ -168,11 +168,7 @@ def decide(
         pipeline=pipeline,
         torch_version=_torch_version(manager) if manager in catalog.PYTORCH_LOOPS else None,
     )
-    return (
-        variables,
-        why * (devices.num_devices > 1),
-        notices,
-    )
+    return variables, why * (devices.num_devices > 1), notices
 
 
 def _torch_version(loop: str) -> str:

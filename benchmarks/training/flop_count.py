@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -126,14 +126,9 @@ def by_layer(model: Model, spec: ModelSpec) -> list[Layer]:
                 raise ValueError(f"{spec.name} has operations that cannot be counted: {operation.type}.")
             if own or work.flops:
                 name = own[0].name.rpartition("/")[0] if own else operation.name
-                size = sum(variable_bytes(variable.shape) for variable in own)
+                size = tf.float32.size * sum(math.prod(variable.shape) for variable in own)
                 layers.append(Layer(name, work.flops, size))
     return layers
-
-
-def variable_bytes(shape: Sequence[int]) -> int:
-    """Returns the size of a weight or its gradient, which are float32."""
-    return tf.float32.size * math.prod(shape)
 
 
 def _of(operation: tf.Operation) -> Work:
