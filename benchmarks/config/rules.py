@@ -35,16 +35,11 @@ class Known:
     """What is decided before the rules that ask for facts are applied.
 
     Attributes:
-        spec: the model.
         cluster: the tasks; None for a single process.
-        devices: their kind and number.
         gpus: those that are used.
         assumed: the GPUs of a machine that need not exist, and what connects them; None: those of this machine.
         must_exist: whether these GPUs must exist on this machine.
-        data_name: the data set, which may be synthetic.
-        precision: of the arithmetic.
         why_precision: why it is used; empty if a flag gives it.
-        data_format: the layout of images.
         shares_devices: see `variable_update.shares_devices`.
         notices: sentences on how flags were understood.
     """
