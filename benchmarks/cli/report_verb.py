@@ -67,20 +67,22 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
     targets = tracker_list.targets_of(values)
     tracker_list.require(targets)
-    if values["output_format"] not in (None, "text"):
+    exports = values["output_format"] not in (None, "text")
+    if exports:
         _export(records, values)
-        return _sent(records, targets, paths, announce=warn)  # stdout may have the export
-    if values["table"] is not None:
+    elif values["table"] is not None:
         raise UsageError(f"--table={values['table']} is for --output_format=csv, json or parquet: set one.")
-    contents = Report(records, _tables(values["against"] or ""))
-    if values["output"] is None:
-        for line in contents.lines:
-            say(line)
-        for note in contents.notes:
-            (warn if note in contents.problems else say)(note)
     else:
-        _write(contents, list(map(str, paths)), Path(values["output"]))
-    return _sent(records, targets, paths)
+        contents = Report(records, _tables(values["against"] or ""))
+        if values["output"] is None:
+            for line in contents.lines:
+                say(line)
+            for note in contents.notes:
+                (warn if note in contents.problems else say)(note)
+        else:
+            _write(contents, list(map(str, paths)), Path(values["output"]))
+    announce: Callable[[str], None] = warn if exports else say  # stdout may have the export
+    return ExitStatus.OK if handover.send(records, targets, paths, announce) else ExitStatus.RUN_FAILED
 
 
 def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
@@ -103,15 +105,6 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
     for note in contents.notes[:_MOST_NOTES]:
         warn(note)
     say(f"{len(contents.records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
-
-
-def _sent(
-    records: Sequence[Record],
-    targets: tracker_list.Targets,
-    paths: Sequence[Path],
-    announce: Callable[[str], None] = say,
-) -> ExitStatus:
-    return ExitStatus.OK if handover.send(records, targets, paths, announce) else ExitStatus.RUN_FAILED
 
 
 def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
