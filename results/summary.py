@@ -31,7 +31,7 @@ _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 # The fields that every label names, and fields that follow from these.
 _OF_DEVICES = ("device", "num_devices", "num_workers", "num_ps", "batch_per_device")
-_IN_EVERY_LABEL = ("model", *MANAGER, *_OF_DEVICES, "data_name", "pipelined_input", "precision", "forward_only")
+_IN_EVERY_LABEL = ("model", *MANAGER, *_OF_DEVICES, "data_name", "precision", "forward_only")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -303,7 +303,7 @@ def _varying_fields(rows: Sequence[Row]) -> set[str]:
     hidden = set(_IN_EVERY_LABEL).union(*(row.records[0].config_not_in_key for row in rows))
     names = {name for row in rows for name in _flat(row.config)} - hidden
     # These are compared only among runs that read images, since every label shows whether a run does.
-    of_input = {"data_set"}.union(*(row.config.get("input") or () for row in rows))
+    of_input = {"data_set", "pipelined_input"}.union(*(row.config.get("input") or () for row in rows))
     values: dict[str, set[str]] = {name: set() for name in names}
     for row in rows:
         if row.records[0].config_not_in_key:

@@ -71,8 +71,10 @@ def test_options_of_the_input_tell_rows_apart_only_from_others_that_read_images(
     def reads(crop: str) -> Record:
         return fake_run(data_name="imagenet", data_set="2 files", input={"crop": crop, "distortions": False})
 
-    synthetic = fake_run(data_set=None, input=None)
+    synthetic = fake_run(data_set=None, input=None, pipelined_input=False)
     assert [row.also for row in summarize([synthetic, reads("central")])] == ["", ""]
+    waits = [fake_run(data_name="imagenet", input={"crop": "random"}, pipelined_input=on) for on in (True, False)]
+    assert [row.also for row in summarize(waits)] == ["pipelined_input True", "pipelined_input False"]
     assert [row.also for row in summarize([synthetic, reads("central"), reads("distorted")])] == [
         "",
         "crop central",
