@@ -46,6 +46,7 @@ class Environment(msgspec.Struct):
 
     tensorflow_version: _Scalar = None
     cpu_cores_usable: Number | None = None
+    container_cores: Number | None = None
     cores_used_by_others_before: Number | None = None
     gpus: Sequence[str] | None = None
     variables: Mapping[str, _Scalar] | None = None

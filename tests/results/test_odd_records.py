@@ -143,6 +143,7 @@ def test_text_of_a_record_controls_no_terminal_and_no_spreadsheet(kind: str) -> 
         (("config", "modifiers"), "psgpu"),
         (("measurement", "step_seconds"), [0.0] * 20),
         (("measurement", "step_seconds"), [0.1, -0.1, 0.1]),
+        (("environment", "container_cores"), "many"),
         (("measurement", "losses"), [[1.0]]),
         (("measurement", "worker_step_seconds"), [[0.1], "x"]),
         (("identity", "command"), "--model=vgg16"),
