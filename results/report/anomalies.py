@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from results.intervals import is_faster
 from results.record import Record
@@ -30,10 +30,10 @@ def title(row: Row, *, with_batch: bool = True) -> str:
     return ", ".join([*words, *([batch] if with_batch else []), *differences(row)])
 
 
-def differences(row: Row) -> list[str]:
-    """Returns in what a row differs from the usual data and precision, and from the other rows."""
+def differences(row: Row, ignored: Collection[str] = ()) -> list[str]:
+    """Returns in what a row differs from the usual data and precision, and from the other rows, but for some fields."""
     unusual = [str(row.config[name]) for name, usual in _USUAL.items() if row.config.get(name) not in (None, usual)]
-    return [*unusual, *([row.also] if row.also else [])]
+    return [*unusual, *(f"{name} {value}" for name, value in row.distinct.items() if value and name not in ignored)]
 
 
 def anomalies(rows: Sequence[Row]) -> list[str]:

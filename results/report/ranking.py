@@ -211,8 +211,7 @@ def _setting(row: Row, rows: Sequence[Row]) -> str:
     """Returns the model, and in what else, except numbers of devices and processes, the row differs from `rows`."""
     several = len({str(other.config.get("batch_per_device")) for other in rows}) > 1
     batch = [f"batch {row.config.get('batch_per_device')}"] if several else []
-    also = [word for text in differences(row) for word in text.split(", ") if word.partition(" ")[0] not in SCALED]
-    return ", ".join([row.model, *batch, *also])
+    return ", ".join([row.model, *batch, *differences(row, ignored=SCALED)])
 
 
 def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:

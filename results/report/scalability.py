@@ -120,12 +120,11 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     cores = {number: row.records[0].environment.get("cpu_cores_usable") for number, row in rows.items()}
     shared = frozenset(number for number, row in rows.items() if shares(row.config, noun, cores[number]))
     points = [Point(number, row.rate, spreads[number]) for number, row in rows.items() if number not in shared]
-    also = [word for text in differences(first) for word in text.split(", ") if word.split()[0] not in SCALED]
     batch = first.config.get("batch_per_device")
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
     return Curve(
-        panel=", ".join([first.model, f"batch {batch} per device", *also]),
+        panel=", ".join([first.model, f"batch {batch} per device", *differences(first, ignored=SCALED)]),
         label=", ".join(filter(None, (manager_of(first.config), others))),
         noun=noun,
         rows=rows,

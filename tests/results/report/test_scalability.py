@@ -84,6 +84,12 @@ def test_parameter_servers_are_a_setting_on_one_host_and_grow_with_hosts() -> No
     assert list(curve.rows) == [1, 2, 4] and "num_hosts" not in curve.title
 
 
+def test_a_title_names_a_value_with_commas() -> None:
+    records = [run(number, optimizer=name) for name in ("sgd", "a, , b") for number in (1, 2, 4)]
+    titles = [curve.panel for curve in scalability.curves(summarize(records))]
+    assert titles == [f"resnet50, batch 32 per device, optimizer {name}" for name in ("sgd", "a, , b")]
+
+
 def test_repeats_of_all_numbers_show_how_processes_differ() -> None:
     curve = curve_of(repeated(1, 2, 4))
     pooled = np.std(np.log([0.98, 1.0, 1.02]), ddof=1)
