@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +47,6 @@ class Curve:
         shared: the numbers whose devices share hardware, which are not fitted.
         spreads: of each number, the standard deviation of the rate's logarithm.
         degrees: of freedom of the spreads; None if nothing was repeated and they are assumed.
-        fit: None with fewer than two numbers to fit, or if they do not fit the law.
     """
 
     panel: str
@@ -56,12 +56,25 @@ class Curve:
     shared: frozenset[int]
     spreads: Mapping[int, float]
     degrees: int | None
-    fit: Fit | None
 
     @property
     def fitted(self) -> list[int]:
         """Returns the numbers that are fitted."""
         return [number for number in self.rows if number not in self.shared]
+
+    @property
+    def points(self) -> list[Point]:
+        """Returns what is fitted."""
+        return [Point(number, self.rows[number].rate, self.spreads[number]) for number in self.fitted]
+
+    @functools.cached_property
+    def fit(self) -> Fit | None:
+        """The law; None with fewer than two numbers to fit, or if they do not fit it."""
+        if len(self.fitted) < 2 or _rising(self.points):
+            return None
+        with contextlib.suppress(scaling_law.NoLawError):
+            return scaling_law.fit(self.points, self.degrees)
+        return None
 
     @property
     def title(self) -> str:
@@ -119,7 +132,6 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     spreads = {number: _spread(row, between) for number, row in rows.items()}
     cores = {number: row.records[0].environment.get("cpu_cores_usable") for number, row in rows.items()}
     shared = frozenset(number for number, row in rows.items() if shares(row.config, noun, cores[number]))
-    points = [Point(number, row.rate, spreads[number]) for number, row in rows.items() if number not in shared]
     batch = first.config.get("batch_per_device")
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
@@ -131,16 +143,7 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
         shared=shared,
         spreads=spreads,
         degrees=degrees,
-        fit=_fit(points, degrees),
     )
-
-
-def _fit(points: Sequence[Point], degrees: int | None) -> Fit | None:
-    if len(points) < 2 or _rising(points):
-        return None
-    with contextlib.suppress(scaling_law.NoLawError):
-        return scaling_law.fit(points, degrees)
-    return None
 
 
 def _rising(points: Sequence[Point]) -> tuple[int, int] | None:
@@ -265,7 +268,7 @@ def _why_not_fitted(curve: Curve) -> str:
         return f"{what}: {numbers} show what the software costs, not how it scales. Instead, {instead}."
     if len(curve.fitted) < 2:
         return f"Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
-    if rising := _rising([Point(number, row.rate, curve.spreads[number]) for number, row in curve.rows.items()]):
+    if rising := _rising(curve.points):
         fewer, more = rising
         each = [f"{rounded(curve.rows[number].rate / number)} with {number}" for number in rising]
         return (
