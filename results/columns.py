@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from results.record import Record
+from results.record_parts import PARTS
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
 from results.utilisation import of_measured_peak
-
-# The parts of a record that are plain mappings.
-_MAPPINGS = ("config", "environment", "model", "placement")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Column:
         if callable(self.source):
             return self.source
         part, *fields = self.source.split(".")
-        if part not in _MAPPINGS:
+        if part not in PARTS:
             return operator.attrgetter(self.source)
 
         def look_up(record: Record) -> Any:
