@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from results import columns
 from results.loading import CONFLICT_MARKS, Loaded, foreign_format, open_file
@@ -159,25 +159,19 @@ def locked(path: Path, within_seconds: float | None = None) -> Iterator[IO[bytes
     `within_seconds` is how long the lock is waited for; None for `LOCK_DEADLINE_SECONDS`.
 
     Raises:
-        OSError: it cannot be opened, or another process has held the lock too long.
+        OSError: it cannot be opened or locked.
+        TimeoutError: another process has held the lock for so long; it may be stopped.
     """
     while True:
         with path.open("a+b") as file:  # NFS gives an exclusive lock only on a file open for writing
-            lock(file, path, within_seconds)
+            _lock(file, path, LOCK_DEADLINE_SECONDS if within_seconds is None else within_seconds)
             # The process that held the lock may have removed the file, or renamed another into its place.
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 yield file
                 return
 
 
-def lock(file: IO[Any], path: Path, within_seconds: float | None = None) -> None:
-    """Locks an open file against other processes, until it is closed.
-
-    Raises:
-        OSError: it cannot be locked.
-        TimeoutError: another process has held the lock for so long (None: `LOCK_DEADLINE_SECONDS`); it may be stopped.
-    """
-    seconds = LOCK_DEADLINE_SECONDS if within_seconds is None else within_seconds
+def _lock(file: IO[bytes], path: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
