@@ -141,13 +141,9 @@ class Loaded:
                 )
             key += "*"
             like = self._by_key.setdefault(key, record)
-        self.records.append(_with_config_key(record, key))
-
-
-def _with_config_key(record: Record, key: str) -> Record:
-    if key == record.identity.config_key:
-        return record
-    return replace(record, identity=replace(record.identity, config_key=key))
+        if key != record.identity.config_key:
+            record = replace(record, identity=replace(record.identity, config_key=key))
+        self.records.append(record)
 
 
 def _is_same_run(record: Record, other: Record) -> bool:

@@ -85,7 +85,7 @@ class Report:
     @property
     def settings(self) -> str:
         """What all runs have in common, in a sentence; empty if there are none."""
-        return headline.in_all(self.rows) if self.rows else ""
+        return headline.in_all(self.rows)
 
     @property
     def status(self) -> str:
