@@ -132,17 +132,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return {name: mask(item) for name, item in value.items()}
             return [mask(item) for item in value] if isinstance(value, list | tuple) else value
 
-        identity = {
-            **msgspec.structs.asdict(self.identity),
-            "command": recorded_command(self.identity.command),
-            "session_id": mask(self.identity.session_id),
-        }
-        variables = {"variables": mask(self.environment["variables"])} if "variables" in self.environment else {}
+        command, session_id = recorded_command(self.identity.command), harmless(mask(self.identity.session_id))
         return replace(
             self,
-            identity=Identity(**strict(identity)),
+            identity=replace(self.identity, command=command, session_id=session_id),
             config=strict(mask(self.config)),
-            environment=strict({**self.environment, **variables}),
+            environment=strict(mask(self.environment)),
             model=strict(self.model),
             placement=strict(self.placement),
             measurement=Measurement(**strict(self.measurement)),

@@ -100,6 +100,6 @@ def test_no_text_of_a_saved_record_has_a_password() -> None:
     made = replace(
         made,
         identity=replace(made.identity, session_id=address, command=["--token", "secret"]),
-        environment={"variables": {"XLA_FLAGS": "--password=secret -O"}},
+        environment={"machine": address, "variables": {"XLA_FLAGS": "--password=secret -O"}},
     )
     assert "secret" not in made.cleaned().to_json()
