@@ -39,8 +39,7 @@ from results.exchange import public_table
 from results.measurement import Measurement
 from results.record import Identity, Record
 from results.record_parts import PARTS
-from results.report import anomalies, headline
-from results.text import first_few
+from results.report import headline
 from results.utilisation import Utilisation, gpu_name, published_table
 from tests.support import promises
 from tools.peers import comparison as peers
@@ -395,14 +394,6 @@ def _machine(record: Record) -> str:
         f"{environment['cpu_cores_usable']} cores of an {environment['cpu_model']}, no GPU, "
         f"TensorFlow {environment['tensorflow_version']}, {record.identity.time_utc[:10]}."
     )
-
-
-def why_not_shown(records: Sequence[Record]) -> str:
-    """Returns why records are no result to show: runs with warnings, or settings with few repeats; else empty."""
-    rows = summary.summarize(records)
-    reasons = [f"{record.identity.run_id}: {warning}" for record in records for warning in record.warnings]
-    reasons += [f"{anomalies.title(row)}: fewer than 3 repeats" for row in rows if len(row.valid) < 3]
-    return first_few(reasons)
 
 
 def _results() -> str:
