@@ -31,7 +31,6 @@ SETTINGS = """
 [mutmut]
 source_paths =
     benchmarks
-    gate
     models
     results
     variable_mgr
