@@ -114,9 +114,8 @@ def advice(
     if stage is None:
         return ""
     what, pieces = _ADVICE.get(stage.name, (stage.name, []))
-    unknown = object()
     values = options or {}
-    fitting = [piece[0] for piece in pieces if len(piece) == 1 or values.get(piece[1], unknown) not in piece[2:]]
+    fitting = [piece[0] for piece in pieces if len(piece) == 1 or values.get(piece[1]) not in piece[2:]]
     last = " or ".join([", ".join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting)
     return f"{stage.share:.0%} of the pipeline's time goes into {what}{': ' if last else ''}{last}."
 
