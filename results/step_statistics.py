@@ -47,11 +47,11 @@ def rate_jitter(step_seconds: Sequence[float], images_per_step: int) -> float:
     return float(MAD_TO_SIGMA * np.median(np.abs(rates - np.median(rates))))
 
 
-def rate_interval(step_seconds: Sequence[float], images_per_step: int, *, confidence: float = 0.95) -> Interval:
-    """Returns the rate of this process with a confidence interval: Student's t of the mean step.
+def rate_interval(step_seconds: Sequence[float], images_per_step: int) -> Interval:
+    """Returns the rate of this process with its 95 % interval: Student's t of the mean step.
 
     Consecutive steps are not independent (clocks, caches and other load change slowly), so the steps count as many as
-    their autocorrelation leaves. In simulations with 8 to 100 steps and an autocorrelation up to 0.5, 95 % intervals
+    their autocorrelation leaves. In simulations with 8 to 100 steps and an autocorrelation up to 0.5, the intervals
     hold the true rate in 93 to 99 %. Bounds are equally far on a logarithmic scale, so they are positive. They are
     unknown for fewer than MIN_STEPS_FOR_INTERVAL steps.
     """
@@ -62,7 +62,7 @@ def rate_interval(step_seconds: Sequence[float], images_per_step: int, *, confid
     if len(seconds) < MIN_STEPS_FOR_INTERVAL:
         return Interval(value)
     mean = float(seconds.mean())
-    quantile = t_quantile((1 + confidence) / 2, len(seconds) / 2)
+    quantile = t_quantile(0.975, len(seconds) / 2)
     factor = math.exp(quantile * _error_of_mean(seconds, _CAUTION) / mean)
     return Interval(value, images_per_step / mean / factor, images_per_step / mean * factor)
 

@@ -78,13 +78,9 @@ def _error_at(correlation: float) -> float:
         ([1, 1, -1, -1, 1, 1, -1, -1], _error_at(1 / 8 + 1.5 / 8 + 0.7 / math.sqrt(8))),
     ],
 )
-@pytest.mark.parametrize(("confidence", "quantile"), [(0.95, 2.7764451), (0.8, 1.5332063)])
-def test_an_interval_by_hand(
-    deviations: Sequence[int], standard_error: float, confidence: float, quantile: float
-) -> None:
-    factor = math.exp(quantile * standard_error / 4)  # quantiles of Student's t with 4 degrees of freedom
-    seconds = [4.0 + deviation for deviation in deviations]
-    found = rate_interval(seconds, 8, confidence=confidence)
+def test_an_interval_by_hand(deviations: Sequence[int], standard_error: float) -> None:
+    factor = math.exp(2.7764451 * standard_error / 4)  # a quantile of Student's t with 4 degrees of freedom
+    found = rate_interval([4.0 + deviation for deviation in deviations], 8)
     assert (found.value, *found.bounds) == pytest.approx((2, 2 / factor, 2 * factor))
 
 
