@@ -1,13 +1,16 @@
-"""Sentences on which stage limits the input, from the rates of pipelines that end after each stage."""
+"""What images cost a run: beside synthetic ones, and which stage limits their input, from rates up to each stage."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from results.intervals import Interval, of_repeats, slower_than_best
+from results.record import Kind, Record, Status
+from results.summary import DATA, Siblings, summarize
 
 # A smaller share of waiting is not reported.
 LEAST_REPORTED_WAIT = 0.05
@@ -145,3 +148,26 @@ def verdict(
             sentence += ", but it shares its cores with the steps, or its files were not yet in memory during the run"
         return f"{sentence}; {advice(stages, options)}"
     return f"{sentence} 'run_bench.py input' with the same flags measures each stage."
+
+
+def synthetic_ratio(record: Record, results: Path) -> float | None:
+    """Returns the rate of a run over that of the same run with synthetic images; None if there is none, or no rate.
+
+    Of `results`, a file of records, only those of synthetic runs are parsed.
+    """
+    rate, reads_images = record.derived.images_per_sec, record.config.get("data_name") != "synthetic"
+    if rate is None or not reads_images or record.kind is not Kind.RUN or record.status is not Status.OK:
+        return None
+    if not results.exists():
+        return None
+    others = []
+    with results.open("rb") as lines:
+        for line in lines:
+            if b'"data_name":"synthetic"' in line:
+                try:
+                    others.append(Record.from_json(line))
+                except ValueError:
+                    continue  # `report` warns of such lines
+    rows = summarize([record, *others])
+    synthetic = Siblings(rows).of(rows[0], DATA, {"data_name": "synthetic"})
+    return None if synthetic is None else rate / synthetic.rate

@@ -7,7 +7,6 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from results import intervals, step_statistics
@@ -30,8 +29,10 @@ _ROUNDED = 1 + 1e-9
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 # The fields that every label names, and fields that follow from these.
-_OF_DEVICES = ("device", "num_devices", "num_workers", "num_ps", "batch_per_device")
-_IN_EVERY_LABEL = ("model", *MANAGER, *_OF_DEVICES, "data_name", "precision", "forward_only")
+_IN_EVERY_LABEL = (
+    *("model", *MANAGER, "device", "num_devices", "num_workers", "num_ps", "batch_per_device"),
+    *("data_name", "precision", "forward_only"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,7 @@ class Row:
             spread between them.
         among_processes: the same, of a single repeat widened by what equal processes differ by: what the repeats of
             the rows show together, or an assumption (see `results.intervals`).
-        speed_up: over the one-device row `base`, from `among_processes` of both; None if there is none.
-        base: the run id of the first record of the one-device row.
+        speed_up: over a one-device row, from `among_processes` of both; None if there is none.
         distinct: the machine, the software and the fields of the configuration in which the row differs from others,
             by their names, in words; may be empty, as may be the words: the value is None.
         keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
@@ -56,7 +56,6 @@ class Row:
     images_per_sec: Interval | None = None
     among_processes: Interval = Interval(math.nan)
     speed_up: Interval | None = None
-    base: str | None = None
     distinct: Mapping[str, str] = dataclasses.field(default_factory=dict)
     keys: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
@@ -124,6 +123,11 @@ class Row:
         """Returns the name of the GPUs in the table of peaks; empty if it has none, or they are of several kinds."""
         names = {data_sheet(gpu).get("gpu", "") for gpu in used_gpus(self.records[0]) or [""]}
         return names.pop() if len(names) == 1 and self.config.get("device") == "gpu" else ""
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether its steps were interleaved with those of other runs; the record of a killed run does not say so."""
+        return any(record.is_interleaved for record in self.records)
 
     @property
     def valid(self) -> list[Record]:
@@ -194,7 +198,9 @@ def summarize(records: Iterable[Record]) -> list[Row]:
         return record.is_interleaved or record.status is not Status.OK and record.identity.session_id in interleaved
 
     groups = grouped(runs, lambda record: (*keys(record), is_interleaved(record)))
-    rows = _among_processes([_row(group) for group in groups.values()])
+    rows = [_row(group) for group in groups.values()]
+    between = between_runs(row for row in rows if row.images_per_sec is not None)
+    rows = [_among_processes(row, between) for row in rows]
     rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]
@@ -234,13 +240,11 @@ def between_runs(rows: Iterable[Row]) -> float:
     return intervals.between_runs(list(map(_rate, row.valid)) for row in rows)
 
 
-def _among_processes(rows: Sequence[Row]) -> list[Row]:
-    between = between_runs(row for row in rows if row.images_per_sec is not None)
-
-    def among_processes(rate: Interval, row: Row) -> Row:
-        return dataclasses.replace(row, among_processes=rate.widened(between) if len(row.valid) == 1 else rate)
-
-    return [row if row.images_per_sec is None else among_processes(row.images_per_sec, row) for row in rows]
+def _among_processes(row: Row, between: float) -> Row:
+    rate = row.images_per_sec
+    if rate is None:
+        return row
+    return dataclasses.replace(row, among_processes=rate.widened(between) if len(row.valid) == 1 else rate)
 
 
 def hardware_in_words(record: Record) -> str:
@@ -280,7 +284,7 @@ def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     machines = machine_names(firsts)
     software = _names(firsts, "software_key", lambda record: str(record.environment.get("tensorflow_version") or ""))
     varying = {m: _varying_fields(group) for m, group in grouped(rows, lambda row: row.config.get("model")).items()}
-    are_mixed = len({first.is_interleaved for first in firsts}) > 1
+    are_mixed = len({row.is_interleaved for row in rows}) > 1
     distinctions = []
     for row in rows:
         first, names = row.records[0], varying[row.config.get("model")]
@@ -290,7 +294,7 @@ def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
         if len(software) > 1:
             words["TensorFlow"] = software[first.identity.software_key]
         if are_mixed:
-            words["steps"] = "interleaved" if first.is_interleaved else "alone"
+            words["steps"] = "interleaved" if row.is_interleaved else "alone"
         distinctions.append(words)
     return distinctions
 
@@ -373,27 +377,4 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     if base is None or row.images_per_sec is None:
         return row
     speed_up = Interval(1.0) if base.records is row.records else row.among_processes.over(base.among_processes)
-    return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
-
-
-def synthetic_ratio(record: Record, results: Path) -> float | None:
-    """Returns the rate of a run over that of the same run with synthetic images; None if there is none, or no rate.
-
-    Of `results`, a file of records, only those of synthetic runs are parsed.
-    """
-    rate, reads_images = record.derived.images_per_sec, record.config.get("data_name") != "synthetic"
-    if rate is None or not reads_images or record.kind is not Kind.RUN or record.status is not Status.OK:
-        return None
-    if not results.exists():
-        return None
-    others = []
-    with results.open("rb") as lines:
-        for line in lines:
-            if b'"data_name":"synthetic"' in line:
-                try:
-                    others.append(Record.from_json(line))
-                except ValueError:
-                    continue  # `report` warns of such lines
-    rows = summarize([record, *others])
-    synthetic = Siblings(rows).of(rows[0], DATA, {"data_name": "synthetic"})
-    return None if synthetic is None else rate / synthetic.rate
+    return dataclasses.replace(row, speed_up=speed_up)

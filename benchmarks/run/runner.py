@@ -41,9 +41,9 @@ from benchmarks.record_files import open_store, save
 from benchmarks.run import run_record
 from benchmarks.trackers import handover
 from models.outside_code import OutsideCodeError
+from results.input_bottleneck import synthetic_ratio
 from results.record import Record
 from results.store import Store
-from results.summary import synthetic_ratio
 from variable_mgr.catalog import REFERENCE_LOOPS
 
 

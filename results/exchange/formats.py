@@ -159,12 +159,13 @@ def _as_text(value: Any) -> str:
 
 
 def _names(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields a name per row that stays the same next time: its title, and a key of the machine.
+    """Yields a name per row that stays the same next time: title, whether its steps were interleaved, machine.
 
     What several rows would share, with a rate or without, is followed by the keys of configuration and software.
     """
     identities = [row.records[0].identity for row in rows]
-    alone = [dataclasses.replace(row, distinct={}) for row in rows]  # what depends on the other rows is left out
+    # What depends on the other rows is left out.
+    alone = [dataclasses.replace(row, distinct={"steps": "interleaved"} if row.is_interleaved else {}) for row in rows]
     names = [f"{title(row)}, machine {of.hardware_key[:6]}" for row, of in zip(alone, identities, strict=True)]
     count = Counter(names)
     for name, identity in zip(names, identities, strict=True):

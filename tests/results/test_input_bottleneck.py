@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from benchmarks.data import data_verb, input_verb
 from benchmarks.data.options import InputOptions
-from results.input_bottleneck import advice, costs, out_of_order
+from results.input_bottleneck import advice, costs, out_of_order, synthetic_ratio
 from results.measurement import derive
 from results.record import Kind, Record, Status
 from results.store import Store
-from results.summary import synthetic_ratio
 from tests.support.records import fake_run, golden_records
 
 

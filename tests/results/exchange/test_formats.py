@@ -21,7 +21,7 @@ from results.columns import COLUMNS
 from results.exchange import formats, step_times
 from results.exchange.frame import Results
 from results.measurement import Measurement, derive
-from results.record import Record, Status
+from results.record import STEPS_PER_SLICE, Record, Status
 from tests.support.records import fake_reduction, fake_run, golden_records, make_record
 
 MACHINE = fake_run().identity.hardware_key[:6]
@@ -121,6 +121,11 @@ def test_the_name_of_a_benchmark_does_not_depend_on_other_rows() -> None:
     alike, failed = fake_run(seed=2), fake_run(seed=2, status=Status.CRASH)
     (beside,) = json.loads(formats.render_bencher([run, failed]))
     assert beside in json.loads(formats.render_bencher([run, alike])), "it may fail, and not the next time"
+    interleaved = replace(run, environment={**run.environment, STEPS_PER_SLICE: 3})
+    assert list(json.loads(formats.render_bencher([run, interleaved]))) == [
+        name,
+        *json.loads(formats.render_bencher([interleaved])),
+    ]
 
 
 @pytest.mark.parametrize(
