@@ -10,6 +10,7 @@ import enum
 import hashlib
 import json
 import math
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -31,6 +32,7 @@ _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**64 - 1
 # No run takes so long; sums and products of larger numbers overflow.
 _LONGEST_SECONDS = 1e12
 _DEEPEST, _DEEPEST_WRITTEN = 20, 200
+_FLAG = re.compile("--?[A-Za-z]")
 
 
 class Status(enum.StrEnum):
@@ -274,6 +276,18 @@ def identify(
 def recorded_command(words: Sequence[str]) -> list[str]:
     """Returns the words of a command as a saved record has them."""
     return [harmless(word) for word in without_secrets(words)]
+
+
+def flags_of_command(words: Sequence[str]) -> list[list[str]]:
+    """Returns the words of a saved command by flag: one, or two if its value is a word of its own; a verb is alone."""
+    flags: list[list[str]] = []
+    for word in recorded_command(words):
+        last = flags[-1] if flags else []
+        if len(last) == 1 and _FLAG.match(last[0]) and "=" not in last[0] and not _FLAG.match(word):
+            last.append(word)
+        else:
+            flags.append([word])
+    return flags
 
 
 def key_of(values: Mapping[str, Any]) -> str:

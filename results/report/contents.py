@@ -6,9 +6,9 @@ import collections
 import dataclasses
 import functools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from results.record import Kind, Record, Status, recorded_command
+from results.record import Kind, Record, Status, flags_of_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
@@ -146,18 +146,10 @@ def _software(record: Record) -> str:
 
 def command(records: Sequence[Record]) -> str:
     """Returns the command of the records; of several commands, the flags that all have, and `...`."""
-    commands = [list(_flags(words)) for words in dict.fromkeys(tuple(each.identity.command) for each in records)]
+    commands = [
+        [flag for flag in flags_of_command(words) if flag[0].partition("=")[0] not in _OF_OUTPUT]
+        for words in dict.fromkeys(tuple(record.identity.command) for record in records)
+    ]
     common = [words for words in commands[0] if all(words in others for others in commands)]
     rest = [] if all(len(words) == len(common) for words in commands) else ["..."]
     return " ".join(["run_bench.py", *(shlex.join(words) for words in common), *rest])
-
-
-def _flags(command: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the words of each flag: one, or two if its value is a word of its own."""
-    words = recorded_command(command)
-    for number, word in enumerate(words):
-        if word.startswith("-") or not number:
-            following = words[number + 1 : number + 2]
-            flag = [word, *(value for value in following if "=" not in word and not value.startswith("-"))]
-            if word.partition("=")[0] not in _OF_OUTPUT:
-                yield flag

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 from results.intervals import is_faster
-from results.record import recorded_command
+from results.record import flags_of_command
 from results.report.anomalies import differences, title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, grouped, manager_of
@@ -187,14 +187,9 @@ def _differing_flags(rows: Sequence[Row]) -> list[tuple[Row, str]]:
 def _flags(row: Row) -> list[str]:
     """Returns the flags of a row's command, without those that cannot change the rate."""
     first = row.records[0]
-    words: list[str] = []
-    for word in recorded_command(first.identity.command):
-        if word.startswith("--"):
-            words.append(word)
-        elif words:
-            words[-1] += f"={word}"  # --name value
+    flags = ["=".join(flag) for flag in flags_of_command(first.identity.command) if flag[0].startswith("-")]
     left_out = {f"--{name}" for name in first.config_not_in_key}
-    return [word for word in words if word.partition("=")[0] not in left_out]
+    return [flag for flag in flags if flag.partition("=")[0] not in left_out]
 
 
 def crossings(rows: Sequence[Row]) -> list[tuple[str, str]]:

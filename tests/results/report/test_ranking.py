@@ -64,6 +64,14 @@ def test_the_winner_has_its_flags_and_what_is_within_its_noise() -> None:
     assert side.text()[-1].split()[:3] == ["resnet50", "1", winner.flags]
 
 
+def test_flags_are_shown_in_every_spelling_that_is_taken() -> None:
+    runs = [*_runs(_at(100.0), batch=16), *_runs(_at(200.0), batch=32)]
+    for run, batch in zip(runs, [16] * 3 + [32] * 3, strict=True):
+        run.identity.command[:] = ["-m", "resnet50", "--seed", "-1", "-b", f"{batch}"]
+    (winner,) = ranking.winners(summarize(runs))
+    assert winner.flags == "-b=32"
+
+
 def test_of_many_settings_within_the_noise_three_are_named() -> None:
     (side,) = comparisons(summarize([run for batch in range(1, 6) for run in _runs(_at(100.0), batch=batch)]))
     ((*_, ties),) = side.table.rows
