@@ -117,11 +117,6 @@ def data_sheet_peak(gpu: str, precision: str) -> float | None:
     return float(peak) if peak else None
 
 
-def is_in_data_sheets(gpu: str) -> bool:
-    """Returns whether a text is the driver's name of a GPU in the suite's table of peaks."""
-    return bool(data_sheet(gpu))
-
-
 def gpu_name(gpu: str) -> str:
     """Returns the driver's name of a GPU, from the text of a record, which ends with its memory."""
     return re.sub(r" \d+ GiB$", "", gpu)

@@ -34,7 +34,7 @@ from benchmarks.predict.step_graph import Layout
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.sweep.grid import doublings
 from results.summary import manager_of
-from results.utilisation import is_in_data_sheets
+from results.utilisation import data_sheet
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, WorksIn, named
 
 _DEFAULT_MANAGER = "collective_all_reduce"
@@ -104,7 +104,7 @@ def _hardware_here() -> Hardware:
             f"docs/prediction.md. Hosts: {', '.join(SHIPPED_NAMES)}."
         )
     name = names.pop()
-    if not is_in_data_sheets(name):
+    if not data_sheet(name):
         raise UsageError(
             f"The suite has no data sheet of {name}: describe this host in a TOML file with a GPU that it has, see "
             "docs/prediction.md, and pass its path as --hardware."

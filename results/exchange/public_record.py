@@ -23,7 +23,7 @@ from results.record import Kind, Record, Status, flat
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import hardware_in_words, summarize
 from results.text import ODD_VALUE, one_line
-from results.utilisation import Utilisation, is_in_data_sheets, of_measured_peak
+from results.utilisation import Utilisation, data_sheet, of_measured_peak
 
 OWN_MODEL = "own model"
 # The suite's own words that are no value of a flag.
@@ -181,7 +181,7 @@ def _of(value: Any, name: str, words: frozenset[str]) -> Any:
 
 
 def _text(text: str, name: str, words: frozenset[str]) -> str:
-    if text == "" or text in words or text in _OWN_WORDS or is_in_data_sheets(text):
+    if text == "" or text in words or text in _OWN_WORDS or data_sheet(text):
         return text
     if all(part in words or _NUMBER.fullmatch(part) for part in _BETWEEN_NUMBERS.split(text)):
         return text

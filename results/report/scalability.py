@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results import intervals
@@ -23,7 +23,6 @@ _VARYING: Mapping[str, tuple[str, ...]] = {
     "device": ("num_devices", "visible_gpus", "virtual_gpus"),
     "worker": ("num_workers", "num_hosts", "num_ps"),
 }
-NOUNS = tuple(_VARYING)
 _FEWEST_FOR_REPORT, _MOST_CURVES = 3, 50
 _NORMAL_95 = 1.96
 # An efficiency that is known to less than this share says little.
@@ -98,7 +97,7 @@ class Curve:
         return scaling_law.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
 
 
-def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> Iterator[Curve]:
+def curves(rows: Sequence[Row], nouns: Iterable[str] = _VARYING, least: int = _FEWEST_FOR_REPORT) -> Iterator[Curve]:
     """Yields the curves of rows with a rate that have at least `least` numbers; in order of appearance."""
     siblings = Siblings(rows)
     for noun in nouns:
