@@ -15,6 +15,7 @@ import functools
 import inspect
 import json
 import re
+import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -75,11 +76,6 @@ def filled(page: str) -> str:
         KeyError: the page marks a table that `TABLES` does not have.
     """
     return _MARKED.sub(lambda mark: f"{mark[1]}\n{TABLES[mark[2]]().strip()}\n\n{mark[3]}", page)
-
-
-def marks(page: str) -> list[str]:
-    """Returns the names of the tables that the text of a page marks."""
-    return [mark[2] for mark in _MARKED.finditer(page)]
 
 
 def pages() -> list[Path]:
@@ -217,7 +213,7 @@ def _peer_flags() -> str:
         described = ((_code(n for n in rows if rows[n] == text), _with_flags(text)) for text in texts)
         parts += [f"### {title.capitalize()}", _table(("flag", header), described)]
         if plain := [name for name, text in rows.items() if not text]:
-            parts.append(f"Without a difference:\n\n{_block(plain)}")
+            parts.append(f"Without a difference:\n\n```text\n{textwrap.fill(' '.join(plain), 90)}\n```")
     older = sorted(name for rows in tables.values() for name in rows if name not in peer)
     return "\n\n".join([*parts, f"Only older versions, or copies of them, have {_code(older)}."])
 
@@ -226,17 +222,6 @@ def _with_flags(text: str) -> str:
     phrases = text.split("`")
     phrases[::2] = [re.sub(r"--\w+(?:=\w+)?", r"`\g<0>`", phrase) for phrase in phrases[::2]]
     return "`".join(phrases)
-
-
-def _block(names: Iterable[str]) -> str:
-    """Returns names as a block of code whose lines fit on a page."""
-    lines = [""]
-    for name in names:
-        if len(lines[-1]) + len(name) > 90:
-            lines.append("")
-        lines[-1] += f"{name} "
-    text = "\n".join(line.rstrip() for line in lines)
-    return f"```text\n{text}\n```"
 
 
 # Records
