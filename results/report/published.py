@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
+import operator
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ PUBLISHED_NAMES = {
 _MOST_MODELS, _MOST_NEAREST = 12, 3
 _16_BITS = {"fp16", "bf16"}
 _MUST_AGREE = ("model", "devices", "inference")
+_rate = operator.attrgetter("images_per_sec")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,8 +220,8 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
         if row.images_per_sec is None:
             continue
         comparable = [figure for table in tables for figure in beside(row, table)]
-        comparable.sort(key=lambda figure: figure.images_per_sec)
-        theirs = list({figure.where: figure for figure in comparable}.values())
+        fastest = {figure.where: figure for figure in sorted(comparable, key=_rate)}
+        theirs = sorted(fastest.values(), key=_rate)
         own_gpu = [figure.gpu for figure in theirs if figure.gpu == row.gpu]
         near = [] if own_gpu else [pair for pair in _nearest(row, tables) if not theirs or row.gpu == pair[0].gpu != ""]
         nearest = f"nearest figures, not compared: {'; '.join(_near(row, *pair) for pair in near)}." if near else ""

@@ -214,6 +214,9 @@ def test_the_rank_counts_the_figures_that_are_faster_beyond_chance() -> None:
     managers = [dataclasses.replace(f, machine="A", variable_update=f.machine) for f in figures]
     ((_, sentence),) = published.standings([row], [_table(*managers)])
     assert sentence.startswith("rank 2 of 2 (1 comparable machine and yours): 0.356 x"), "its fastest manager counts"
+    twice = [dataclasses.replace(figures[3], machine="A"), *figures[:2]]
+    ((_, sentence),) = published.standings([row], [_table(*twice)])
+    assert "1.07 x the figure of B" in sentence and "; 0.356 x the figure of A" in sentence
     assert published.standings([row], [_table(_figure(devices=3))]) == []
 
 
