@@ -61,20 +61,7 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
             "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor' "
             "measures it on a quiet machine)."
         )
-    # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
-    is_shared = config.get("device") == "cpu" or row.count("virtual_gpus") > 1
-    if row.speed_up is not None and row.devices > 1 and not is_shared:
-        efficiency = row.speed_up.value / row.devices
-        if row.speed_up.bounded.high < 1:
-            yield (
-                f"slower than one device ({row.speed_up.rounded()} x): the exchange costs more than the devices gain. "
-                "Try another --variable_update or --all_reduce_spec, or a larger --batch_size."
-            )
-        elif efficiency < _POOR_EFFICIENCY:
-            yield (
-                f"scales to {efficiency:.0%} of {row.devices} devices. Compare with --variable_update=independent: "
-                "if that scales, the exchange of gradients is the bottleneck; if not, the input or the host is."
-            )
+    yield from _of_scaling(row)
     rates = [record.derived.images_per_sec for record in row.valid if record.derived.images_per_sec]
     if len(rates) >= 3:
         middle = statistics.median(rates)
@@ -96,6 +83,25 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
                 f"{config['precision']} is slower than {usual.config['precision']} ({rounded(row.rate / usual.rate)} "
                 "x): this hardware has no fast path for it, or something else limits the model."
             )
+
+
+def _of_scaling(row: Row) -> Iterator[str]:
+    # Logical CPU devices share the cores, and virtual GPUs share a GPU: more of them are not faster.
+    is_shared = row.config.get("device") == "cpu" or row.count("virtual_gpus") > 1
+    if row.speed_up is None or row.devices == 1 or is_shared:
+        return
+    efficiency, exchanges = row.speed_up.value / row.devices, row.config.get("variable_update") != "independent"
+    if exchanges and row.speed_up.bounded.high < 1:
+        yield (
+            f"slower than one device ({row.speed_up.rounded()} x): the exchange costs more than the devices gain. "
+            "Try another --variable_update or --all_reduce_spec, or a larger --batch_size."
+        )
+    elif efficiency < _POOR_EFFICIENCY:
+        why = "It exchanges nothing, so the input or the host is the bottleneck."
+        if exchanges:
+            why = "Compare with --variable_update=independent: if that scales, the exchange of gradients is the "
+            why += "bottleneck; if not, the input or the host is."
+        yield f"scales to {efficiency:.0%} of {row.devices} devices. {why}"
 
 
 def warnings_of(records: Sequence[Record]) -> list[str]:

@@ -252,6 +252,10 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
     slower = [fake_run(), fake_run(num_devices=2, step_seconds=0.25)]
     assert "slower than one device (0.800 x)" in anomalies(summarize(slower * 2))[0]
     assert "scales to 40% of 2 devices" in anomalies(summarize(slower))[0], "processes may differ by that much"
+    alone = [fake_run(variable_update="independent", num_devices=n, step_seconds=s) for n, s in ((1, 0.1), (2, 0.25))]
+    assert anomalies(summarize(alone * 2))[0].endswith(
+        "40% of 2 devices. It exchanges nothing, so the input or the host is the bottleneck."
+    )
     split = [fake_run(virtual_gpus=2), fake_run(num_devices=2, virtual_gpus=2, step_seconds=0.25)]
     assert anomalies(summarize(split)) == [], "virtual GPUs share a GPU"
     cpu = [fake_run(device="cpu"), fake_run(device="cpu", num_devices=2, step_seconds=0.25)]
