@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -71,9 +70,7 @@ class Curve:
         """The law; None with fewer than two numbers to fit, or if they do not fit it."""
         if len(self.fitted) < 2 or _rising(self.points):
             return None
-        with contextlib.suppress(scaling_law.NoLawError):
-            return scaling_law.fit(self.points, self.degrees)
-        return None
+        return scaling_law.fit(self.points, self.degrees)
 
     @property
     def title(self) -> str:

@@ -27,10 +27,6 @@ _MOST_NOISE = 20.0
 _LEAST_SHARE = 0.01
 
 
-class NoLawError(ValueError):
-    """The rates fall faster than the law can, so the rate of one device would be infinite."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Point:
     """A measured rate with `number` devices; `spread` is the standard deviation of its logarithm."""
@@ -114,8 +110,10 @@ def _fastest(one: np.ndarray, contention: np.ndarray, coherence: np.ndarray) -> 
     return np.where(one <= contention, 1.0, np.sqrt(np.maximum(one - contention, coherence) / coherence))
 
 
-def fit(points: Sequence[Point], degrees: int | None = None) -> Fit:
+def fit(points: Sequence[Point], degrees: int | None = None) -> Fit | None:
     """Fits the law to finite points, above 0, of at least two different numbers of devices.
+
+    Returns None if the rates fall faster than the law can, so that the rate of one device would be infinite.
 
     n / X(n) is linear in the terms, so they come from non-negative least squares, with errors relative to the curve.
     The intervals come from 2,000 sets of points drawn around the measured ones, each fitted in the same way. If the
@@ -124,9 +122,6 @@ def fit(points: Sequence[Point], degrees: int | None = None) -> Fit:
     Args:
         points: with one or more rates per number; with two numbers, kappa is 0.
         degrees: of freedom of the spreads; None if they are known.
-
-    Raises:
-        NoLawError: the law does not describe the points.
     """
     numbers = np.array([point.number for point in points], dtype=float)
     rates, spreads = (np.array([getattr(point, name) for point in points]) for name in ("rate", "spread"))
@@ -139,7 +134,7 @@ def fit(points: Sequence[Point], degrees: int | None = None) -> Fit:
         (terms,) = _non_negative(design * weights[:, None], (measured * weights)[None])
         curve = np.maximum(design @ terms, _LEAST_SHARE * measured)
     if terms[0] <= 0:
-        raise NoLawError("The rates fall faster than the law can.")
+        return None
     left = len(points) - int((terms > 0).sum())
     squares = float((((measured - curve) * weights) ** 2).sum())
     misfit = max(1.0, math.sqrt(squares / left)) if left else 1.0
