@@ -208,11 +208,8 @@ def table(curve: Curve) -> Table:
     return Table(columns, rows, numbers)
 
 
-def summary(curve: Curve) -> list[str]:
+def summary(curve: Curve, fit: Fit) -> list[str]:
     """Returns a curve in one line: what was measured, the fitted law, and what it predicts for twice as many."""
-    fit = curve.fit
-    if fit is None:
-        raise ValueError(f"{curve.title} has too few points.")
     measured, number = ", ".join(map(str, curve.fitted)), curve.predicted[0]
     shares = [percent(share) for share in (fit.sigma, fit.kappa)]
     predicted = [f"{number} {curve.noun}s", percent(fit.efficiency(number))]

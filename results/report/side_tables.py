@@ -124,13 +124,14 @@ def _scaling(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> li
             known = [cell for rate in (measured, by_law) for cell in _rate_cells(rate)]
             for figure in (f for t in tables for f in published.with_devices(row, number * row.devices // first, t)):
                 cells.append([curve.title, str(number), *known, *_rate_cells(figure.measured), figure.where])
+    laws = [scalability.summary(curve, curve.fit) for curve in curves if curve.fit]
     rates = ("measured", "interval", "by the law", "interval", "figure", "interval")
     beside = Table((*("runs", "devices or workers"), *rates, "of"), cells, ("measured", "by the law", "figure"))
     about = (
         "Where the two differ, more devices meet a limit that the measured ones do not show, or `predict` misses one."
     )
     return [
-        SideTable("scalability", "How far it scales", Table(columns, list(map(scalability.summary, curves))), note),
+        SideTable("scalability", "How far it scales", Table(columns, laws), note),
         SideTable("law_and_figures", "The law beside predictions and figures", beside, about),
     ]
 
