@@ -128,7 +128,7 @@ class Report:
         if self.notes:
             lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in self.notes), ""]
         for name, address, reading in pictures:
-            lines += [f"## {name}", "", f"![{name}]({address})", "", reading, ""]
+            lines += [f"## {markdown(name)}", "", f"![{markdown(name)}]({address})", "", markdown(reading), ""]
         for table in self.tables:
             lines += table.markdown()
         return "\n".join(lines) + "\n"

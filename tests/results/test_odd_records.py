@@ -17,6 +17,7 @@ from results.gate import baseline_check, comparison, session_history, views
 from results.gate.comparison import UnlikeError
 from results.record import Record, Status
 from results.report import published, write
+from results.report.breakdown_plots import against
 from results.report.contents import Report
 from results.summary import summarize
 from results.text import csv_cell, markdown
@@ -195,6 +196,17 @@ def test_a_plot_shows_a_dollar_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_markdown_shows_text_as_it_is(text: str, shown: str) -> None:
     assert markdown(text) == shown
+
+
+@pytest.mark.fault("R17", "a machine whose name is a picture; report --against", survives="report.md shows its name")
+def test_machines_of_others_are_text_in_markdown(tmp_path: Path) -> None:
+    theirs = fake_run(hardware="another")
+    machine = {"machine": "![x](http://y)"}
+    store.Store(tmp_path).append(replace(theirs, environment={**theirs.environment, **machine}))
+    table = published.table(str(tmp_path))
+    plot = against(table)
+    page = Report([fake_run()], [table]).markdown([(plot.title, "x.svg", plot.reading)])
+    assert "![x](" not in page and page.count("!\\[x\\](http:&#47;/y)") >= 3
 
 
 @pytest.mark.fault("R17", "a text that begins as a formula", survives="no cell of results.csv is one")
