@@ -150,7 +150,7 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
             row.measured.rounded(),
             row.measured.range(),
             figure.where,
-            f"{figure.setting}, {figure.devices} devices",
+            f"{figure.setting}, {counted(figure.devices, 'device')}",
             f"{figure.images_per_sec:g}",
             figure.measured.range(),
             published.ratio(row, figure).rounded(),
