@@ -135,6 +135,11 @@ class Row:
         return [record for record in self.records if record.status is Status.OK]
 
     @property
+    def placement(self) -> Mapping[str, Any]:
+        """Returns what is where, and what is sent in a step; a run that was killed does not know it."""
+        return next((record.placement for record in self.records if record.placement), {})
+
+    @property
     def step_seconds(self) -> list[float]:
         """Returns the measured steps of all valid repeats."""
         return [seconds for record in self.valid for seconds in record.measurement.step_seconds]

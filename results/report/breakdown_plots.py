@@ -35,7 +35,7 @@ def sent(rows: Sequence[Row]) -> Figure | None:
     """Bars: bytes sent in a step, by kind."""
     bars: list[tuple[Row, dict[str, float]]] = []
     for row in figures.valid_training(rows):
-        by_kind = row.records[0].placement.get("sent_per_step") or {}
+        by_kind = row.placement.get("sent_per_step") or {}
         if (by_kind.get("total_bytes") or 0) >= 1:
             sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
             # In a cluster, bytes are counted by link and not by kind.

@@ -56,7 +56,7 @@ def _median(row: Row, of: Callable[[Record], float | None]) -> float | None:
 
 
 def _sent_megabytes(row: Row, name: str) -> float | None:
-    sent = (row.records[0].placement.get("sent_per_step") or {}).get(name)
+    sent = (row.placement.get("sent_per_step") or {}).get(name)
     return None if sent is None else sent / 1e6
 
 

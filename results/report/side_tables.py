@@ -180,7 +180,7 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
     """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
 
     def of_all(table_of: Callable[[Mapping[str, Any]], Table]) -> Table:
-        lines = ([title(row), *line] for row in rows for line in table_of(row.records[0].placement).rows)
+        lines = ([title(row), *line] for row in rows for line in table_of(row.placement).rows)
         return Table(("run", *table_of({}).columns), list(itertools.islice(lines, _MOST_ROWS)), table_of({}).numbers)
 
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "

@@ -301,6 +301,12 @@ def test_what_differs_is_in_the_table_and_what_does_not_above_it() -> None:
     assert alone.startswith("The run: model resnet50, ") and alone.endswith("precision fp32, data synthetic.")
 
 
+def test_what_is_sent_is_known_of_a_row_whose_first_run_was_killed() -> None:
+    killed = replace(fake_run(status=Status.CRASH, reason="killed"), placement={})
+    table = headline.table(summarize([killed, fake_run(sent=10**6)]))
+    assert dict(zip(table.columns, table.rows[0], strict=True))["sent MB"] == "1.00"
+
+
 def test_of_many_differing_fields_one_column_has_all() -> None:
     few, many = ({f"field_{n}": number for n in range(count)} for count in (4, 5) for number in (0.1 + 0.2,))
     assert headline.table(summarize([fake_run(), fake_run(**few)])).columns[:4] == [f"field_{n}" for n in range(4)]
