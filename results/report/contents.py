@@ -123,8 +123,10 @@ class Report:
         if self.verdict:
             lines += [f"**{markdown(self.verdict)}**", ""]
         lines += [f"- {name}: {markdown(value)}" for name, value in [*self.facts, ("Result", self.status)]]
-        lines += ["", "## Results", "", *([markdown(self.settings), ""] if self.settings else [])]
-        lines += [*headline.table(self.rows).markdown(), ""]
+        if self.rows:
+            lines += ["", "## Results", "", *([markdown(self.settings), ""] if self.settings else [])]
+            lines += headline.table(self.rows).markdown()
+        lines.append("")
         if self.notes:
             lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in self.notes), ""]
         for name, address, reading in pictures:

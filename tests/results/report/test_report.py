@@ -125,8 +125,10 @@ def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Rec
     assert '<section id="reductions">' in page and page.count("<svg") == 1, "the plot of reductions"
 
 
-def test_without_runs_the_other_tables_are_printed() -> None:
-    lines = Report([fake_reduction("psgpu", 2**20, 1e-3), fake_input()]).lines
+def test_without_runs_the_other_tables_are_printed_and_no_empty_one() -> None:
+    report = Report([fake_reduction("psgpu", 2**20, 1e-3), fake_input()])
+    assert "## Reductions" in report.markdown() and "## Results" not in report.markdown()
+    lines = report.lines
     assert "Reductions." in lines and any(line.split()[-5:] == "psgpu 2 1.00 1.05 ok".split() for line in lines)
     assert any(line.startswith("Stages of the input. ") for line in lines)
     assert not any("Reductions" in line for line in Report([fake_run(), fake_reduction("psgpu", 2**20, 1e-3)]).lines)
