@@ -206,7 +206,6 @@ class SessionLimits:
             repeats=halves,
             least_repeat=_REPEATED_SHARE * limit,
             smallest_drop=smallest,
-            rounds=len(today),
         )
         subject = f"Today's {counted(len(logs), 'run')} {'are' if len(logs) > 1 else 'is'}"
         seen = f"{subject} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
@@ -235,7 +234,7 @@ class SessionLimits:
                 f"store {FEWEST_SESSIONS - self.sessions} more."
             )
         change = Interval(math.expm1(median(logs))) if logs and self.sessions else None
-        return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=len(logs), change=change)
+        return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, change=change)
 
 
 def _halves(logs: Sequence[float]) -> list[float]:

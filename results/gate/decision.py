@@ -42,7 +42,6 @@ class Evidence:
         repeats: means over the rounds that must repeat a change; empty without such rounds.
         least_repeat: what each of them must reach.
         smallest_drop: as in `Finding`.
-        rounds: of each side; of unequal sides the fewer.
     """
 
     change: float
@@ -52,7 +51,6 @@ class Evidence:
     repeats: Sequence[float]
     least_repeat: float
     smallest_drop: float
-    rounds: int
 
     @property
     def interval(self) -> Interval:
@@ -157,7 +155,6 @@ def decide(evidence: Evidence, threshold: float, reasons: Reasons) -> Decision:
     return Decision(
         verdict=verdict,
         reason=reason,
-        rounds=evidence.rounds,
         is_suspect=is_change and not is_repeated,
         change=evidence.interval,
         smallest_drop=evidence.smallest_drop,
@@ -192,7 +189,6 @@ def _judge_sample(
         repeats=repeats,
         least_repeat=limit - _ROUNDING,
         smallest_drop=-math.expm1(-max(seen_again, _detectable(degrees) * error)),
-        rounds=rounds,
     )
     change = evidence.interval
     seen = f"It is {in_words(change.value)} over {rounds} repeats (95 % interval: {change.range(in_words)})"
@@ -215,7 +211,7 @@ def _too_few(log_ratios: Sequence[float]) -> Decision:
         return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no repeats of both sides to compare.")
     change = Interval(_expm1(log_ratios[0]))
     reason = f"It is {in_words(change.value)} in one repeat, which may be noise. Run at least 5 repeats."
-    return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=1, change=change)
+    return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, change=change)
 
 
 def in_words(change: float) -> str:

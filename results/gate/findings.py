@@ -64,7 +64,6 @@ class Decision:
     Attributes:
         verdict: any.
         reason: why, with the numbers that decided.
-        rounds: of each side; of unequal sides the fewer.
         is_suspect: a change was seen, and only its repetition by fresh rounds is missing.
         change: the candidate's rate over the base's, less 1; its bounds are unknown from fewer than two rounds, and all
             of it is None without rounds.
@@ -73,7 +72,6 @@ class Decision:
 
     verdict: Verdict
     reason: str
-    rounds: int = 0
     is_suspect: bool = False
     change: Interval | None = None
     smallest_drop: float | None = None

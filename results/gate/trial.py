@@ -32,6 +32,7 @@ class Trial:
         max_rounds: pairs in all, with those that repeat a change; at least SHORTEST_TRIAL.
 
     Attributes:
+        log_ratios: ln(candidate / base) of each pair so far.
         decision: from the rounds so far.
         is_over: whether no further round is needed.
 
@@ -47,7 +48,7 @@ class Trial:
         self.decision = judge([], threshold=threshold, fresh=0)
         self._min_rounds = min(_MIN_ROUNDS, max_rounds - CONFIRMING_ROUNDS)
         self._max_rounds = max_rounds
-        self._log_ratios: list[float] = []
+        self.log_ratios: list[float] = []
         self._suspected_after: int | None = None
 
     def add(self, base_rate: float, candidate_rate: float) -> None:
@@ -57,15 +58,15 @@ class Trial:
             ValueError: a rate is not above zero, or the trial is over.
         """
         if self.is_over:
-            raise ValueError(f"The trial was over after {len(self._log_ratios)} pairs of rounds: start another one.")
+            raise ValueError(f"The trial was over after {len(self.log_ratios)} pairs of rounds: start another one.")
         for rate in (base_rate, candidate_rate):
             if not (rate > 0 and math.isfinite(rate)):
                 raise ValueError(f"A round must have a rate above zero, not {rate}: a failed run has none.")
-        self._log_ratios.append(math.log(candidate_rate) - math.log(base_rate))
-        rounds = len(self._log_ratios)
+        self.log_ratios.append(math.log(candidate_rate) - math.log(base_rate))
+        rounds = len(self.log_ratios)
         fresh = 0 if self._suspected_after is None else rounds - self._suspected_after
         self.decision = judge(
-            self._log_ratios, threshold=self.threshold, fresh=fresh if fresh >= CONFIRMING_ROUNDS else 0
+            self.log_ratios, threshold=self.threshold, fresh=fresh if fresh >= CONFIRMING_ROUNDS else 0
         )
         if rounds < self._min_rounds:
             return
@@ -77,7 +78,7 @@ class Trial:
     @property
     def progress(self) -> str:
         """Returns the change so far and what is missing, in a few words."""
-        rounds, change = len(self._log_ratios), self.decision.change
+        rounds, change = len(self.log_ratios), self.decision.change
         if change is None:
             return "no repeats yet"
         if self.is_over:

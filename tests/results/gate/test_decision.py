@@ -49,7 +49,6 @@ def test_clear_cases(center: float, verdict: Verdict) -> None:
     decision = paired(around(center))
     assert decision.verdict is verdict
     assert decision.change.value == pytest.approx(math.expm1(center))
-    assert decision.rounds == 8
     assert not decision.is_suspect
 
 
@@ -112,7 +111,6 @@ def test_fewer_than_two_rounds_decide_nothing(logs: list[float], rounds: int) ->
         judge_apart([0.0, 0.0], logs, threshold=0.05),
     ):
         assert decision.verdict is Verdict.INCONCLUSIVE
-        assert decision.rounds == rounds
         assert decision.reason
         assert decision.smallest_drop is None
         assert decision.change is None if rounds == 0 else not decision.change.is_known
@@ -240,11 +238,10 @@ def test_bounds_apart_are_those_of_welchs_test(base: list[float], candidate: lis
     low, high = welch.confidence_interval(0.95)
     assert decision.change.bounds == pytest.approx((math.expm1(low), math.expm1(high)))
     assert decision.change.value == pytest.approx(math.expm1(np.mean(candidate) - np.mean(base)))
-    assert decision.rounds == len(base)
 
 
-def test_rounds_of_each_side_are_counted_in_either_order() -> None:
-    assert judge_apart([0.0, 0.03, 0.01], [0.01, 0.06], threshold=0.05).rounds == 2
+def test_of_unequal_sides_the_fewer_repeats_are_reported() -> None:
+    assert "over 2 repeats" in judge_apart([0.0, 0.03, 0.01], [0.01, 0.06], threshold=0.05).reason
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
@@ -327,7 +324,7 @@ def test_a_reason_gives_the_halves_that_do_not_repeat_a_change() -> None:
 
 def test_one_round_of_each_side_has_a_change() -> None:
     decision = judge_apart([0.1], [-0.1], threshold=0.05)
-    assert (decision.rounds, decision.change.value) == (1, pytest.approx(math.expm1(-0.2)))
+    assert decision.change.value == pytest.approx(math.expm1(-0.2))
     assert numbers(decision.reason) == ["18.1 % slower"]
     assert judge_apart([], [0.1], threshold=0.05).reason == "There are no repeats of both sides to compare."
 

@@ -101,7 +101,7 @@ def outcomes(
                 break
         assert trial.is_over
         found[trial.decision.verdict] += 1
-        pairs += trial.decision.rounds
+        pairs += len(trial.log_ratios)
     return found, pairs / trials
 
 
