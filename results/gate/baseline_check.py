@@ -23,6 +23,7 @@ from results.gate.decision import (
     Evidence,
     Reasons,
     decide,
+    halves,
     in_words,
     log_threshold,
 )
@@ -56,7 +57,6 @@ def check(
 
     Raises:
         UnlikeError: there are no runs, or no baselines of their hardware.
-        ValueError: the threshold is not between 0 and 1.
     """
     today_name, stored_name = names
     mine, theirs = map(rounds.group, rounds.completed(today, stored))
@@ -156,9 +156,6 @@ class SessionLimits:
         centre: median of the log rates; NaN without sessions.
         noise: standard deviation of a session's log rate; only if `is_enough`.
         bound: distance from the centre that a new session must exceed to have changed; only if `is_enough`.
-
-    Raises:
-        ValueError: a rate is not above zero.
     """
 
     def __init__(self, rates: Sequence[float]) -> None:
@@ -185,14 +182,14 @@ class SessionLimits:
     def judge(self, today: Sequence[float], *, threshold: float) -> Decision:
         """Judges today's rounds, by their images per second in the order in which they ran.
 
-        Raises:
-            ValueError: a rate is not above zero, or the threshold, a share such as 0.05, is not between 0 and 1.
+        The threshold is a share, such as 0.05.
         """
         limit = log_threshold(threshold)
         logs = [math.log(rate) - self.centre for rate in today]
         if not self.is_enough or not logs:
             return self._too_few(logs)
-        change, halves = median(logs), _halves(logs)
+        change = median(logs)
+        repeats = [median(half) for half in halves(logs)] if len(logs) > 1 else []
         error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
         # Student's quantile for a noise from the MAD, which is worth about half as many values (simulated).
         degrees = (self.sessions - 1) / 2
@@ -203,14 +200,14 @@ class SessionLimits:
             half_width=half_width,
             bound=self.bound,
             margin=half_width,
-            repeats=halves,
+            repeats=repeats,
             least_repeat=_REPEATED_SHARE * limit,
             smallest_drop=smallest,
         )
         subject = f"Today's {counted(len(logs), 'run')} {'are' if len(logs) > 1 else 'is'}"
         seen = f"{subject} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
         bound, share = in_words(math.expm1(math.copysign(self.bound, change))), f"{100 * threshold:.3g} %"
-        medians = " and ".join(in_words(math.expm1(half)) for half in halves)
+        medians = " and ".join(in_words(math.expm1(half)) for half in repeats)
         reasons = Reasons(
             repeated=f"{seen}, which is beyond their 99 % bound ({bound}), and the earlier and the later half of the "
             f"runs show it: {medians}. The threshold is {share}.",
@@ -219,7 +216,7 @@ class SessionLimits:
             f"by {100 * self.noise:.1f} % here. A drop of {100 * smallest:.1f} % or more would be seen.",
             not_repeated=f"{seen}, but the earlier and the later half of the runs do not agree on it: {medians}. The "
             f"threshold is {share}."
-            if halves
+            if repeats
             else f"{seen}, but a single run is not repeated. Run it again with 3 repeats or more. The threshold is "
             f"{share}.",
         )
@@ -235,8 +232,3 @@ class SessionLimits:
             )
         change = Interval(math.expm1(median(logs))) if logs and self.sessions else None
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, change=change)
-
-
-def _halves(logs: Sequence[float]) -> list[float]:
-    middle = (len(logs) + 1) // 2
-    return [median(logs[:middle]), median(logs[middle:])] if len(logs) > 1 else []

@@ -49,7 +49,6 @@ def compare(
 
     Raises:
         UnlikeError: the hardware differs, no configuration is in both, or a side has no runs of its own.
-        ValueError: the threshold is not between 0 and 1.
     """
     known = {record.identity.run_id for record in base}
     runs = [record for record in candidate if record.kind is Kind.RUN]

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from results import store
-from results.gate.decision import FEWEST_ROUNDS, NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.gate.findings import Verdict
 from results.gate.trial import SHORTEST_TRIAL, Trial
 
@@ -62,20 +62,14 @@ def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> N
 
     A pair's log ratio has twice the variance of a round, without variation that both rounds share, such as a slow
     drift, which does not affect a comparison of pairs either. The interval is that of a normal variance (chi square).
-
-    Raises:
-        ValueError: there are fewer than three pairs, or the numbers of rounds differ.
     """
-    rounds = len(base_rates)
-    if rounds != len(candidate_rates) or rounds < FEWEST_ROUNDS:
-        raise ValueError(f"Noise needs {FEWEST_ROUNDS} pairs at least, not {rounds} and {len(candidate_rates)} rounds.")
     from scipy import stats  # slow to import
 
     ratios = [math.log(candidate / base) for base, candidate in zip(base_rates, candidate_rates, strict=True)]
     noise = statistics.stdev(ratios) / math.sqrt(2)
-    degrees, tail = rounds - 1, (1 - _CONFIDENCE) / 2
+    degrees, tail = len(ratios) - 1, (1 - _CONFIDENCE) / 2
     low, high = (noise * math.sqrt(degrees / float(stats.chi2.ppf(share, degrees))) for share in (1 - tail, tail))
-    return Noise(noise=noise, low=low, high=high, rounds=rounds)
+    return Noise(noise=noise, low=low, high=high, rounds=len(ratios))
 
 
 def rounds_needed(noise: float, *, drop: float, threshold: float, most: int) -> int | None:

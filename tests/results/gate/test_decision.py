@@ -116,25 +116,10 @@ def test_fewer_than_two_rounds_decide_nothing(logs: list[float], rounds: int) ->
         assert decision.change is None if rounds == 0 else not decision.change.is_known
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_is_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="rates above zero"):
-        judge([0.0, bad], threshold=0.05, fresh=1)
-    with pytest.raises(ValueError, match="rates above zero"):
-        judge_apart([0.0, 0.0], [bad, 0.0], threshold=0.05)
-
-
 @pytest.mark.parametrize("bad", [0.0, 1.0, 5.0, -0.05, math.nan])
 def test_a_threshold_is_a_share(bad: float) -> None:
-    for decide in (lambda: paired([0.0, 0.0], bad), lambda: judge_apart([0.0], [0.0], threshold=bad)):
-        with pytest.raises(ValueError, match=r"such as 0.05 for 5 %"):
-            decide()
-
-
-@pytest.mark.parametrize("fresh", [-1, 3])
-def test_there_are_not_more_fresh_rounds_than_rounds(fresh: int) -> None:
-    with pytest.raises(ValueError, match="cannot be fresh"):
-        judge([0.0, 0.0], threshold=0.05, fresh=fresh)
+    with pytest.raises(ValueError, match=r"such as 0.05 for 5 %"):
+        paired([0.0, 0.0], bad)
 
 
 @given(log_ratios, thresholds, st.data())

@@ -37,11 +37,6 @@ def test_the_interval_holds_the_truth_in_95_percent_of_the_cases() -> None:
     assert 0.93 < sum(each.low < 0.02 < each.high for each in found) / 1000 < 0.97
 
 
-def test_two_pairs_are_too_few() -> None:
-    with pytest.raises(ValueError, match="3 pairs at least, not 2 and 2"):
-        noise.estimate([1.0, 1.1], [1.0, 1.0])
-
-
 @pytest.mark.parametrize(("of", "threshold"), [(0.0, 0.05), (0.02, 0.05), (0.03, 0.06), (0.7, 0.9)])
 def test_the_threshold_is_five_percent_or_twice_the_noise(of: float, threshold: float) -> None:
     assert Noise(noise=of, low=0, high=1, rounds=5).threshold == pytest.approx(threshold)
