@@ -114,9 +114,9 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
         columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
         rows = []
         for group in groups:
-            group_sessions = sessions(group.records)
-            rate = f"{group_sessions[-1].images_per_sec:.2f}"
-            rows.append([group.config_key, group.title, str(len(group_sessions)), group_sessions[-1].date, rate])
+            if group_sessions := sessions(group.records):  # a file that was copied there may hold failures alone
+                rate = f"{group_sessions[-1].images_per_sec:.2f}"
+                rows.append([group.config_key, group.title, str(len(group_sessions)), group_sessions[-1].date, rate])
         _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", Table(columns, rows, columns[2::2]))
     return ExitStatus.OK
 

@@ -141,6 +141,16 @@ def test_what_cannot_be_done_is_said(
     assert refused.value.exit_status == status and said in str(refused.value)
 
 
+def test_a_stored_configuration_without_a_valid_run_is_not_listed(
+    run_bench: RunBench, promoted: Path, keep: Keep
+) -> None:
+    (path,) = promoted.glob("*/*.jsonl")
+    failed = fake_run(model="vgg16", status=Status.CRASH)
+    keep(f"results/baselines/{path.parent.name}/copied.jsonl", [failed])
+    done = run_bench("track", "list")
+    assert done.status == 0 and "resnet50" in done.stdout and "vgg16" not in done.stdout, done.stderr
+
+
 def test_an_empty_directory_lists_nothing(run_bench: RunBench) -> None:
     done = run_bench("track", "list")
     assert done.status == 0 and "There are no sessions in results/baselines" in done.stdout
