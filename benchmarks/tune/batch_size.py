@@ -160,7 +160,7 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
         if not answer.largest:
             raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {answer.limit}")
         run_log.leave_out(time.monotonic() - begun)
-        remembered.put(key, dataclasses.asdict(answer))
+        remembered.FILE.put(key, {"answer": dataclasses.asdict(answer)})
     resolved = config.resolve({**values, "batch_size": answer.largest}, count_gpus)
     notice = f"--batch_size=auto: {answer.largest} images per device. {answer.limit} Another batch trains differently."
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))

@@ -106,7 +106,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
     if status is ExitStatus.OK and answer.is_finished:
-        remembered.put(key, answer.to_dict())  # before it is printed, which may fail
+        remembered.FILE.put(key, {"answer": answer.to_dict()})  # before it is printed, which may fail
     _print(plan, answer)
     return status
 

@@ -26,8 +26,3 @@ class Answered(msgspec.Struct, Generic[T]):
 
     time_utc: str
     answer: T
-
-
-def put(wanted: str, answer: Mapping[str, Any]) -> None:
-    """Saves an answer under a key."""
-    FILE.put(wanted, {"answer": answer})

@@ -128,7 +128,8 @@ def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
 def _frame(records: Sequence[Record], columns: Sequence[Column]) -> pd.DataFrame:
     series = {column.name: _series(list(map(column.of, records)), column.kind) for column in columns}
     frame = pd.DataFrame(series, index=range(len(records)))
-    return _with_units(frame, {column.name: column.unit for column in columns if column.unit})
+    frame.attrs["units"] = {column.name: column.unit for column in columns if column.unit}
+    return frame
 
 
 def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
@@ -174,11 +175,6 @@ def _series(values: Sequence[Any], kind: type) -> pd.Series[Any]:
     return pd.Series(values, dtype=_DTYPES[kind])
 
 
-def _with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
-    frame.attrs["units"] = dict(units)
-    return frame
-
-
 def _table(
     lines: Callable[[Record], Iterable[tuple[Any, ...]]],
     records: Sequence[Record],
@@ -192,7 +188,9 @@ def _table(
             for column, value in zip(columns, (record.identity.run_id, *line), strict=True):
                 column.append(value)
     series = {name: _series(column, kind) for (name, kind), column in zip(kinds.items(), columns, strict=True)}
-    return _with_units(pd.DataFrame(series), units)
+    frame = pd.DataFrame(series)
+    frame.attrs["units"] = dict(units)
+    return frame
 
 
 def _steps(record: Record) -> Iterator[tuple[Any, ...]]:
