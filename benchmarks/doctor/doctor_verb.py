@@ -20,7 +20,7 @@ from benchmarks.doctor import breakdown_run, machine_checks
 from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
-from benchmarks.option import Flag, Groups
+from benchmarks.option import Flag, Groups, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.run import cluster_launch
 
@@ -125,7 +125,7 @@ DOCTOR_FLAGS: Groups = {
     ),
     "Devices": [_DEVICES if flag.name == "num_gpus" else flag for flag in RUN_FLAGS["Devices"]],
     "Several processes": RUN_FLAGS["Several processes"],
-    "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"],
+    "Output": only(RUN_FLAGS["Output"], "output_format"),
 }
 
 

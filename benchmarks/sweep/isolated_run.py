@@ -166,14 +166,10 @@ class CellRunner:
 
     def refuse(self, cell: Cell) -> Record:
         """Stores and returns the record of a cell that cannot be run."""
-        return self._save_without_run(cell, Status.SKIPPED, cell.why_not)
+        return self.save_without_run(cell, Status.SKIPPED, cell.why_not)
 
-    def could_not_start(self, cell: Cell, error: OSError) -> Record:
-        """Stores and returns the record of a cell whose process was refused by the operating system."""
-        reason = f"Its process could not be started: {error.strerror or error}. Free memory, processes or disk space."
-        return self._save_without_run(cell, Status.CRASH, reason)
-
-    def _save_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
+    def save_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
+        """Stores and returns the record of a cell of which there is no run."""
         (record,), _ = save(self.store, self._without_run(cell, status, reason))
         self.records.append(record)
         return record
@@ -221,7 +217,9 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell]) -> list[R
             ]
             ended = subprocesses.supervise(*commands, timeout_seconds=limit)
         except OSError as error:
-            return [runner.could_not_start(cell, error) for runner, cell in zip(runners, cells, strict=True)]
+            why = f"Its process could not be started: {error.strerror or error}. Free memory, processes or disk space."
+            both = zip(runners, cells, strict=True)
+            return [runner.save_without_run(cell, Status.CRASH, why) for runner, cell in both]
         in_vain = any(interleaved_steps.waited_in_vain(_tail(command.stderr)) for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
         killed = (

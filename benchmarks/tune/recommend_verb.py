@@ -18,7 +18,7 @@ from benchmarks.console import in_words, say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import gpu_topology
 from benchmarks.machine.hardware import count_gpus
-from benchmarks.option import Flag, Groups
+from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.sweep.isolated_run import CellRunner, new_session
@@ -287,7 +287,7 @@ RECOMMEND_FLAGS: Groups = {
             default=DEFAULT_OUTPUT_DIR,
             path="directory",
         ),
-        *(flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"),
+        *only(RUN_FLAGS["Output"], "output_format"),
     ),
     **{
         title: [flag for flag in group if flag.name not in _NOT_ASKED]
