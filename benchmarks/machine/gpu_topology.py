@@ -40,7 +40,7 @@ def read_gpu_links(
     """
     with nvml.opened(environment, driver) as opened:
         gpus = list({gpu.index: gpu for gpu in opened.gpus}.values())
-        ends = [list(_nvlink_ends(gpu)) for gpu in gpus]
+        ends = [list(_nvlink_ends(gpu, root / "sys/bus/pci/devices")) for gpu in gpus]
         return Inventory(
             gpus=tuple(_describe(gpu, root) for gpu in gpus),
             connections={
@@ -63,24 +63,30 @@ def _describe(gpu: DriverGpu, root: Path) -> Gpu:
         has_ecc=ecc and bool(ecc[0]),
         pcie_generation=gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width=gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        # Linux writes the domain with four digits, the driver with eight.
-        numa_node=linux.number(root / f"sys/bus/pci/devices/{bus[-12:]}/numa_node"),
+        numa_node=linux.number(root / f"sys/bus/pci/devices/{bus}/numa_node"),
     )
 
 
 def _bus_id(info: Any) -> str:
-    return nvml.text(info.busId).lower() if info else ""
+    """Returns a PCI address as Linux writes it: the domain has four digits, and the driver's eight."""
+    return nvml.text(info.busId).lower()[-12:] if info else ""
 
 
-def _nvlink_ends(gpu: DriverGpu) -> Iterator[str]:
-    """Yields what is at the other end of each active NVLink: a PCI address, or `_SWITCH`."""
+def _nvlink_ends(gpu: DriverGpu, devices: Path) -> Iterator[str]:
+    """Yields what is at the other end of each active NVLink: a PCI address, or `_SWITCH`.
+
+    In a virtual machine the driver may name an address that is none of its PCI `devices`: that of a switch outside it.
+    NCCL takes it for one, too (src/graph/xml.cc).
+    """
+    are_known = (devices / _bus_id(gpu.ask("nvmlDeviceGetPciInfo"))).exists()
     for link in range(gpu.driver.NVML_NVLINK_MAX_LINKS):
         if not gpu.ask("nvmlDeviceGetNvLinkState", link):
             continue
         if gpu.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == gpu.driver.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             yield _SWITCH
-        else:
-            yield _bus_id(gpu.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
+            continue
+        address = _bus_id(gpu.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
+        yield _SWITCH if are_known and not (devices / address).exists() else address
 
 
 def _connection(one: DriverGpu, other: DriverGpu, ends: list[str], other_ends: list[str]) -> Connection:

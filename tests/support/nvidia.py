@@ -117,7 +117,7 @@ class Machine:
         return self.cards[gpu].gib if isinstance(gpu, int) else self.cards[gpu[0]].instances_gib[gpu[1]]
 
     def _pci(self, gpu: int) -> types.SimpleNamespace:
-        return types.SimpleNamespace(busId=f"00000000:{gpu:02X}:00.0")
+        return types.SimpleNamespace(busId=f"0000FACE:{gpu:02X}:00.0")  # no real machine has this domain
 
 
 _PAIRS = tuple(itertools.combinations(range(8), 2))

@@ -32,7 +32,7 @@ def read(machine: Machine, **environment: str) -> Inventory:
 
 
 def test_a_gpu_is_described(tmp_path: Path) -> None:
-    slot = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+    slot = tmp_path / "sys/bus/pci/devices/face:01:00.0"
     slot.mkdir(parents=True)
     (slot / "numa_node").write_text("1\n")
     found = gpu_topology.read_gpu_links({"CUDA_VISIBLE_DEVICES": "1"}, Machine(2), tmp_path)
@@ -65,6 +65,15 @@ def test_direct_links_are_counted_between_their_ends() -> None:
     assert not found.has_nvlink, "GPU 2 has none"
     assert found.only([1, 0]).has_nvlink and not found.only([2, 0]).has_nvlink and not found.only([0]).has_nvlink
     assert found.only([2, 1, 9]).matrix() == [["X", "SYS"], ["SYS", "X"]], "there is no tenth"
+
+
+def test_links_of_a_virtual_machine_lead_to_a_switch_outside_it(tmp_path: Path) -> None:
+    for gpu in range(3):
+        (tmp_path / f"sys/bus/pci/devices/face:{gpu:02x}:00.0").mkdir(parents=True)
+    outside = Machine(3, nvlinks=dict.fromkeys(range(3), [9] * 18), ancestor=PHB)
+    assert gpu_topology.read_gpu_links({}, outside, tmp_path).matrix()[0] == ["X", "NV18", "NV18"]
+    direct = Machine(3, nvlinks={0: [1], 1: [0]}, ancestor=PHB)
+    assert gpu_topology.read_gpu_links({}, direct, tmp_path).matrix()[0] == ["X", "NV1", "PHB"]
 
 
 def test_nvlinks_may_lead_through_other_gpus() -> None:
