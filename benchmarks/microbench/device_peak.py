@@ -141,11 +141,12 @@ def beside_peak(
     A run that exceeds the peak has no share, and returns a warning. A peak that it exceeds by far is removed: it is
     no peak for other runs either.
 
-    `flops_per_image` is None if the operations were not counted. `environment` is that of the run's record. The run
-    could use the peak `count` times; see `roofline.devices_with_a_peak`.
+    `flops_per_image` is None if the operations were not counted. `environment` is that of the run's record, with the
+    GPUs that it used. The run could use the peak `count` times; see `roofline.devices_with_a_peak`.
     """
-    without_gpus = device == "gpu" and not environment["gpus"]  # a client without GPUs: its cached peak is its CPU's
-    if derived.images_per_sec is None or not flops_per_image or without_gpus:
+    # A client without GPUs: its cached peak is its CPU's. Different GPUs: there is no common peak.
+    without_peak = device == "gpu" and len(set(environment["gpus"])) != 1
+    if derived.images_per_sec is None or not flops_per_image or without_peak:
         return derived, []
     key = peak_key(environment, environment["tensorflow_version"], precision)
     stored = stored_peak(key)

@@ -25,6 +25,7 @@ from results.measurement import Derived, Measurement, derive
 from results.quality import conditions_of, quality_warnings
 from results.record import Record, Status
 from results.text import counted
+from results.utilisation import used_gpus
 from variable_mgr.catalog import IN_GRAPH
 
 
@@ -52,17 +53,18 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
         compiled = config.computing.xla == "jit" and not variables.modifiers.staged_vars or variables.torch_compile
         on_cpu = not devices.on_gpu
         derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
+    base = base_record(config, provenance, status, str(error or ""), data_set=log.data_set)
     derived, doubts = device_peak.beside_peak(
         derived,
         log.placement.get("flops_per_image"),
-        provenance.environment,
+        {**base.environment, "gpus": used_gpus(base)},
         device=devices.device,
         precision=config.computing.precision,
         count=devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=processes.num_worker_hosts),
     )
     conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
     return replace(
-        base_record(config, provenance, status, str(error or ""), data_set=log.data_set),
+        base,
         environment={
             **provenance.environment,
             **injected_delay.environment(),

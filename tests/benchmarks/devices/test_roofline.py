@@ -237,6 +237,21 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
     assert found(chosen, 5e9, {**surroundings, "tensorflow_version": "2.20.0"}, "cpu") == chosen
 
 
+def test_different_gpus_have_no_common_peak() -> None:
+    surroundings = {**HARDWARE, "tensorflow_version": "2.21.0", "gpus": ["NVIDIA A100 40 GiB", "Tesla T4 15 GiB"]}
+    _store(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
+    for gpus, share in ((surroundings["gpus"], None), (["NVIDIA A100 40 GiB"] * 2, 0.25)):
+        found, _ = device_peak.beside_peak(
+            Derived(images_per_sec=10.0),
+            5e9,
+            {**surroundings, "gpus": gpus},
+            device="gpu",
+            precision="fp32",
+            count=2,
+        )
+        assert found.mfu_of_measured_peak == share
+
+
 def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: (PEAK, True))
     workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
