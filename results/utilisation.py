@@ -59,11 +59,11 @@ def of_measured_peak(record: Record) -> float | None:
 
 
 def used_gpus(record: Record) -> list[str]:
-    """Returns the GPUs that a run used, by `--gpus` or the first ones; in a cluster all that may be used."""
+    """Returns the GPUs that a run used: by `--gpus` in its order, else the first; in a cluster all that may be used."""
     config, gpus = record.config, list(map(str, record.environment.get("gpus") or ()))
     chosen, devices, per_gpu = (config.get(name) for name in ("visible_gpus", "num_devices", "virtual_gpus"))
     if isinstance(chosen, list | tuple):
-        gpus = [gpu for number, gpu in enumerate(gpus) if number in chosen]
+        gpus = [gpus[number] for number in chosen if isinstance(number, int) and 0 <= number < len(gpus)]
     if config.get("cluster") or not isinstance(devices, int):
         return gpus
     return gpus[: math.ceil(devices / (per_gpu if isinstance(per_gpu, int) and per_gpu > 0 else 1))]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from results.input_bottleneck import LEAST_REPORTED_WAIT
 from results.record import Record, Status
 from results.text import counted
-from results.utilisation import data_sheet, data_sheet_peak
+from results.utilisation import data_sheet, data_sheet_peak, used_gpus
 
 # A batch that needs less than this share of a GPU's memory can be several times as large.
 _LITTLE_MEMORY = 0.25
@@ -29,7 +29,7 @@ def to_try(record: Record) -> str | None:
 def _better(record: Record) -> Iterator[str]:
     """Yields what to try, the most valuable first."""
     config, wait = record.config, record.derived.input_wait_share
-    gpus = [str(gpu) for gpu in record.environment.get("gpus") or ()] if config.get("device") == "gpu" else []
+    gpus = used_gpus(record) if config.get("device") == "gpu" else []
     used = math.ceil(config["num_devices"] / (config.get("virtual_gpus") or 1))
     by_default = config.get("reasons") or {}
     if wait is not None and wait >= LEAST_REPORTED_WAIT:
@@ -40,8 +40,9 @@ def _better(record: Record) -> Iterator[str]:
         )
     if not gpus:
         return
-    if used < len(gpus) and not config.get("cluster") and "num_devices" in by_default:
-        yield f"--num_gpus={len(gpus)} uses all GPUs (this run used {used} of {len(gpus)})"
+    existing = len(record.environment["gpus"])
+    if used < existing and not config.get("cluster") and "num_devices" in by_default:
+        yield f"--num_gpus={existing} uses all GPUs (this run used {used} of {existing})"
     faster = next((name for name in ("bf16", "fp16") if data_sheet_peak(gpus[0], name)), None)
     if config.get("precision") == "fp32" and faster and "precision" in by_default:
         yield f"--precision={faster} uses the tensor cores (this run used fp32 without TF32)"

@@ -95,7 +95,7 @@ def test_mfu_is_of_the_physical_gpus_by_their_data_sheet() -> None:
     )
     used, *_ = both = ("NVIDIA H100 80GB HBM3 80 GiB", "NVIDIA A100-SXM4-80GB 80 GiB")
     assert _mfu(*both) == _mfu(used) and _mfu(*both, num_devices=2) is None, "the run used the first of two GPUs"
-    assert _mfu(*both, visible_gpus=[1]) == 19.5
+    assert _mfu(*both, visible_gpus=[1]) == _mfu(*both, visible_gpus=[1, 0]) == 19.5
     assert _mfu(*both, cluster="one host", num_workers=2) is None, "each worker may have used another one"
     assert _mfu() is None, "no GPU is known"
 

@@ -38,6 +38,7 @@ def _run(*chosen: str, gpus: list[str], needed_gib: float = 60, wait: float | No
         (_run(gpus=[H100], precision="tf32"), "--precision=bf16 computes in 16 bits"),
         (_run("precision", gpus=[H100], precision="tf32"), None),
         (_run(gpus=[V100]), "--precision=fp16 uses the tensor cores"),
+        (_run("num_devices", gpus=[H100, V100], visible_gpus=(1,)), "--precision=fp16 uses the tensor cores"),
         (_run(gpus=[H100] * 2, num_devices=2, precision="bf16"), "--all_reduce_spec=nccl uses NVLink"),
         (_run(gpus=[H20] * 2, num_devices=2, precision="bf16"), "--all_reduce_spec=nccl uses NVLink"),
         (
