@@ -7,11 +7,12 @@ import itertools
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.cluster import discovery
-from benchmarks.cluster.cluster_spec import Task, task_table, tasks_of
+from benchmarks.cluster.cluster_spec import task_table, tasks_of
+from benchmarks.cluster.discovery import Found
 from benchmarks.config.run_flags import CLUSTER_FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -28,29 +29,6 @@ from benchmarks.training.computing import other_onednn_mode
 from results.text import Table, counted, fact_lines
 
 _GIB = 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class Tasks:
-    """The tasks of a cluster: the addresses by job, and the task that this process would be, if anything names it."""
-
-    hosts: Mapping[str, Sequence[str]]
-    own: Task | None
-    notices: Sequence[str]
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the tasks as a JSON object."""
-        rows = [
-            {"job": task.job, "index": task.index, "address": address, "device": task.device}
-            for task, address in tasks_of(self.hosts).items()
-        ]
-        own = self.own and {"job": self.own.job, "index": self.own.index}
-        return {"hosts": self.hosts, "tasks": rows, "own": own, "notices": self.notices}
-
-    def lines(self) -> list[str]:
-        """Returns the specification, and the tasks as a table."""
-        spec = ",".join(f"{job}|{';'.join(addresses)}" for job, addresses in self.hosts.items())
-        return [f"--cluster_spec='{spec}'", *task_table(tasks_of(self.hosts), self.own)]
 
 
 def run_devices(values: Mapping[str, Any]) -> ExitStatus:
@@ -73,20 +51,34 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
     build = _tensorflow_build(topology) if values["tensorflow"] is not False and software["tensorflow_version"] else {}
     if values["output_format"] == "json":
         found = as_json(topology, host, software, build)
-        say(json.dumps({**found, "cluster": tasks and tasks.as_json()}))
+        say(json.dumps({**found, "cluster": tasks and _tasks_as_json(tasks)}))
     else:
-        say("\n".join([*lines(topology, host, software, build), *(["", *tasks.lines()] if tasks else [])]))
+        say("\n".join([*lines(topology, host, software, build), *(["", *_task_lines(tasks)] if tasks else [])]))
     return ExitStatus.OK
 
 
-def _tasks(values: Mapping[str, Any]) -> Tasks | None:
+def _tasks(values: Mapping[str, Any]) -> Found | None:
     found = discovery.find_cluster(values, os.environ)
-    if found is None:
-        return None
-    if values["local_cluster"] and found.is_launcher:
+    if found and found.is_launcher and values["local_cluster"]:
         hosts = {job: ("127.0.0.1:PORT",) * len(addresses) for job, addresses in found.hosts.items()}
-        return Tasks(hosts, found.own, (*found.notices, "--local_cluster chooses free ports when it starts."))
-    return Tasks(found.hosts, found.own, tuple(found.notices))
+        notices = (*found.notices, "--local_cluster chooses free ports when it starts.")
+        return dataclasses.replace(found, hosts=hosts, notices=notices)
+    return found
+
+
+def _tasks_as_json(found: Found) -> dict[str, Any]:
+    rows = [
+        {"job": task.job, "index": task.index, "address": address, "device": task.device}
+        for task, address in tasks_of(found.hosts).items()
+    ]
+    own = found.own and {"job": found.own.job, "index": found.own.index}
+    return {"hosts": found.hosts, "tasks": rows, "own": own, "notices": found.notices}
+
+
+def _task_lines(found: Found) -> list[str]:
+    """Returns the specification, and the tasks as a table."""
+    spec = ",".join(f"{job}|{';'.join(addresses)}" for job, addresses in found.hosts.items())
+    return [f"--cluster_spec='{spec}'", *task_table(tasks_of(found.hosts), found.own)]
 
 
 def _tensorflow_build(topology: Inventory) -> dict[str, Any]:
