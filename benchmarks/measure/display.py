@@ -91,14 +91,11 @@ class Display:
     def part(self, measurement: Measurement, task: str, leader: str) -> None:
         """The run has ended; this process measured only its part, and the leader has the whole."""
 
-    def stored(self, location: str) -> None:
+    def stored(self, record: Record, location: str) -> None:
         """The record is on disk."""
 
     def sent(self, location: str) -> None:
         """A tracker has the record."""
-
-    def suggest(self, record: Record) -> None:
-        """The run is over."""
 
 
 class TextDisplay(Display):
@@ -192,15 +189,12 @@ class TextDisplay(Display):
         say(_RULE)
         say(f"{task}: {own:.2f} images/sec in {len(seconds)} steps; {leader} has the total and keeps the record")
 
-    def stored(self, location: str) -> None:
-        """Prints where the record is."""
+    def stored(self, record: Record, location: str) -> None:
+        """Prints where the record is, and what to try next, if something is obvious."""
         if self._started:
             say(f"record:         {location}")
-
-    def suggest(self, record: Record) -> None:
-        """Prints what to try next, if something is obvious."""
-        if self._started and (better := to_try(record)):
-            say(f"try:            {better}")
+            if better := to_try(record):
+                say(f"try:            {better}")
 
     def sent(self, location: str) -> None:
         """Prints which tracker has the record, and where."""

@@ -204,8 +204,7 @@ class _Run:
         if self.record is not None and self.store is not None and not self.could_not_save:
             run_id = self.record.identity.run_id
             derived = f" and {self.store.csv_path}" if self.store.csv_has_last else ""
-            self.display.stored(f"{self.store.jsonl_path} ({run_id}){derived}")
-            self.display.suggest(self.record)
+            self.display.stored(self.record, f"{self.store.jsonl_path} ({run_id}){derived}")
         if error is not None:
             return error.exit_status
         return ExitStatus.RUN_FAILED if self.could_not_save else ExitStatus.OK

@@ -114,7 +114,7 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
             phase.losses.append(2.0)
             display.after_step(phase)
     display.finish(make_record())
-    display.stored("somewhere")
+    display.stored(make_record(), "somewhere")
     out = capsys.readouterr().out
     assert re.findall(r"^(\d+)\timages/sec: 16\.0 ", out, re.MULTILINE) == ["1", "3", "6"]
     assert "total images/sec: 160.00\n" in out
@@ -133,9 +133,9 @@ def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.Ca
     run = replace(run, environment={**run.environment, "gpus": ["NVIDIA T4 15 GiB"] * 2})
     display = TextDisplay(display_every=3, images_per_step=8)
     display.start({"Model": "trivial"})
-    display.suggest(run)
+    display.stored(run, "somewhere")
     assert capsys.readouterr().out.splitlines()[-1].startswith("try:            --num_gpus=2 uses all GPUs")
-    Display().suggest(run)
+    Display().stored(run, "somewhere")
     assert capsys.readouterr().out == ""
 
 
@@ -150,7 +150,7 @@ def test_json_prints_the_record_alone(capsys: pytest.CaptureFixture[str]) -> Non
     display.phase("measuring", 3)
     display.after_step(Phase([1.0], [1.0]))
     display.finish(make_record())
-    display.stored("somewhere")
+    display.stored(make_record(), "somewhere")
     assert json.loads(capsys.readouterr().out)["status"] == "ok"
 
 
