@@ -17,7 +17,7 @@ from benchmarks.machine.hardware import Connection, Gpu, Inventory
 from models import specs
 from results.exchange.public_table import Figure
 from results.report.published import PUBLISHED_NAMES, table
-from results.utilisation import data_sheet, published_table
+from results.utilisation import data_sheet, data_sheet_peak, published_table
 
 # Compute capabilities by chip, from the oldest: of data centres with fast memory, and for graphics and inference.
 # Source: NVIDIA, "CUDA GPUs" (developer.nvidia.com/cuda-gpus).
@@ -57,21 +57,18 @@ class KnownGpu:
         """Returns whether their data sheets have equal peaks and links; they may differ in memory."""
         return _facts(self.name) == _facts(other.name)
 
-    def has_peak(self, precision: str) -> bool:
-        """Returns whether the data sheet has a peak in this precision."""
-        return bool(data_sheet(self.name)[f"{precision}_tflops"])
-
     def peak_flops_per_sec(self, precision: str) -> float:
         """Returns the peak without sparsity.
 
         Raises:
             UsageError: the GPU does not compute in this precision.
         """
-        row = data_sheet(self.name)
-        if not self.has_peak(precision):
+        peak = data_sheet_peak(self.name, precision)
+        if peak is None:
+            row = data_sheet(self.name)
             usable = ", ".join(name.removesuffix("_tflops") for name in row if name.endswith("_tflops") and row[name])
             raise UsageError(f"--gpu={self.name} has no rate for --precision={precision}: use {usable}.")
-        return 1e12 * float(row[f"{precision}_tflops"])
+        return 1e12 * peak
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -26,7 +26,6 @@ NCCL_1 = "device to device, NCCL 1"
 HOST_MEMORY, LOOPBACK = "host memory", "between processes of a host"
 COPIES = "copies by the device"  # of a host without GPUs, whose cores also compute
 NETWORK_IN, NETWORK_OUT = "network in", "network out"
-Side = Literal["low", "usual", "high"]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -101,11 +100,6 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not self.gpu and (not self.cpu or self.pcie or self.gpu_link or self.gpus > 1):
             raise ValueError("a host without gpu needs the table [cpu], and no gpus, [pcie] or [gpu_link]")
 
-    @property
-    def device(self) -> str:
-        """Returns what one device is, in words."""
-        return self.gpu or "CPU"
-
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
@@ -141,16 +135,13 @@ class LinkRate:
         return LinkRate(factor * self.bytes_per_sec, latency_factor * self.latency_seconds)
 
 
-def reached(ends: Side = "usual", column: str = "usual") -> Reached:
-    """Returns what training reaches: the usual share, or that at the slow (`low`) or fast end of what is plausible.
+def reached(column: str = "usual") -> Reached:
+    """Returns what training reaches, by a column of the table.
 
-    Args:
-        ends: which end.
-        column: of the usual shares: `usual`, or `without_TESTBED`, fitted without this testbed.
+    That is `usual`, the slow (`low`) or fast end (`high`) of what is plausible, or `without_TESTBED`: the usual shares
+    fitted without this testbed.
     """
-    return Reached(
-        **{row["name"]: float(row[column if ends == "usual" else ends]) for row in published_table("reached")}
-    )
+    return Reached(**{row["name"]: float(row[column]) for row in published_table("reached")})
 
 
 def link_rates(hardware: Hardware, shares: Reached, devices: int) -> dict[str, LinkRate]:

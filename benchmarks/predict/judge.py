@@ -131,7 +131,7 @@ def judge() -> list[Judged]:
     rows = []
     for rate, testbed, subject in subjects():
         prediction = predict(subject)
-        without = predict(subject, reached(column=f"without_{testbed}")) if testbed else prediction
+        without = predict(subject, reached(f"without_{testbed}")) if testbed else prediction
         linear = rate.figure.devices * subject.batch_per_device / subject.step_seconds
         rows.append(Judged(rate=rate, testbed=testbed, linear=linear, prediction=prediction, left_out=without))
     return rows

@@ -184,8 +184,8 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
     )
     if balance.images_per_sec is None:
         raise UsageError(
-            f"Nothing is known of the rate of one {host.device} in {first.computing.precision}: pass --peak_tflops and "
-            "--assumed_mfu, or --results with records of a run on one device."
+            f"Nothing is known of the rate of one {host.gpu or 'CPU'} in {first.computing.precision}: pass "
+            "--peak_tflops and --assumed_mfu, or --results with records of a run on one device."
         )
     low, high = balance.images_per_sec.value, balance.images_per_sec.highest
     usual = (low * high) ** 0.5

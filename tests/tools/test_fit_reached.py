@@ -29,4 +29,4 @@ def test_the_table_has_what_the_tool_finds() -> None:
     found = fit_reached.cases()
     assert fit_reached.fit(found) == reached()
     rest = [case for case in found if case.testbed != "dgx-1-p100"]
-    assert fit_reached.fit(rest) == reached(column="without_dgx-1-p100")
+    assert fit_reached.fit(rest) == reached("without_dgx-1-p100")

@@ -10,6 +10,7 @@ from benchmarks.errors import UsageError
 from benchmarks.explain import known_gpus
 from benchmarks.explain.known_gpus import LINKS, NAMES, expected_rate, find_gpu, gpu_of, published_rates
 from benchmarks.machine.gpu_topology import read_gpu_links
+from results.utilisation import data_sheet_peak
 from tests.support.nvidia import MACHINES
 
 
@@ -49,7 +50,7 @@ def test_every_gpu_has_a_chip_a_known_link_and_a_rate_to_expect() -> None:
         names_memory_of_cpu = gpu.name in ("GH200 120GB", "GH200 480GB")
         assert not size or names_memory_of_cpu or gpu.memory_gb == int(size[1])
         for precision in ("fp16", "fp32"):
-            if gpu.has_peak(precision):
+            if data_sheet_peak(gpu.name, precision):
                 peak = gpu.peak_flops_per_sec(precision)
                 found = expected_rate(gpu, "resnet50", precision, peak_flops_per_sec=peak, flops_per_image=24e9)
                 assert found and 0.03 < found.value * 24e9 / peak <= found.highest * 24e9 / peak < 0.9, gpu.name

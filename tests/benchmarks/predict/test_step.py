@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from benchmarks.predict import prediction
-from benchmarks.predict.hosts import Cpu, Hardware, Memory, Network, Reached, Side, find_hardware, link_rates, reached
+from benchmarks.predict.hosts import Cpu, Hardware, Memory, Network, Reached, find_hardware, link_rates, reached
 from benchmarks.predict.hosts import LinkRate as Rate
 from benchmarks.predict.prediction import Subject, expected_maximum, gains, limit, step
 from benchmarks.predict.simulation import Task, simulate
@@ -15,7 +15,6 @@ from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, sha
 
 ONE = [LayerShare("all", 1.0, 1.0)]
 THREE = [LayerShare("a", 0.5, 0.1), LayerShare("b", 0.3, 0.2), LayerShare("c", 0.2, 0.7)]
-ENDS: tuple[Side, Side] = ("low", "high")
 PERFECT = Reached(1, 1, 1, 1, 1, 10, 1, 0)
 
 
@@ -175,12 +174,12 @@ def test_the_slow_end_of_each_share_is_slow() -> None:
     exchange = Exchange(gradients=((Hop("device to host", 1e9), Hop("host memory", 1e9)), (Hop("network out", 1e8),)))
     made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
     for name in ("pcie", "network", "memory", "board", "spread"):
-        slow, fast = (dataclasses.replace(reached(), **{name: getattr(reached(end), name)}) for end in ENDS)
+        slow, fast = (dataclasses.replace(reached(), **{name: getattr(reached(end), name)}) for end in ("low", "high"))
         assert step(made, slow).end_seconds > step(made, fast).end_seconds, name
 
 
 def test_shares_of_data_sheets_lie_between_their_ends() -> None:
     low, high = dataclasses.asdict(reached("low")), dataclasses.asdict(reached("high"))
     for column in ("usual", "without_dgx-1-p100", "without_gce-k80", "without_ec2-p2.8xlarge"):
-        for name, value in dataclasses.asdict(reached(column=column)).items():
+        for name, value in dataclasses.asdict(reached(column)).items():
             assert min(low[name], high[name]) <= value <= max(low[name], high[name]), (column, name)
