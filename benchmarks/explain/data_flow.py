@@ -79,7 +79,7 @@ def _of_rates(config: Config, rates: Rates, model: ModelFacts, flow: _Flow) -> d
     )
     divides = config.variables.modifiers.fc_model_parallel
     facts = _balance(balance, model, towers=config.towers_in_total, divides=divides)
-    if balance.ratio is None:
+    if balance.ratios is None:
         in_cluster = config.processes.cluster is not None
         missing = how_to_measure(config.devices, {config.workload.model: balance}, in_cluster=in_cluster)
         facts["Bound by"] = " ".join(["unknown.", *missing])
@@ -96,8 +96,8 @@ def _balance(balance: Balance, model: ModelFacts, *, towers: int, divides: bool)
         "Computed per step": f"{amount(model.flops_per_image, 'FLOP')} per image, {per_byte:,.0f} per gradient byte"
     }
     rate, link = balance.images_per_sec, balance.link_bytes_per_sec
-    if rate and balance.compute_seconds and balance.least_compute_seconds:
-        milliseconds = span(1e3 * balance.least_compute_seconds, 1e3 * balance.compute_seconds)
+    if rate and balance.compute_seconds:
+        milliseconds = span(*(1e3 * seconds for seconds in balance.compute_seconds))
         facts["Computed per step"] += f": {milliseconds} ms at {span(rate.value, rate.highest)} images/s per device"
         facts["Computed per step"] += f" ({rate.source})"
         names = ("  lowest", "  highest") if len(rate.ends) > 1 else ("  from",)
@@ -106,10 +106,10 @@ def _balance(balance: Balance, model: ModelFacts, *, towers: int, divides: bool)
         facts["Exchange"] = (
             f"{rounded(1e3 * balance.exchange_seconds)} ms at {rounded(1e-9 * link.value)} GB/s ({link.source})"
         )
-    if balance.ratio is not None and balance.least_ratio is not None:
-        times = span(balance.least_ratio, balance.ratio)
+    if balance.ratios:
+        times = span(*balance.ratios)
         facts["Bound by"] = f"{balance.bound_by}: exchanging takes {times} times as long as computing"
-        if balance.ratio and not divides:  # else more images are more to exchange
+        if balance.exchange_seconds and not divides:  # else more images are more to exchange
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch} per device"
     if expected := balance.expected_images_per_sec:
         low, high = expected

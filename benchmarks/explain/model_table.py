@@ -81,17 +81,19 @@ def _of_model(workload: Workload, facts: ModelFacts) -> dict[str, Any]:
 
 def _of_balance(balance: Balance) -> dict[str, Any]:
     rates = {"images_per_sec": balance.images_per_sec, "link_bytes_per_sec": balance.link_bytes_per_sec}
+    fast, slow = balance.compute_seconds or (None, None)
+    least, most = balance.ratios or (None, None)
     low, high = balance.expected_images_per_sec or (None, None)
     return {
         "sent_bytes_per_device": balance.sent_bytes,
         **{name: rate and rate.value for name, rate in rates.items()},
         "highest_images_per_sec": balance.images_per_sec and balance.images_per_sec.highest,
         **{f"source_of_{name}": rate and _source(rate) for name, rate in rates.items()},
-        "compute_seconds": balance.compute_seconds,
-        "least_compute_seconds": balance.least_compute_seconds,
+        "compute_seconds": slow,
+        "least_compute_seconds": fast,
         "exchange_seconds": balance.exchange_seconds,
-        "least_exchange_to_compute": balance.least_ratio,
-        "exchange_to_compute": balance.ratio,
+        "least_exchange_to_compute": least,
+        "exchange_to_compute": most,
         "expected_images_per_sec_low": low,
         "expected_images_per_sec_high": high,
         "bound_by": balance.bound_by,

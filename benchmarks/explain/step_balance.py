@@ -81,14 +81,11 @@ class Balance:
     link_bytes_per_sec: Rate | None
 
     @property
-    def compute_seconds(self) -> float | None:
-        """Returns the time to compute, if it is known; the longest one of a range."""
-        return self.batch_per_device / self.images_per_sec.value if self.images_per_sec else None
-
-    @property
-    def least_compute_seconds(self) -> float | None:
-        """Returns the shortest time to compute, if it is known."""
-        return self.batch_per_device / self.images_per_sec.highest if self.images_per_sec else None
+    def compute_seconds(self) -> tuple[float, float] | None:
+        """Returns the shortest and the longest time to compute, if they are known."""
+        if self.images_per_sec is None:
+            return None
+        return self.batch_per_device / self.images_per_sec.highest, self.batch_per_device / self.images_per_sec.value
 
     @property
     def exchange_seconds(self) -> float | None:
@@ -98,40 +95,35 @@ class Balance:
         return self.sent_bytes / self.link_bytes_per_sec.value if self.link_bytes_per_sec else 0.0
 
     @property
-    def ratio(self) -> float | None:
-        """Returns the time to exchange over the shortest time to compute, if both are known."""
-        if self.least_compute_seconds is None or self.exchange_seconds is None:
-            return None
-        return self.exchange_seconds / self.least_compute_seconds
-
-    @property
-    def least_ratio(self) -> float | None:
-        """Returns the time to exchange over the longest time to compute, if both are known."""
+    def ratios(self) -> tuple[float, float] | None:
+        """Returns the time to exchange over the longest and over the shortest time to compute, if they are known."""
         if self.compute_seconds is None or self.exchange_seconds is None:
             return None
-        return self.exchange_seconds / self.compute_seconds
+        fast, slow = self.compute_seconds
+        return self.exchange_seconds / slow, self.exchange_seconds / fast
 
     @property
     def expected_images_per_sec(self) -> tuple[float, float] | None:
         """Returns a device's least and highest rate: exchanging overlaps computing not at all, or fully."""
-        slow, fast, exchange = self.compute_seconds, self.least_compute_seconds, self.exchange_seconds
-        if slow is None or fast is None or exchange is None:
+        if self.compute_seconds is None or self.exchange_seconds is None:
             return None
+        (fast, slow), exchange = self.compute_seconds, self.exchange_seconds
         return self.batch_per_device / (slow + exchange), self.batch_per_device / max(fast, exchange)
 
     @property
     def bound_by(self) -> Literal["communication", "compute", "either", "unknown"]:
         """Returns what takes longer; `either` if that depends on where in its range the rate is."""
-        if self.ratio is None or self.least_ratio is None:
+        if self.ratios is None:
             return "unknown"
-        if self.least_ratio <= 1 < self.ratio:
+        least, most = self.ratios
+        if least <= 1 < most:
             return "either"
-        return "communication" if self.ratio > 1 else "compute"
+        return "communication" if most > 1 else "compute"
 
     @property
     def compute_bound_batch(self) -> int | None:
         """Returns the smallest batch per device that is compute-bound, if bytes and images/s do not depend on it."""
-        return None if self.ratio is None else max(1, math.ceil(self.ratio * self.batch_per_device))
+        return None if self.ratios is None else max(1, math.ceil(self.ratios[1] * self.batch_per_device))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

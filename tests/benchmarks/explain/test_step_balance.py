@@ -36,10 +36,11 @@ def test_a_step_by_hand() -> None:
     step = Balance(
         batch_per_device=64, sent_bytes=1e9, images_per_sec=Rate(640.0, ""), link_bytes_per_sec=Rate(5e9, "")
     )
-    assert (step.compute_seconds, step.exchange_seconds, step.ratio) == (0.1, 0.2, 2.0)
+    assert (step.compute_seconds, step.exchange_seconds, step.ratios) == ((0.1, 0.1), 0.2, (2.0, 2.0))
     assert (step.bound_by, step.compute_bound_batch) == ("communication", 128)
     at_the_limit = dataclasses.replace(step, batch_per_device=128)
-    assert (at_the_limit.ratio, at_the_limit.bound_by, at_the_limit.compute_bound_batch) == (1.0, "compute", 128)
+    assert at_the_limit.ratios == (1.0, 1.0)
+    assert (at_the_limit.bound_by, at_the_limit.compute_bound_batch) == ("compute", 128)
     assert dataclasses.replace(step, sent_bytes=1e6).compute_bound_batch == 1
 
 
@@ -48,7 +49,7 @@ def test_a_range_of_rates_by_hand() -> None:
     step = Balance(
         batch_per_device=64, sent_bytes=1e9, images_per_sec=Rate(320.0, "", 1280.0), link_bytes_per_sec=Rate(1e10, "")
     )
-    assert (step.least_ratio, step.ratio, step.bound_by, step.compute_bound_batch) == (0.5, 2.0, "either", 128)
+    assert (step.ratios, step.bound_by, step.compute_bound_batch) == ((0.5, 2.0), "either", 128)
     assert step.expected_images_per_sec == pytest.approx((64 / 0.3, 64 / 0.1))
 
 
@@ -56,7 +57,7 @@ def test_what_is_not_measured_is_unknown() -> None:
     for unknown in ("images_per_sec", "link_bytes_per_sec", "sent_bytes"):
         known = {"sent_bytes": 1e9, "images_per_sec": Rate(1.0, ""), "link_bytes_per_sec": Rate(1.0, "")}
         step = Balance(batch_per_device=1, **{**known, unknown: None})  # type: ignore[arg-type]
-        assert (step.ratio, step.bound_by, step.compute_bound_batch) == (None, "unknown", None)
+        assert (step.ratios, step.bound_by, step.compute_bound_batch) == (None, "unknown", None)
     alone = Balance(batch_per_device=1, sent_bytes=0, images_per_sec=Rate(1.0, ""), link_bytes_per_sec=None)
     assert (alone.exchange_seconds, alone.bound_by) == (0.0, "compute"), "nothing is sent, so no link is needed"
 
