@@ -191,14 +191,14 @@ class Telemetry:
 
 
 @contextlib.contextmanager
-def prepared(physical_gpus: int, energy_of: str) -> Iterator[Telemetry]:
-    """Yields the telemetry, to be entered, of the first `physical_gpus` visible GPUs and of this process.
-
-    With 0 GPUs the driver is not opened. `energy_of`: see `Telemetry`.
-    """
+def prepared_telemetry(devices: Devices, place: Place) -> Iterator[Telemetry]:
+    """Yields the telemetry, to be entered, of this process and its physical GPUs. Without any, no driver is opened."""
+    gpus, energy_of = devices.physical_gpus, GPU_ONLY if devices.on_gpu else CPU_PACKAGE
+    if place.hosts:  # this process does not see the other workers' devices
+        gpus, energy_of = 0, ""
     with contextlib.ExitStack() as stack:
-        driver = stack.enter_context(nvml.opened()) if physical_gpus else nvml.Driver()
-        yield Telemetry(Sources(driver.gpus[:physical_gpus]), energy_of=energy_of)
+        driver = stack.enter_context(nvml.opened()) if gpus else nvml.Driver()
+        yield Telemetry(Sources(driver.gpus[:gpus]), energy_of=energy_of)
 
 
 def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:
@@ -241,12 +241,3 @@ def _known(values: Sequence[float | None]) -> list[float]:
 def _summary(values: Sequence[float | None]) -> dict[str, float] | None:
     known = _known(values)
     return {"min": min(known), "mean": statistics.fmean(known), "max": max(known)} if known else None
-
-
-def prepared_telemetry(devices: Devices, place: Place) -> contextlib.AbstractContextManager[Telemetry | None]:
-    """Returns the telemetry of this process: of its physical GPUs, or of the CPU packages."""
-    if place.hosts:
-        return prepared(0, energy_of="")  # this process does not see the other workers' devices
-    if not devices.on_gpu:
-        return prepared(0, energy_of=CPU_PACKAGE)
-    return prepared(devices.physical_gpus, energy_of=GPU_ONLY)

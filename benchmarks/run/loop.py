@@ -32,8 +32,9 @@ def measure(
     length, processes = config.length, config.processes
     interleaves = interleaved_steps.inherited() is not None and config.can_interleave
     # Telemetry would include the time and energy of the run that this one is interleaved with.
-    telemetry = contextlib.nullcontext() if interleaves else prepared_telemetry(config.devices, config.place)
-    with telemetry as log.telemetry:
+    with contextlib.ExitStack() as stack:
+        if not interleaves:
+            log.telemetry = stack.enter_context(prepared_telemetry(config.devices, config.place))
         age = log.started("variables")
         log.observe(startup_seconds=age)
         until = math.inf

@@ -338,22 +338,32 @@ def test_what_goes_wrong_in_it_ends_nothing_else() -> None:
     assert watched.summary() == {"failure": "OSError: the clock is broken"}
 
 
-def test_without_gpus_the_driver_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("asked")
-
-    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    with telemetry.prepared(0, CPU_PACKAGE) as watched:
-        assert watched.summary() == {}
-
-
-def test_only_the_gpus_that_are_used_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "num_devices", "virtual_gpus", "hosts", "indices", "energy_of"),
+    [
+        ("cpu", 3, 1, (), [], CPU_PACKAGE),
+        ("gpu", 2, 1, (), [3, 1], GPU_ONLY),
+        ("gpu", 3, 2, (), [3, 1], GPU_ONLY),
+        ("gpu", 2, 1, ("of worker 0", "of worker 1"), [], ""),  # one client drives the towers of several workers
+    ],
+)
+def test_only_the_gpus_that_are_used_here_are_watched(
+    monkeypatch: pytest.MonkeyPatch,
+    device: Literal["cpu", "gpu"],
+    num_devices: int,
+    virtual_gpus: int,
+    hosts: tuple[str, ...],
+    indices: list[int],
+    energy_of: str,
+) -> None:
     driver = Driver(count=4)
     opened: Callable[..., Any] = nvml.opened
     monkeypatch.setattr(nvml, "opened", lambda: opened({"CUDA_VISIBLE_DEVICES": "3,1,0"}, driver))
-    with telemetry.prepared(2, GPU_ONLY) as watched, watched:
-        pass
-    assert [gpu["index"] for gpu in watched.summary()["gpus"]] == [3, 1]
+    devices = Devices(device=device, num_devices=num_devices, virtual_gpus=virtual_gpus)
+    with telemetry.prepared_telemetry(devices, Place((), "", hosts=hosts)) as watched, watched:
+        assert driver.is_open == bool(indices)
+    seen = watched.summary()
+    assert ([gpu["index"] for gpu in seen["gpus"]], seen["energy_of"]) == (indices, energy_of)
     assert not driver.is_open
 
 
@@ -438,26 +448,3 @@ def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Ca
     assert 100e6 < resident["min"] <= resident["max"] <= 1.01 * measurement["peak_host_memory_bytes"]
     assert record["derived"]["cpu_cores_used"] == seen["cpu_cores_used"] > 0
     assert re.search(r"^start-up: .* \(Python [0-9.]+, TensorFlow [0-9.]+, graph", done.stdout, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("device", "virtual_gpus", "hosts", "looks_at"),
-    [
-        ("cpu", 1, (), (0, CPU_PACKAGE)),
-        ("gpu", 1, (), (3, GPU_ONLY)),
-        ("gpu", 2, (), (2, GPU_ONLY)),
-        ("gpu", 1, ("of worker 0", "of worker 1"), (0, "")),  # one client drives the towers of several workers
-    ],
-)
-def test_physical_gpus_are_looked_at_where_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-    device: Literal["cpu", "gpu"],
-    virtual_gpus: int,
-    hosts: tuple[str, ...],
-    looks_at: tuple[int, str],
-) -> None:
-    from benchmarks.measure import telemetry
-
-    monkeypatch.setattr(telemetry, "prepared", lambda physical, energy_of: (physical, energy_of))
-    devices = Devices(device=device, num_devices=3, virtual_gpus=virtual_gpus)
-    assert telemetry.prepared_telemetry(devices, Place((), "", hosts=hosts)) == looks_at
