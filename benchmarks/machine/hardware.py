@@ -243,9 +243,14 @@ def in_words(facts: Mapping[str, Any], used: Sequence[int], *, shows_unused: boo
 
 
 def _cpu_model(cpuinfo: Path = CPUINFO) -> str:
-    """Returns the processor's name with family, model and stepping, since clouds shorten the name alone."""
+    """Returns the processor's name with family, model and stepping, since clouds shorten the name alone.
+
+    On Arm, Linux has no name, and the numbers of implementer, part and revision.
+    """
     fields = _cpu_fields(cpuinfo)
     if not fields:
         return platform.processor() or platform.machine()
-    numbers = "/".join(fields.get(name, "?") for name in ("cpu family", "model", "stepping"))
+    of_arm = ("cpu implementer", "cpu part", "cpu revision")
+    names = of_arm if "cpu part" in fields else ("cpu family", "model", "stepping")
+    numbers = "/".join(fields.get(name, "?") for name in names)
     return f"{fields.get('model name', platform.machine())} ({numbers})"

@@ -72,6 +72,16 @@ def test_a_host_is_described_with_the_limits_of_its_container(tmp_path: Path) ->
     assert found["threads_usable"] == hardware.usable_cores()
 
 
+def test_processors_of_arm_are_told_apart_by_their_part(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    models = set()
+    for part in ("0xd0c", "0xd40"):
+        text = f"processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\nCPU revision\t: 1\n"
+        (tmp_path / "proc/cpuinfo").write_text(text)
+        models.add(hardware.describe_host(tmp_path)["cpu_model"].partition(" ")[2])
+    assert models == {"(0x41/0xd0c/1)", "(0x41/0xd40/1)"}
+
+
 @pytest.mark.parametrize(
     "files",
     [
