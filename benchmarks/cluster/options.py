@@ -38,11 +38,6 @@ class Processes:
         return self.cluster is None or self.cluster.own == self.cluster.leader
 
     @property
-    def num_worker_hosts(self) -> int:
-        """Number of hosts whose devices compute; others only hold variables."""
-        return self.cluster.num_worker_hosts if self.cluster else 1
-
-    @property
     def preparation_seconds(self) -> float:
         """How long building a graph may take, and the first step."""
         return PREPARATION_FACTOR * self.step_timeout_seconds

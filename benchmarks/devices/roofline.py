@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.process.tensorflow_setup import Devices
 from results.text import amount, rounded
 
@@ -86,9 +87,10 @@ class Roofline:
         return found
 
 
-def devices_with_a_peak(devices: Devices, *, num_workers: int = 1, num_hosts: int = 1) -> int:
-    """Returns how many times the measured peak a run could use.
+def devices_with_a_peak(devices: Devices, cluster: Cluster | None = None) -> int:
+    """Returns how many times the measured peak a run could use, given the devices of each worker.
 
-    That is the number of physical GPUs, from the devices per worker; or of hosts, whose CPU devices share a peak.
+    That is the number of physical GPUs, or of hosts with workers, whose CPU devices share a peak.
     """
-    return num_workers * devices.physical_gpus if devices.on_gpu else num_hosts
+    workers, hosts = (cluster.num_workers, cluster.num_worker_hosts) if cluster else (1, 1)
+    return workers * devices.physical_gpus if devices.on_gpu else hosts

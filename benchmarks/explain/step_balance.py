@@ -24,7 +24,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
 from results.text import amount, rounded
-from results.utilisation import data_sheet, data_sheet_peak
+from results.utilisation import data_sheet_peak, is_in_data_sheets
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
@@ -166,8 +166,7 @@ class Rates:
         records = [record for record in records if record.identity.hardware_key == records[0].identity.hardware_key]
         devices, processes = config.devices, config.processes
         alone = self._computing(records, config, flops_per_image)
-        hosts = processes.num_worker_hosts
-        at_once = devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=hosts)
+        at_once = devices_with_a_peak(devices, processes.cluster)
         link = self.link if self.link_is_given else None
         if not link and not processes.cluster:
             spec = config.variables.modifiers.all_reduce_spec
@@ -290,7 +289,7 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
 def _is_of(record: Record, gpu: KnownGpu) -> bool:
     """Returns whether a record is of GPUs that are like this one."""
     names = {str(name) for name in record.environment.get("gpus") or ()}
-    return bool(names) and all(data_sheet(name) and known_gpus.gpu_of(name).is_like(gpu) for name in names)
+    return bool(names) and all(is_in_data_sheets(name) and known_gpus.gpu_of(name).is_like(gpu) for name in names)
 
 
 def _is_alone(record: Record, workload: Workload, precision: str) -> bool:

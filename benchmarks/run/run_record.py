@@ -60,7 +60,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
         {**base.environment, "gpus": used_gpus(base)},
         device=devices.device,
         precision=config.computing.precision,
-        count=devices_with_a_peak(devices, num_workers=processes.num_workers, num_hosts=processes.num_worker_hosts),
+        count=devices_with_a_peak(devices, processes.cluster),
     )
     conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
     return replace(

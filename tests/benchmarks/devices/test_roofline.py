@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.machine import contention
@@ -59,8 +60,9 @@ def test_more_than_the_bound_is_explained() -> None:
 
 def test_logical_devices_of_a_host_share_its_peak() -> None:
     assert devices_with_a_peak(Devices(num_devices=8)) == 1
-    assert devices_with_a_peak(Devices(num_devices=2), num_workers=4, num_hosts=2) == 2
-    assert devices_with_a_peak(Devices(device="gpu", num_devices=4, virtual_gpus=2), num_workers=3) == 6
+    cluster = Cluster(ps=("p:1",), workers=("a:1", "a:2", "b:1"), own=Task("worker", 0))
+    assert devices_with_a_peak(Devices(num_devices=2), cluster) == 2, "that of a parameter server computes nothing"
+    assert devices_with_a_peak(Devices(device="gpu", num_devices=4, virtual_gpus=2), cluster) == 6
     assert devices_with_a_peak(Devices(device="gpu", num_devices=3, virtual_gpus=2)) == 2
 
 
