@@ -32,11 +32,6 @@ def step_line(
     return f"{step}\timages/sec: {rate:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f}){numbers}"
 
 
-def total_line(images_per_sec: float) -> str:
-    """Returns the headline in tf_cnn_benchmarks' format, which scripts parse."""
-    return f"total images/sec: {images_per_sec:.2f}"
-
-
 def _numbers(phase: Phase) -> list[float]:
     """Returns the loss of the last step, and its accuracies if they are computed."""
     accuracies = (phase.observed.get(name) for name in ("top_1_accuracies", "top_5_accuracies"))
@@ -175,9 +170,9 @@ class TextDisplay(Display):
         say(accuracy_line(result), wait=False)
 
     def finish(self, record: Record) -> None:
-        """Prints the headline and what belongs to it, if the run has a rate; then how it ended."""
-        if record.derived.images_per_sec is not None:
-            for line in (_RULE, total_line(record.derived.images_per_sec), _RULE, *result_lines(record)):
+        """Prints the headline, which scripts parse, and what belongs to it, if there is a rate; then how it ended."""
+        if (rate := record.derived.images_per_sec) is not None:
+            for line in (_RULE, f"total images/sec: {rate:.2f}", _RULE, *result_lines(record)):
                 say(line)
         if self._started:
             say(f"status:         {record.status}")  # an error, with its reason, is printed on stderr

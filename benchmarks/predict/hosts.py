@@ -130,10 +130,6 @@ class LinkRate:
     bytes_per_sec: float
     latency_seconds: float = 0.0
 
-    def times(self, factor: float, latency_factor: float = 1.0) -> LinkRate:
-        """Returns the rate of a link that sends more bytes/s by a factor, and the same with its latency."""
-        return LinkRate(factor * self.bytes_per_sec, latency_factor * self.latency_seconds)
-
 
 def reached(column: str = "usual") -> Reached:
     """Returns what training reaches, by a column of the table.

@@ -131,7 +131,10 @@ def step(
     """
     shares = shares or reached()
     rates = _rates(subject, shares, subject.layout.devices)
-    rates = {link: rate.times(2 if link in faster else 1, latency_factor) for link, rate in rates.items()}
+    rates = {
+        link: LinkRate((2 if link in faster else 1) * rate.bytes_per_sec, latency_factor * rate.latency_seconds)
+        for link, rate in rates.items()
+    }
     waits = subject.exchange.when != "without waiting"
     spread = shares.spread / subject.exchange.every**0.5  # of the time between two exchanges
     slowest = 1 + spread * expected_maximum(subject.layout.total) if waits else 1.0

@@ -12,7 +12,6 @@ import tensorflow as tf
 from benchmarks.tracing import step_trace
 
 COMPUTE, EXCHANGE, INPUT = "compute", "exchange", "input"
-KINDS = (COMPUTE, EXCHANGE, INPUT)
 _EXCHANGES = re.compile(r"_?(Host)?(Send|Recv)|RecvTensor|Collective|[Nn]ccl|Queue")
 _INPUTS = re.compile(r"Iterator|\w*Dataset")
 _OF_INPUT = re.compile(r"input|synthetic_\d+")  # the name scopes of what is read and of what is made
@@ -29,7 +28,7 @@ class Event:
 
     Attributes:
         device: that did it, such as `/job:worker/replica:0/task:1/device:GPU:0`; in one process, `/device:GPU:0`.
-        kind: one of `KINDS`. Compute includes updates and sums of gradients.
+        kind: `COMPUTE`, with updates and sums of gradients, `EXCHANGE` or `INPUT`.
         type: of the operation, such as `MatMul`.
         name: of the operation in the graph; of a transfer, of the tensor.
         begin_us: by the clock of the device's host, in µs since 1970.
@@ -73,7 +72,8 @@ def events(metadata: tf.compat.v1.RunMetadata) -> list[Event]:
                     device = nodes[name].device  # it may be a part of a split GPU, which the driver does not know
             copied, labelled = _COPY.match(node.timeline_label), _LABEL.match(node.timeline_label)
             if copied:
-                kind, of_type = _kind_of_copy(name, of_type), copied[0]
+                # Inside an operation, such as of the statistics of a batch normalisation, it leaves no device.
+                kind, of_type = _kind(name, of_type) if of_type else EXCHANGE, copied[0]
             else:
                 of_type = nodes[name].op if name in nodes else of_type or (labelled[1] if labelled else name)
                 kind = _kind(name, of_type)
@@ -97,11 +97,6 @@ def _kind(name: str, of_type: str) -> str:
     if _EXCHANGES.match(of_type):
         return EXCHANGE
     return INPUT if _INPUTS.match(of_type) or _OF_INPUT.fullmatch(name.partition("/")[0]) else COMPUTE
-
-
-def _kind_of_copy(name: str, of_type: str) -> str:
-    """A copy inside an operation, such as of the statistics of a batch normalisation, leaves no device."""
-    return _kind(name, of_type) if of_type else EXCHANGE
 
 
 def _transfers(metadata: tf.compat.v1.RunMetadata, reporting: set[str]) -> Iterator[Event]:
