@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.cluster import launch_plan
+from benchmarks.cluster import discovery, launch_plan
 from benchmarks.config.config import ANY_NUMBER_OF_GPUS, Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
@@ -34,7 +35,6 @@ from results.text import Table
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 
 _DEFAULT_MANAGER = "replicated"
-_CLUSTERS = ("local_cluster", "worker_hosts", "cluster_spec")
 _OF_SEVERAL_MODELS = frozenset(
     {
         *("model", "batch_size", "precision", "device", "num_gpus", "variable_update", "local_parameter_device"),
@@ -64,7 +64,7 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["forward_only"]:
         raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
     entry = MANAGERS.get(values["variable_update"])
-    if entry and entry.smallest_cluster and not any(values[name] for name in _CLUSTERS):
+    if entry and entry.smallest_cluster and discovery.resolve_cluster(values, os.environ)[0] is None:
         values["local_cluster"] = entry.smallest_cluster
     values["onednn"] = None  # about kernels of CPUs, and the devices need not exist here
     config = resolve(values, _count_gpus(values), assumed=assumed)

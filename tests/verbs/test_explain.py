@@ -35,6 +35,24 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return explain
 
 
+TF_CONFIG = {
+    "cluster": {"ps": ["h0:1"], "worker": ["h1:1", "h2:1", "h3:1"]},
+    "task": {"type": "worker", "index": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"), [(("--hosts=h1,h2,h3", "--ssh"), {}), ((), {"TF_CONFIG": json.dumps(TF_CONFIG)})]
+)
+def test_a_cluster_that_is_named_is_explained_and_not_the_smallest(
+    run_bench: RunBench, words: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    of_setting = ("--device=cpu", "--model=mlp", "--print_config")
+    done = run_bench("explain", "distributed_replicated", *of_setting, *words, **environment)
+    assert done.status == 0, done.stderr
+    assert json.loads(done.stdout)["num_workers"] == 3
+
+
 def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
     done = run_bench("explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring", "--onednn=on")
     assert done.status == 0, done.stderr
