@@ -188,3 +188,9 @@ def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPat
     (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
     (record,) = step_balance.known_rates({**values, "results": "mine.jsonl"}, ON_GPUS.devices, "fp32").records
     assert record.identity == measured.identity
+    mixed = {"gpus": ["NVIDIA A100-SXM4-40GB 40 GiB", "Tesla T4 15 GiB"]}
+    on_second = replace(fake_run(visible_gpus=[1]), environment=mixed)
+    (tmp_path / "mixed.jsonl").write_text(on_second.to_json() + "\n")
+    for gpu, count in (("T4", 1), ("A100", 0)):
+        of_gpu = {**values, "results": "mixed.jsonl", "gpu": gpu}
+        assert len(step_balance.known_rates(of_gpu, ON_GPUS.devices, "fp32").records) == count
