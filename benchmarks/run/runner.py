@@ -32,7 +32,7 @@ from benchmarks.errors import (
 )
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance, of_this_run
-from benchmarks.measure.display import Display, TextDisplay
+from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import sentinel, signals, tensorflow_setup
 from benchmarks.process.deadlines import Deadlines
@@ -66,20 +66,17 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         starts_alone=cluster is None or cluster.is_alone_on_this_host,
     )
     log = run_record.empty_log(config)
-    images_together = log.images_per_step if log.asynchronous else config.batch_global
-    display = Display(images_together)
-    if config.output.output_format == "text":
-        display = TextDisplay(
-            display_every=config.output.display_every,
-            images_per_step=images_together,
-            accuracies=config.workload.print_training_accuracy,
-            loss_type=config.output.loss_type_to_report,
-            hardware=hardware.in_words(
-                hardware.describe_hardware(provenance.inventory),
-                config.devices.gpu_numbers,
-                shows_unused=cluster is None,
-            ),
-        )
+    display = Display(
+        log.images_per_step if log.asynchronous else config.batch_global,
+        display_every=config.output.display_every if config.output.output_format == "text" else 0,
+        accuracies=config.workload.print_training_accuracy,
+        loss_type=config.output.loss_type_to_report,
+        hardware=hardware.in_words(
+            hardware.describe_hardware(provenance.inventory),
+            config.devices.gpu_numbers,
+            shows_unused=cluster is None,
+        ),
+    )
     current = _Run(config, log, display, provenance)
     beside = sentinel.unless_dismissed(
         functools.partial(run_record.save_of_killed, config, provenance), wanted=cluster is None

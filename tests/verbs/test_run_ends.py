@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.errors import OverdueError
-from benchmarks.measure.display import TextDisplay
+from benchmarks.measure.display import Display
 from benchmarks.process import sentinel
 from benchmarks.run import loop, runner, train
 from tests.support.commands import Finished
@@ -93,7 +93,7 @@ def test_a_record_is_saved_before_anything_of_it_is_printed(
     def fail(*_: object) -> None:
         raise ValueError("the output is broken")
 
-    monkeypatch.setattr(TextDisplay, "finish", fail)
+    monkeypatch.setattr(Display, "finish", fail)
     assert run_bench(*SHORT).status == 4
     assert [record["status"] for record in records()] == ["ok"]
 

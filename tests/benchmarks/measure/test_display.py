@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks import console
-from benchmarks.measure.display import FIRST_STEP, Display, TextDisplay
+from benchmarks.measure.display import FIRST_STEP, Display
 from benchmarks.measure.timing import Phase
 from results.measurement import Derived, derive
 from results.record import Status
@@ -60,7 +60,7 @@ def test_lines_are_those_of_tf_cnn_benchmarks_to_the_byte(
     losses = [draw.uniform(0.0, 20.0) for _ in seconds]
     names = ("top_1_accuracies", "top_5_accuracies") if accuracies else ()
     observed = {name: [draw.random() for _ in seconds] for name in names}
-    display = TextDisplay(display_every=every, images_per_step=96, accuracies=accuracies, loss_type="total_loss")
+    display = Display(96, display_every=every, accuracies=accuracies, loss_type="total_loss")
     display.phase("measuring", len(seconds))
     for step in range(1, len(seconds) + 1):
         so_far = {name: numbers[:step] for name, numbers in observed.items()}
@@ -81,7 +81,7 @@ def test_the_penalty_is_computed_before_each_printed_step_and_at_no_other_time(
         done.append("penalty")
         return 10.0 * done.count("penalty")
 
-    display = TextDisplay(display_every=3, images_per_step=8, loss_type="total_loss")
+    display = Display(8, display_every=3, loss_type="total_loss")
     display.add_penalty(penalty)
     assert done == ["penalty"], "what it needs is prepared before any step"
     for name, steps in ((FIRST_STEP, 1), ("warm-up", 4), ("measuring", 7)):
@@ -104,7 +104,7 @@ def test_the_record_alone_needs_no_penalty() -> None:
 
 @pytest.mark.row("G1.5")
 def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    display = TextDisplay(display_every=3, images_per_step=8, hardware="1 x NVIDIA T4 (of 2; 1 unused)")
+    display = Display(8, display_every=3, hardware="1 x NVIDIA T4 (of 2; 1 unused)")
     display.start({"Model": "trivial", "Devices": "1 GPU"})
     for name, steps in (("warm-up", 4), ("measuring", 7)):
         display.phase(name, steps)
@@ -122,7 +122,7 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
 
 
 def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    display = TextDisplay(display_every=3, images_per_step=8)
+    display = Display(8, display_every=3)
     display.start({"Model": "trivial"})
     display.finish(make_record(status=Status.OUT_OF_MEMORY, reason="No memory.", derived=Derived()))
     assert capsys.readouterr().out.splitlines()[-1] == "status:         oom"
@@ -131,7 +131,7 @@ def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pyt
 def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     run = fake_run(num_devices=1, reasons={"num_devices": "a default"})
     run = replace(run, environment={**run.environment, "gpus": ["NVIDIA T4 15 GiB"] * 2})
-    display = TextDisplay(display_every=3, images_per_step=8)
+    display = Display(8, display_every=3)
     display.start({"Model": "trivial"})
     display.stored(run, "somewhere")
     assert capsys.readouterr().out.splitlines()[-1].startswith("try:            --num_gpus=2 uses all GPUs")
@@ -140,7 +140,7 @@ def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.Ca
 
 
 def test_a_run_without_a_number_prints_no_headline(capsys: pytest.CaptureFixture[str]) -> None:
-    TextDisplay(display_every=1, images_per_step=8).finish(make_record(derived=Derived()))
+    Display(8, display_every=1).finish(make_record(derived=Derived()))
     assert "total images/sec" not in capsys.readouterr().out
 
 
@@ -159,7 +159,7 @@ def test_steps_are_counted_on_a_terminal_between_them(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    display = TextDisplay(display_every=1, images_per_step=8)
+    display = Display(8, display_every=1)
     display.phase("warm-up", 4)
     display.after_step(Phase([0.5], [1.0]))
     console.progress.look()
@@ -169,7 +169,7 @@ def test_steps_are_counted_on_a_terminal_between_them(
     assert "Warm-up: 0 of 4" in captured.err and captured.err.endswith("\r\x1b[2K")
 
 
-@pytest.mark.parametrize("display", [Display(8), TextDisplay(display_every=1, images_per_step=8)])
+@pytest.mark.parametrize("display", [Display(8), Display(8, display_every=1)])
 def test_measured_steps_are_silent_for_the_thread_and_the_first_is_not(
     display: Display, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from benchmarks.cluster.member import Alone
 from benchmarks.config import config, flag, run_flags
 from benchmarks.graph.epochs import Plan
 from benchmarks.graph.stepper import Stepper
-from benchmarks.measure.display import TextDisplay
+from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Taken
 from benchmarks.run import loop, train
@@ -82,7 +82,7 @@ def test_one_worker_measures_the_input_while_the_others_wait() -> None:
 
 def _measure(
     words: str, at_least_seconds: float | None, step_seconds: float, team: Alone | None = None
-) -> tuple[RunLog, TextDisplay]:
+) -> tuple[RunLog, Display]:
     values = flag.parse(["--device=cpu", "--num_gpus=2", *words.split()], run_flags.RUN_FLAGS).values
     chosen = config.resolve(values, lambda: 0)
     length = dataclasses.replace(chosen.length, at_least_seconds=at_least_seconds)
@@ -90,6 +90,6 @@ def _measure(
     # The first step, and one of the warm-up, take longer.
     seconds = itertools.chain([100 * step_seconds, 50 * step_seconds], itertools.repeat(step_seconds))
     stepper = Stepper(lambda: Taken(next(seconds), 1.0))
-    log, display = RunLog(images_per_step=2, towers=2), TextDisplay(display_every=1000, images_per_step=2)
+    log, display = RunLog(images_per_step=2, towers=2), Display(2, display_every=1000)
     loop.measure(chosen, Plan(5, 5), stepper, log, display, team or Alone(), Callbacks(team or Alone()))
     return log, display

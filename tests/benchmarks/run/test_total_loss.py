@@ -12,7 +12,7 @@ from benchmarks.cluster.member import Alone
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.graph import run_graph
-from benchmarks.measure.display import TextDisplay
+from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.run import train
 from benchmarks.run.run_record import empty_log
@@ -29,7 +29,7 @@ def resolve(*words: str) -> Config:
 def printed(chosen: Config, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[float], RunLog]:
     """Takes a run, and returns its heading, the losses of its lines, and its log."""
     log = empty_log(chosen)
-    display = TextDisplay(display_every=1, images_per_step=2, loss_type=chosen.output.loss_type_to_report)
+    display = Display(2, display_every=1, loss_type=chosen.output.loss_type_to_report)
     train.carry_out(chosen, log, display, Alone())
     out = capsys.readouterr().out
     heading = re.search("^Step\t.*", out, re.MULTILINE)
