@@ -83,19 +83,16 @@ def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> I
 
     driver = driver or pynvml
     opened_driver = _within_limit(lambda: _open(driver, environment))
-    if opened_driver is None:
-        yield Driver()
-        return
     try:
         yield opened_driver
     finally:
-        with contextlib.suppress(driver.NVMLError):
+        with contextlib.suppress(driver.NVMLError):  # such as of a driver that did not start
             driver.nvmlShutdown()
 
 
-def _within_limit(ask: Callable[[], Driver | None]) -> Driver | None:
+def _within_limit(ask: Callable[[], Driver]) -> Driver:
     """Asks the driver in a thread, since a call into a driver that hangs never returns, and no signal ends it."""
-    answer: concurrent.futures.Future[Driver | None] = concurrent.futures.Future()
+    answer: concurrent.futures.Future[Driver] = concurrent.futures.Future()
 
     def fulfil() -> None:
         try:
@@ -114,14 +111,14 @@ def _within_limit(ask: Callable[[], Driver | None]) -> Driver | None:
     return answer.result()
 
 
-def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
+def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
     are_hidden = not visible_indices(_MOST_GPUS, environment)
     try:
         driver.nvmlInit()
         count = driver.nvmlDeviceGetCount()
     except driver.NVMLError as error:
         is_absent = error.value in (driver.NVML_ERROR_LIBRARY_NOT_FOUND, driver.NVML_ERROR_DRIVER_NOT_LOADED)
-        return None if is_absent or are_hidden else Driver(problem=f"NVIDIA's driver does not start ({error})")
+        return Driver(problem="" if is_absent or are_hidden else f"NVIDIA's driver does not start ({error})")
     every, problems = [], []
     for index in range(count):
         try:
