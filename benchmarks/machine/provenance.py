@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import contention, hardware
-from benchmarks.machine.hardware import Inventory
 from results.record import Identity, identify
 
 # The variables that may move a number, by their exact names: a prefix such as TF_ or NVIDIA_ is also that of passwords
@@ -75,22 +74,6 @@ def installed(*names: str) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
     return None
-
-
-def _describe_surroundings(inventory: Inventory) -> dict[str, Any]:
-    """Returns what may explain an odd number: TensorFlow's build, operating system, driver, environment variables."""
-    tensorflow = sys.modules.get("tensorflow")
-    build: dict[str, Any] = {}
-    if tensorflow is not None:
-        info = dict(tensorflow.sysconfig.get_build_info())
-        found = {name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")}
-        build = {"tensorflow_git_version": tensorflow.version.GIT_VERSION, "tensorflow_build": found}
-    return {
-        **build,
-        "operating_system": platform.platform(),
-        "gpu_driver_version": inventory.driver_version,
-        "variables": {name: os.environ[name] for name in sorted(RECORDED_VARIABLES & os.environ.keys())},
-    }
 
 
 def suite_commit() -> str | None:
@@ -171,10 +154,21 @@ class Provenance:
 
     @functools.cached_property
     def environment(self) -> dict[str, Any]:
-        """Returns the description of machine and software."""
-        described = {**hardware.describe_hardware(self.inventory), **describe_software()}
-        before = {"cores_used_by_others_before": self.cores_used_by_others_before}
-        return {**described, **_describe_surroundings(self.inventory), **before}
+        """Returns the description of machine and software, and what else may explain an odd number."""
+        build: dict[str, Any] = {}
+        if tensorflow := sys.modules.get("tensorflow"):
+            info = dict(tensorflow.sysconfig.get_build_info())
+            found = {name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")}
+            build = {"tensorflow_git_version": tensorflow.version.GIT_VERSION, "tensorflow_build": found}
+        return {
+            **hardware.describe_hardware(self.inventory),
+            **describe_software(),
+            **build,
+            "operating_system": platform.platform(),
+            "gpu_driver_version": self.inventory.driver_version,
+            "variables": {name: os.environ[name] for name in sorted(RECORDED_VARIABLES & os.environ.keys())},
+            "cores_used_by_others_before": self.cores_used_by_others_before,
+        }
 
 
 def of_this_run(
