@@ -235,7 +235,7 @@ def _matrix(topology: Inventory) -> Iterator[str]:
         meanings = {"NVn": "n NVLinks", **meanings}
     for name, meaning in meanings.items():
         yield f"{name}: {meaning}"
-    if not topology.has_peer_access:
+    if any(link.has_peer_access is False for link in topology.connections.values()):  # None is unknown
         yield "Some GPUs have no access to each other's memory."
 
 

@@ -12,7 +12,7 @@ from benchmarks.devices import devices_verb
 from benchmarks.machine import gpu_topology, hardware
 from benchmarks.machine.provenance import describe_software
 from tests.support.commands import Finished
-from tests.support.nvidia import SWITCH, Machine
+from tests.support.nvidia import NO_PEERS, SWITCH, Machine
 
 RunBench = Callable[..., Finished]
 HOST = {
@@ -82,3 +82,11 @@ def test_gpus_and_their_connections_are_two_tables() -> None:
     assert json.loads(json.dumps(made))["connections"] == [
         {"between": [0, 1], "nvlinks": 18, "path": "SYS", "has_peer_access": True}
     ]
+
+
+def test_a_lack_of_peer_access_is_named_only_if_the_driver_reports_it() -> None:
+    unknown = Machine(2, refused=("nvmlDeviceGetP2PStatus",))
+    for machine, is_named in ((Machine(2, peers=NO_PEERS), True), (unknown, False)):
+        topology = gpu_topology.read_gpu_links({}, machine, Path("/nowhere"))
+        lines = devices_verb.lines(topology, HOST, SOFTWARE, BUILD)
+        assert ("Some GPUs have no access to each other's memory." in lines) == is_named
