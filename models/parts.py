@@ -96,7 +96,7 @@ class SplitModel:
         variables: of both parts, in the order of the whole model.
         trunk: the layers before the cut.
         tail: the layers after the cut; the first is dense.
-        features: width of the tail's input.
+        features: width of the trunk's output.
     """
 
     variables: Sequence[ModelVariable]
@@ -111,14 +111,16 @@ class SplitModel:
 
 
 def split(model: Model) -> SplitModel:
-    """Cuts a model before its final dense layers and the dropout between them.
+    """Cuts a model before its final dense layers and the dropout between them; without any, the tail is empty.
 
-    Raises:
-        ValueError: the model does not end in a dense layer.
+    Layers of a derived class or with several calls, and operations that are no layers, are never in the tail.
     """
     dense, dropout = keras.layers.Dense, keras.layers.Dropout
-    from_end = itertools.takewhile(lambda layer: isinstance(layer, dense | dropout), reversed(model.keras_model.layers))
-    layers = itertools.dropwhile(lambda layer: isinstance(layer, dropout), reversed(list(from_end)))
+    from_end = itertools.takewhile(
+        lambda operation: type(operation) in (dense, dropout) and len(operation._inbound_nodes) == 1,
+        reversed(model.keras_model.operations),
+    )
+    layers = itertools.dropwhile(lambda layer: type(layer) is dropout, reversed(list(from_end)))
     pairs = zip(ordered(model.keras_model), model.variables, strict=True)
     names = {id(keras_variable): variable.name for keras_variable, variable in pairs}
     tail: list[TailLayer] = []
@@ -126,9 +128,7 @@ def split(model: Model) -> SplitModel:
         weights = tuple(names[id(variable)] for variable in layer.trainable_variables)
         seeds = tuple(names[id(variable)] for variable in layer.non_trainable_variables)
         tail.append(TailLayer(layer, weights, layer.units if weights else 0, seeds))
-    if not tail:
-        raise ValueError(f"{model.keras_model.name} does not end in dense layers: there is nothing to divide.")
-    cut = tail[0].keras_layer.input
+    cut = tail[0].keras_layer.input if tail else model.keras_model.outputs[0]
     return SplitModel(model.variables, _part(model, model.keras_model.inputs[0], cut), tail, cut.shape[-1])
 
 

@@ -193,10 +193,11 @@ def _between_devices(
     facts = _bytes(sent, towers)
     elements = {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}
     dense = [layer for layer in split.tail if layer.weights]
-    kernels = sum(elements[layer.weights[0]] for layer in dense)
-    share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
-    of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
-    facts[f"Last {len(dense)} dense"] = f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
+    if dense:
+        kernels = sum(elements[layer.weights[0]] for layer in dense)
+        share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
+        of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
+        facts[f"Last {len(dense)} dense"] = f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
             activations = total_bytes(sent_by_divided_layers(split, towers, batch_per_device)) or 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training import model_parallel
 from models import building, parts, specs
 from models.building import Model
 from models.model_spec import ModelSpec
@@ -64,12 +67,22 @@ def test_what_is_divided_are_the_dense_layers_at_the_end(name: str, dense: int) 
     assert not model.divided
 
 
-def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide() -> None:
+class _Louder(keras.layers.Dense):
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        return 2.0 * super().call(inputs, training=training)
+
+
+@pytest.mark.parametrize("end", [keras.layers.Softmax(), _Louder(5), keras.ops.relu], ids=["layer", "own", "operation"])
+def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide(end: Callable[..., Any]) -> None:
     with building.stateless_building(seed=0):
         images = keras.Input((4, 4, 3))
-        model = building.adapt(keras.Model(images, keras.layers.Flatten()(keras.layers.Conv2D(2, 3)(images))))
-    with pytest.raises(ValueError, match="nothing to divide"):
-        parts.split(model)
+        logits = end(keras.layers.Dense(5)(keras.layers.Flatten()(images)))
+        model = building.adapt(keras.Model(images, logits))
+        followed = building.adapt(keras.Model(images, keras.layers.Dense(5)(logits)))
+    split = parts.split(model)
+    assert (split.tail, split.divided, split.features) == ([], frozenset(), 5)
+    assert "which is no dense layer of Keras: drop the flag" in str(model_parallel.why_not(split, 1))
+    assert len(parts.split(followed).tail) == 1, "what is before it is not left out"
 
 
 def test_blocks_with_branches_are_not_cut() -> None:

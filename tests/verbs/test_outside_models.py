@@ -19,8 +19,9 @@ from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.errors import UsageError
-from benchmarks.explain import model_probe
+from benchmarks.explain import data_flow, model_probe
 from benchmarks.measure.run_log import RunLog
+from benchmarks.process import tensorflow_setup
 from models import from_keras, specs
 from models.from_keras import UnusableModelError
 from tests.support.commands import ROOT, Finished
@@ -161,6 +162,11 @@ def unused():
     return keras.Model(images, keras.layers.Dense(4)(keras.layers.Flatten()(Idle(name="layer")(images))))
 
 
+def convolutional():
+    images = keras.Input((32, 32, 3))
+    return keras.Model(images, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(10, 3)(images)))
+
+
 def raises():
     raise RuntimeError("of my\\nown")
 """
@@ -226,6 +232,16 @@ def test_a_function_goes_with_managers_and_options(
 ) -> None:
     log = train_here(*ON_CPU, f"--model={own}:digits", f"--variable_update={manager}", *flags)
     assert np.isfinite(log.measured.losses).all()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_model_without_dense_layers_is_explained(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
+    data_flow.show_data_flow(_resolve("--num_gpus=2", f"--model={own}:convolutional"))
+    text = capsys.readouterr().out
+    assert "Sent per step" in text and "of the weights" not in text
 
 
 @pytest.mark.usefixtures("in_this_process")
