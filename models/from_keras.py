@@ -22,7 +22,7 @@ import keras
 from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
-from models.layers import Layers, Pool, PoolKind, Tensor
+from models.layers import Layers, Normalization, Pool, PoolKind, Tensor
 from models.outside_code import OutsideCodeError, contained
 from models.seeds import RunTimeSeed
 
@@ -315,6 +315,8 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
         names = ("name", "momentum", "epsilon", "center", "scale", *(f"{of}_initializer" for of in _NORM_VARIABLES))
         config = {name: value for name, value in layer.get_config().items() if name in names}
         return layers.batch_norm(data_format=layers.data_format, **config)
+    if kind is keras.layers.Normalization:
+        return Normalization.from_config(layer.get_config())
     keras_format = "channels_first" if layers.data_format == "NCHW" else "channels_last"
     if getattr(layer, "data_format", None) != keras_format:
         return None

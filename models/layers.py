@@ -84,6 +84,18 @@ class SeparateBatchNorm(FusedBatchNorm):
         return tf.cast(outputs, inputs.dtype)
 
 
+class Normalization(keras.layers.Normalization):
+    """Keras' normalisation; that one keeps its constants or stored figures as tensors of the graph that builds it."""
+
+    def call(self, inputs: Any) -> Any:
+        """Normalises with tensors of the graph that calls it."""
+        if self.input_mean is None:
+            self.finalize_state()
+        else:
+            super().build(tuple(inputs.shape))
+        return super().call(inputs)
+
+
 class Pool(keras.layers.Layer):
     """Maximum or average pooling with `tf.nn`, which has kernels for both data formats."""
 

@@ -14,10 +14,17 @@ from models.convolutions import (
     SeparableConvolution,
 )
 from models.from_keras import InFloat32, UnusableModelError, cloning
-from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
+from models.layers import FusedBatchNorm, LocalResponseNorm, Normalization, Pool
 
 # Each is directly a subclass of Keras' layer.
-_CONVOLUTIONS = (DepthwiseConvolution, GroupedConvolution, PixelwiseProduct, ProductGradient, SeparableConvolution)
+_DERIVED = (
+    DepthwiseConvolution,
+    GroupedConvolution,
+    Normalization,
+    PixelwiseProduct,
+    ProductGradient,
+    SeparableConvolution,
+)
 
 
 def plain(keras_model: keras.Model) -> keras.Model:
@@ -46,7 +53,7 @@ def _plain(layer: Any) -> Any:
         if isinstance(layer, FusedBatchNorm):
             axis = 1 if config.pop("data_format") == "NCHW" else -1
             return keras.layers.BatchNormalization.from_config(config | {"axis": axis})
-        keras_class: Any = type(layer).__base__ if isinstance(layer, _CONVOLUTIONS) else type(layer)
+        keras_class: Any = type(layer).__base__ if isinstance(layer, _DERIVED) else type(layer)
         return keras_class.from_config(config)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UnusableModelError(

@@ -265,6 +265,14 @@ def activations():
     return net(first, keras.layers.Conv2D(8, 3, activation=leaky), last=Classes(11))
 
 
+def by_constants():
+    return net(keras.layers.Conv2D(8, 3), keras.layers.Normalization(mean=[0.1] * 8, variance=[4.0] * 8))
+
+
+def by_figures():
+    return net(keras.layers.Conv2D(8, 3), keras.layers.Normalization())
+
+
 def float32_at_the_end():
     dense, last = keras.layers.Dense(11, dtype="float32"), keras.layers.Lambda(lambda x: leaky(x), dtype="float32")
     return net(last=keras.Sequential([dense, last]))
@@ -298,10 +306,19 @@ def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
     assert np.abs(logits).max() > 1.5, "not already a softmax"
 
 
-@pytest.mark.parametrize("function", ["arguments", "calls", "shared", "activations"])
+@pytest.mark.parametrize("function", ["arguments", "calls", "shared", "activations", "by_constants"])
 def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> None:
     """Arguments and a call() that get_config() leaves out; layers of several models; functions that cannot be saved."""
     _assert_same_logits(f"{Path(own).parent}/copies.py:{function}", 16)
+
+
+@pytest.mark.parametrize("function", ["by_constants", "by_figures"])
+def test_a_normalization_works_in_every_graph(own: str, function: str) -> None:
+    name = f"{Path(own).parent}/copies.py:{function}"
+    model = _build(name, 16)
+    for forward_only in (True, False):
+        work = flop_count.of_built(model, _spec(name, 16), batch=1, data_format="NHWC", forward_only=forward_only)
+        assert work.flops > 0
 
 
 def test_a_layer_that_is_called_keeps_its_type(own: str) -> None:
