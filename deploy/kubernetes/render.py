@@ -27,7 +27,7 @@ _USAGE_ERROR = 2
 # Letters that JSON does not escape, and YAML may not take as they are.
 _ESCAPED = re.compile("[\x7f-\U0010ffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NO = ("false", "f", "0", "no", "n")
+_NO = ("false", "f", "0")  # of run_bench
 _LONGEST_NAME = 63
 _NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
