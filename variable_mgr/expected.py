@@ -1,12 +1,16 @@
-"""The expected result of training two scalars, computed by NumPy without any of the code under test.
+"""The expected result of training under a manager, computed by NumPy without any of the code under test.
 
-loss = mean over the batch of x * a * b, with scalars a = 1, b = 2 and x = the 16 numbers -1..14 in order, two per tower
-and step; learning rate 2^-5, weight decay 2^-4; float64.
+`Steps` combines what single towers compute. `of_manager` trains two scalars so: loss = mean over the batch of
+x * a * b, with scalars a = 1, b = 2 and x = the 16 numbers -1..14 in order, two per tower and step; learning rate 2^-5,
+weight decay 2^-4; float64.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,95 +83,147 @@ def relative_error(values: np.ndarray, reference: np.ndarray) -> float:
     return float(np.max(np.abs(values - reference) / np.maximum(1.0, np.abs(reference))))
 
 
-def expected(
-    towers: int, rule: Rule, *, exchanged: bool, mode: str = "plain", copies: int = 0, average_every: int = 0
-) -> Trajectory:
-    """Computes what must come out, one model per tower, in float64.
+class Computed(NamedTuple):
+    """What one tower computes in a step: its mean loss, gradients and new state by variable name."""
+
+    loss: float
+    gradients: Values
+    state: Values
+
+
+# From the values of all variables by name, and the batch of a tower.
+Compute = Callable[[Values, Any], Computed]
+
+
+class Steps:
+    """The steps of a manager with modifiers, from what single towers compute.
 
     Args:
-        towers: how many.
+        manager: its name.
+        modifiers: of the manager.
         rule: updates the weights.
-        exchanged: whether the gradients are averaged over the towers.
-        mode: `plain`; `relaxed` applies the gradients of the step before, zeros first; `staged` computes with the
-            weights of two updates ago and applies the gradients of the step before, the first of which are of batch 0,
-            which filled the stages.
-        copies: how many copies of the weights to report, repeating the towers' if there are more; 0: one per tower.
-        average_every: steps after which the weights of all towers are set to their mean; 0: never.
+        learning_rate: of the rule.
+        kinds: of the variables, by name.
+        compute: what one tower computes.
     """
-    weights = np.tile([[1.0], [2.0]], (1, towers))  # [a or b, tower]
-    velocities: list[Values] = [{} for _ in range(towers)]
-    history, earlier, trajectory = [weights, weights], np.zeros_like(weights), Trajectory()
-    for step in range(-1 if mode == "staged" else 0, STEPS):
-        batch = step + 1 if mode == "staged" else step
-        used = history[-2] if mode == "staged" else weights
-        numbers = np.take(X, np.arange(PER_TOWER * towers * batch, PER_TOWER * towers * (batch + 1)), mode="wrap")
-        mean_x = numbers.reshape(towers, PER_TOWER).mean(axis=1)
-        gradients = mean_x * used[::-1] + DECAY * used
-        if exchanged:
-            gradients = np.tile(gradients.mean(axis=1, keepdims=True), (1, towers))
-        applied, earlier = (gradients if mode == "plain" else earlier), gradients
-        if step < 0:
-            continue
-        weights = np.stack(
-            [_updated(rule, *of_tower) for of_tower in zip(weights.T, applied.T, velocities, strict=True)], axis=1
-        )
-        if average_every and (step + 1) % average_every == 0:
-            weights = np.tile(weights.mean(axis=1, keepdims=True), (1, towers))
-        history.append(weights)
-        trajectory.loss.append(float(np.mean(mean_x * used[0] * used[1])))
-        trajectory.a.append([float(value) for value in np.resize(weights[0], copies or towers)])
-        trajectory.b.append([float(value) for value in np.resize(weights[1], copies or towers)])
-    return trajectory
+
+    def __init__(
+        self,
+        manager: str,
+        modifiers: Modifiers,
+        rule: Rule,
+        learning_rate: float,
+        kinds: Mapping[str, str],
+        compute: Compute,
+    ) -> None:
+        self._entry, self._modifiers, self._rule = MANAGERS[manager], modifiers, rule
+        self._learning_rate, self._kinds, self._compute = learning_rate, kinds, compute
+        averages = "local_sgd_steps" in self._entry.modifiers
+        self._average_every = (modifiers.local_sgd_steps or 1) if averages else 0
+        self._taken = 0
+        self._velocities: defaultdict[int, Values] = defaultdict(dict)  # by tower
+        self._before: Sequence[Values] = ()  # what towers read in the last step
+        self._earlier: list[Values] = []  # the gradients of the last step
+
+    def fill(self, now: Sequence[Values], batches: Sequence[Any]) -> None:
+        """Computes the gradients that staging computes before the first step."""
+        self._earlier = self._exchanged(self._computed(now, now, batches))
+
+    def step(self, now: Sequence[Values], batches: Sequence[Any]) -> tuple[float, list[Values]]:
+        """Returns the mean loss of a step, and the values of all variables after it, of each tower.
+
+        Args:
+            now: what each tower reads, by name, before the step.
+            batches: one for each tower.
+        """
+        self._taken += 1
+        if self._modifiers.asynchronous:
+            return self._in_turn(now, batches)
+        used = self._before if self._modifiers.staged_vars and self._before else now
+        self._before = now
+        computed = self._computed(now, used, batches)
+        applied = gradients = self._exchanged(computed)
+        if self._modifiers.staged_vars or self._modifiers.relaxed_consistency:
+            zeros = [{name: np.zeros_like(value) for name, value in each.items()} for each in gradients]
+            applied, self._earlier = self._earlier or zeros, gradients
+        updated = [self._updated(tower, now[tower], of_tower) for tower, of_tower in enumerate(applied)]
+        if self._average_every and self._taken % self._average_every == 0:
+            updated = [_mean(updated)] * len(updated)
+        states = [self._state(each.state, computed[0].state) for each in computed]
+        after = [{**own, **of_tower, **state} for own, of_tower, state in zip(now, updated, states, strict=True)]
+        return float(np.mean([each.loss for each in computed])), after
+
+    def _in_turn(self, now: Sequence[Values], batches: Sequence[Any]) -> tuple[float, list[Values]]:
+        """Every tower updates the one copy before the next reads it; see `step`."""
+        losses, shared, own = [], dict(now[0]), []
+        for tower, (values, batch) in enumerate(zip(now, batches, strict=True)):
+            states = {name: values[name] for name, kind in self._kinds.items() if kind == "tower_state"}
+            computed = self._compute({**shared, **states}, batch)
+            losses.append(computed.loss)
+            own.append({name: computed.state[name] for name in states})
+            shared |= self._updated(0, shared, computed.gradients)
+            if tower == 0:
+                shared |= {name: value for name, value in computed.state.items() if name not in states}
+        return float(np.mean(losses)), [{**shared, **states} for states in own]
+
+    def _computed(self, now: Sequence[Values], used: Sequence[Values], batches: Sequence[Any]) -> list[Computed]:
+        """Returns what each tower computes with the weights of `used`, and everything else as it is now."""
+        weights = [name for name, kind in self._kinds.items() if kind == "weight"]
+        return [
+            self._compute({**own, **{name: values[name] for name in weights}}, batch)
+            for own, values, batch in zip(now, used, batches, strict=True)
+        ]
+
+    def _exchanged(self, computed: Sequence[Computed]) -> list[Values]:
+        gradients = [each.gradients for each in computed]
+        return [_mean(gradients)] * len(gradients) if self._entry.exchanges_gradients else gradients
+
+    def _updated(self, tower: int, values: Values, gradients: Values) -> Values:
+        return self._rule.update(values, gradients, self._velocities[tower], self._learning_rate)
+
+    def _state(self, own: Values, first: Values) -> Values:
+        """Returns a tower's new state; of one copy, the moving averages are those of the first tower."""
+        one_copy = self._entry.one_copy
+        return {name: first[name] if one_copy and self._kinds[name] == "statistic" else own[name] for name in own}
 
 
-def expected_in_turn(towers: int, rule: Rule, *, workers: int = 0) -> Trajectory:
-    """Computes what must come out if a parameter server applies gradients one after the other.
-
-    In one process each tower applies its own gradients; its step draws the numbers of all towers and uses its own part,
-    see `benchmarks.verify.oracle`. Each of several workers (0: one process) applies the mean over its towers.
-    """
-    weights, trajectory = np.array([1.0, 2.0]), Trajectory()
-    velocities: Values = {}
-    parts, count = (workers, PER_TOWER * towers) if workers else (towers, PER_TOWER)
-    for step in range(STEPS):
-        losses = []
-        for part in range(parts):
-            drawn_before = step * parts if workers else parts * (step * parts + part)
-            begin = count * (drawn_before + part)
-            mean_x = np.take(X, np.arange(begin, begin + count), mode="wrap").mean()
-            losses.append(mean_x * weights[0] * weights[1])
-            weights = _updated(rule, weights, mean_x * weights[::-1] + DECAY * weights, velocities)
-        trajectory.loss.append(float(np.mean(losses)))
-        trajectory.a.append([float(weights[0])] * max(workers, 1))
-        trajectory.b.append([float(weights[1])] * max(workers, 1))
-    return trajectory
-
-
-def _updated(rule: Rule, weights: np.ndarray, gradients: np.ndarray, velocities: Values) -> np.ndarray:
-    after = rule.update(
-        dict(zip("ab", weights, strict=True)), dict(zip("ab", gradients, strict=True)), velocities, RATE
-    )
-    return np.array(list(after.values()))
+def _mean(every: Sequence[Values]) -> Values:
+    return {name: np.mean([values[name] for values in every], axis=0) for name in every[0]}
 
 
 def of_manager(manager: str, modifiers: Modifiers, rule: Rule, towers: int, *, workers: int = 0) -> Trajectory:
-    """Computes what must come out under a manager with modifiers, as all processes together see it.
+    """Computes what must come out under a manager with modifiers, as all processes together see it, in float64.
 
-    `towers` are those of each process; `workers` is 0 in one process.
+    `towers` are those of each process; `workers` is 0 in one process. Asynchronous towers of one process take their
+    steps one after the other; a tower's step draws the numbers of all towers and uses its own part, see
+    `benchmarks.verify.oracle`. Each of several asynchronous workers applies the mean over its towers.
     """
-    if modifiers.asynchronous:
-        return expected_in_turn(towers, rule, workers=workers)
-    entry = MANAGERS[manager]
+    entry, processes, in_turn = MANAGERS[manager], max(workers, 1), modifiers.asynchronous
     has_masters = bool(workers) and WorksIn.SERVERS in entry.processes
-    seen_by_each = 1 if entry.one_copy else towers + has_masters
-    return expected(
-        towers * max(workers, 1),
-        rule,
-        exchanged=entry.exchanges_gradients,
-        mode="relaxed" if modifiers.relaxed_consistency else "staged" if modifiers.staged_vars else "plain",
-        copies=seen_by_each * max(workers, 1),
-        average_every=(modifiers.local_sgd_steps or 1) if "local_sgd_steps" in entry.modifiers else 0,
-    )
+    copies = processes * (1 if entry.one_copy else towers + has_masters)
+    parts, count = (workers, PER_TOWER * towers) if in_turn and workers else (towers * processes, PER_TOWER)
+
+    def batches(step: int) -> list[np.ndarray]:
+        drawn_before = [step * parts + part if in_turn and not workers else step for part in range(parts)]
+        begins = [count * (drawn * parts + part) for part, drawn in enumerate(drawn_before)]
+        return [np.take(X, np.arange(begin, begin + count), mode="wrap") for begin in begins]
+
+    now: list[Values] = [{"a": np.array(1.0), "b": np.array(2.0)}] * parts
+    steps = Steps(manager, modifiers, rule, RATE, {"a": "weight", "b": "weight"}, _of_scalars)
+    if modifiers.staged_vars:
+        steps.fill(now, batches(0))
+    trajectory = Trajectory()
+    for step in range(STEPS):
+        loss, now = steps.step(now, batches(step + modifiers.staged_vars))
+        trajectory.loss.append(loss)
+        trajectory.a.append(np.resize([float(values["a"]) for values in now], copies).tolist())
+        trajectory.b.append(np.resize([float(values["b"]) for values in now], copies).tolist())
+    return trajectory
+
+
+def _of_scalars(values: Values, numbers: np.ndarray) -> Computed:
+    a, b, x = values["a"], values["b"], numbers.mean()
+    return Computed(float(x * a * b), {"a": x * b + DECAY * a, "b": x * a + DECAY * b}, {})
 
 
 def is_plain_sgd(modifiers: Modifiers) -> bool:

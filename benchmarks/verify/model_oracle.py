@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,8 +31,7 @@ from benchmarks.verify.comparisons import maker
 from benchmarks.verify.oracle import OracleSession, optimizer_of
 from models import building, specs
 from models.building import Model, ModelVariable, ordered
-from variable_mgr.catalog import MANAGERS
-from variable_mgr.expected import relative_error
+from variable_mgr.expected import Compute, Computed, Steps, Values, relative_error
 from variable_mgr.place import HOST
 
 STEPS = 3  # momentum acts from the second on; staging computes with changed weights in the third
@@ -42,19 +41,7 @@ _OBJECTIVE = objectives.Objective(loss=objectives.cross_entropy, weight_decay=1e
 # rounding, such as that of a bias before batch normalisation, and float32 keeps few digits of a smaller change.
 _OF_LARGEST_CHANGE, _OF_VALUE = 1e-3, 2.0**-13
 
-Values = dict[str, np.ndarray]
 Batch = tuple[np.ndarray, np.ndarray]
-
-
-class Computed(NamedTuple):
-    """What one tower computes in a step: its mean loss, gradients and new state by variable name."""
-
-    loss: float
-    gradients: Values
-    state: Values
-
-
-Compute = Callable[[Mapping[str, np.ndarray], Batch], Computed]
 
 
 @contextlib.contextmanager
@@ -84,87 +71,13 @@ def _lone_tower(
         computed = [score.loss, dict(update.gradients), dict(update.state)]
     with tf.compat.v1.Session(graph=graph, config=config) as session:
 
-        def compute(values: Mapping[str, np.ndarray], batch: Batch) -> Computed:
+        def compute(values: Values, batch: Batch) -> Computed:
             team.expect("A tower of a reference", step_timeout_seconds)
             fed = {placeholder: values[name] for name, placeholder in placeholders.items()}
             return Computed(*session.run(computed, {**fed, **dict(zip(images_and_labels, batch, strict=True))}))
 
         yield compute
     team.expect_nothing()
-
-
-class Steps:
-    """The steps of a case's manager, from the gradients of single towers, whose batches are the same in every step."""
-
-    def __init__(self, case: Case, compute: Compute, batches: Sequence[Batch], learning_rate: float) -> None:
-        self._rule, self._entry, self._modifiers = case.rule, MANAGERS[case.manager], case.modifiers
-        self._compute, self._batches, self._learning_rate = compute, batches, learning_rate
-        averages = "local_sgd_steps" in self._entry.modifiers
-        self._average_every = (self._modifiers.local_sgd_steps or 1) if averages else 0
-        self._taken = 0
-        self._velocities: list[Values] = [{} for _ in batches]
-        self._before: Sequence[Values] = ()  # the last step
-        self._earlier: list[Values] = []  # its gradients
-
-    def step(self, now: Sequence[Values], kinds: Mapping[str, str]) -> tuple[float, list[Values]]:
-        """Returns the mean loss of a step, and the values of all variables after it.
-
-        Args:
-            now: what each tower reads, by name, before the step.
-            kinds: of the variables, by name.
-        """
-        self._taken += 1
-        weights = [name for name, kind in kinds.items() if kind == "weight"]
-        if self._modifiers.asynchronous:
-            return self._in_turn(now, kinds)
-        staged = self._modifiers.staged_vars
-        used = self._before if staged and self._before else now
-        self._before = now
-        computed = [
-            self._compute({**own, **{name: values[name] for name in weights}}, batch)
-            for own, values, batch in zip(now, used, self._batches, strict=True)
-        ]
-        gradients = [each.gradients for each in computed]
-        if self._entry.exchanges_gradients:
-            gradients = [_mean(gradients)] * len(gradients)
-        applied = gradients
-        if staged or self._modifiers.relaxed_consistency:  # staging has computed the first before the first step
-            zeros = [{name: np.zeros_like(value) for name, value in each.items()} for each in gradients]
-            applied = self._earlier or (gradients if staged else zeros)
-            self._earlier = gradients
-        updated = [self._updated(tower, now[tower], of_tower) for tower, of_tower in enumerate(applied)]
-        if self._average_every and self._taken % self._average_every == 0:
-            updated = [_mean(updated)] * len(updated)
-        states = [self._state(each.state, computed[0].state, kinds) for each in computed]
-        after = [{**own, **of_tower, **state} for own, of_tower, state in zip(now, updated, states, strict=True)]
-        return float(np.mean([each.loss for each in computed])), after
-
-    def _in_turn(self, now: Sequence[Values], kinds: Mapping[str, str]) -> tuple[float, list[Values]]:
-        """Every tower updates the one copy before the next reads it; see `step`."""
-        losses, shared, own = [], dict(now[0]), []
-        first: Values = {}
-        for tower, (values, batch) in enumerate(zip(now, self._batches, strict=True)):
-            states = {name: values[name] for name, kind in kinds.items() if kind == "tower_state"}
-            computed = self._compute({**shared, **states}, batch)
-            losses.append(computed.loss)
-            first = first or computed.state
-            own.append({name: computed.state[name] for name in states})
-            shared |= self._updated(0, shared, computed.gradients)
-            if tower == 0:
-                shared |= {name: value for name, value in first.items() if name not in states}
-        return float(np.mean(losses)), [{**shared, **states} for states in own]
-
-    def _updated(self, tower: int, values: Values, gradients: Values) -> Values:
-        return self._rule.update(values, gradients, self._velocities[tower], self._learning_rate)
-
-    def _state(self, own: Values, first: Values, kinds: Mapping[str, str]) -> Values:
-        """Returns a tower's new state; of one copy, the moving averages are those of the first tower."""
-        one_copy = self._entry.one_copy
-        return {name: first[name] if one_copy and kinds[name] == "statistic" else own[name] for name in own}
-
-
-def _mean(every: Sequence[Values]) -> Values:
-    return {name: np.mean([values[name] for values in every], axis=0) for name in every[0]}
 
 
 def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = None) -> Iterator[CaseResult]:
@@ -222,10 +135,13 @@ def _deviation(
         )
         copies = _copies(model.variables, len(devices.towers))
         session = training.start(step)
-        reference = Steps(case, compute, session.run([(each.images, each.labels) for each in inputs]), learning_rate)
+        batches = session.run([(each.images, each.labels) for each in inputs])  # the same in every step
         kinds = {variable.name: variable.kind for variable in model.variables}
+        reference = Steps(case.manager, case.modifiers, case.rule, learning_rate, kinds, compute)
         paths = {one.name: own.path for one, own in zip(model.variables, ordered(model.keras_model), strict=True)}
         now: list[Values] = session.run(copies)
+        if case.modifiers.staged_vars:
+            reference.fill(now, batches)
         shared = [name for name, kind in kinds.items() if kind != "tower_state"]
         errors = [
             (0.0 if np.array_equal(values[name], now[0][name]) else np.inf, f"{paths[name]} {where}")
@@ -233,7 +149,7 @@ def _deviation(
             for name in shared
         ]
         for number in range(1, STEPS + 1):
-            loss, wanted_now = reference.step(now, kinds)
+            loss, wanted_now = reference.step(now, batches)
             errors.append((relative_error(np.array(training.step()), np.array(loss)), f"the loss of step {number}"))
             before, now = now, session.run(copies)
             for tower, values in enumerate(zip(now, wanted_now, before, strict=True)):

@@ -104,22 +104,22 @@ def test_averaging_weights_after_every_step_of_sgd_is_averaging_gradients() -> N
 
 def test_the_oracle_by_hand() -> None:
     """One tower, one step: x = -1, 0; loss = -0.5 * 1 * 2; gradients -0.5 * 2 + 1/16 and -0.5 * 1 + 2/16."""
-    first = expected.expected(1, SGD, exchanged=True)
+    first = expected.of_manager("replicated", Modifiers(), SGD, 1)
     assert first.loss[0] == -1.0
     assert first.a[0] == [1.0 - (-1.0 + 1 / 16) / 32]
     assert first.b[0] == [2.0 - (-0.5 + 2 / 16) / 32]
     # Two towers: x = -1, 0 and 1, 2; the mean of the gradients.
-    second = expected.expected(2, SGD, exchanged=True)
+    second = expected.of_manager("replicated", Modifiers(), SGD, 2)
     assert second.a[0] == [1.0 - (0.5 * (-1.0 + 3.0) + 1 / 16) / 32] * 2
 
 
 def test_the_oracle_tells_everything_apart() -> None:
     """A check that cannot fail checks nothing."""
     kinds = [
-        expected.expected(2, rule, exchanged=exchanged, mode=mode)
+        expected.of_manager(manager, modifiers, rule, 2)
         for rule in (SGD, expected.WITH_MOMENTUM, expected.Rule("nesterov"), expected.Rule("sgd", clip_norm=0.5))
-        for exchanged in (True, False)
-        for mode in ("plain", "relaxed", "staged")
+        for manager in ("replicated", "independent")
+        for modifiers in (Modifiers(), Modifiers(relaxed_consistency=True), Modifiers(staged_vars=True))
     ]
     for index, one in enumerate(kinds):
         for other in kinds[index + 1 :]:

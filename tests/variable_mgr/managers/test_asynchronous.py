@@ -108,7 +108,7 @@ def test_staleness_counts_the_updates_of_others(updates_by_the_other: int) -> No
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_the_oracle_in_turn_is_the_plain_one_for_one_tower(optimizer: str) -> None:
     rule = expected.Rule(optimizer)
-    alone = expected.expected(1, rule, exchanged=True)
-    assert expected.expected_in_turn(1, rule).error(alone) < 1e-12
-    two = expected.expected_in_turn(2, rule)
-    assert two.error(expected.expected(2, rule, exchanged=True, copies=1)) > 0.01
+    in_turn, together = Modifiers(asynchronous=True), Modifiers()
+    one, two = (expected.of_manager("parameter_server", in_turn, rule, towers) for towers in (1, 2))
+    assert one.error(expected.of_manager("parameter_server", together, rule, 1)) < 1e-12
+    assert two.error(expected.of_manager("parameter_server", together, rule, 2)) > 0.01
