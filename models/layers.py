@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from models.attention import ClassTokenAndPositions, DotProductAttention
 from models.convolutions import USUAL_KERNELS, DepthwiseConvolution, Kernels, SymmetricConvolution, margins
-from models.model_spec import USUAL_STYLE, Style
+from models.model_spec import Style
 from models.seeds import RunTimeSeed
 
 DataFormat = Literal["NHWC", "NCHW"]
@@ -153,16 +153,9 @@ class Layers:
     the kernel, as the code of most papers does.
     """
 
-    def __init__(
-        self,
-        data_format: DataFormat,
-        style: Style = USUAL_STYLE,
-        kernels: Kernels = USUAL_KERNELS,
-        *,
-        fused_bn: bool = True,
-    ) -> None:
+    def __init__(self, data_format: DataFormat, *, kernels: Kernels = USUAL_KERNELS, fused_bn: bool = True) -> None:
         self.data_format = data_format
-        self._style = style
+        self._style = Style()
         self.kernels = kernels
         self.batch_norm = FusedBatchNorm if fused_bn else SeparateBatchNorm
         self._keras_format, self._channel_axis = (
@@ -177,7 +170,7 @@ class Layers:
 
     def conv(self, x: Tensor, filters: int, size: Size, *, stride: int = 1, padding: str = "same", name: str) -> Tensor:
         """Convolution with bias and ReLU."""
-        x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=True, name=name)
+        x = self.conv_alone(x, filters, size, stride=stride, padding=padding, use_bias=True, name=name)
         return self.relu(x, name=f"{name}_relu")
 
     def conv_bn(
@@ -196,10 +189,31 @@ class Layers:
         return self.bn_relu(x, name=name) if relu else self._bn(x, name)
 
     def conv_alone(
-        self, x: Tensor, filters: int, size: Size, *, stride: int = 1, padding: str = "same", name: str
+        self,
+        x: Tensor,
+        filters: int,
+        size: Size,
+        *,
+        stride: int = 1,
+        padding: str = "same",
+        use_bias: bool = False,
+        name: str,
     ) -> Tensor:
-        """Convolution without bias, normalisation and ReLU: between pre-activations."""
-        return self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=False, name=name)
+        """Convolution without normalisation and ReLU, such as between pre-activations."""
+        kind = self.kernels.layer(size, stride)
+        if padding == "symmetric" and stride > 1 and self.kernels.that_pad:
+            kind, padding = SymmetricConvolution, "same"
+        x, padding = self._padded(x, size, stride, padding, name)
+        return kind(
+            filters,
+            size,
+            strides=stride,
+            padding=padding,
+            use_bias=use_bias,
+            kernel_initializer=self._initializer(),
+            data_format=self._keras_format,
+            name=name,
+        )(x)
 
     def bn_relu(self, x: Tensor, *, name: str) -> Tensor:
         """Batch normalisation, then ReLU: a pre-activation."""
@@ -235,7 +249,7 @@ class Layers:
 
     def patches(self, x: Tensor, width: int, size: int, *, name: str) -> Tensor:
         """Linear projection of square patches, row by row: [batch, patches, width]."""
-        x = self._conv2d(x, width, size, stride=size, padding="valid", use_bias=True, name=name)
+        x = self.conv_alone(x, width, size, stride=size, padding="valid", use_bias=True, name=name)
         if self.data_format == "NCHW":
             x = keras.layers.Permute((2, 3, 1), name=f"{name}_permute")(x)
         return keras.layers.Reshape((-1, width), name=f"{name}_reshape")(x)
@@ -278,23 +292,17 @@ class Layers:
         initializer = keras.initializers.RandomNormal(stddev=0.01, seed=RunTimeSeed())
         return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="logits")(x)
 
-    def depthwise(self, x: Tensor, size: int, *, stride: int = 1, padding: str = "same", name: str) -> Tensor:
+    def depthwise(self, x: Tensor, size: int, *, stride: int = 1, name: str) -> Tensor:
         """Convolution without bias of each channel by a kernel of its own."""
-        x, padding = self._padded(x, size, stride, padding, name)
         return DepthwiseConvolution(
             size,
             strides=stride,
-            padding=padding,
+            padding="same",
             use_bias=False,
             depthwise_initializer=self._initializer(channels=self.channels(x)),
             data_format=self._keras_format,
             name=name,
         )(x)
-
-    def separable_bn(self, x: Tensor, filters: int, size: int, *, stride: int = 1, name: str) -> Tensor:
-        """Depthwise convolution, then 1x1 convolution, both without bias, then batch normalisation."""
-        x = self.depthwise(x, size, stride=stride, name=f"{name}_depthwise")
-        return self.conv_bn(x, filters, 1, relu=False, name=name)
 
     def shift(self, x: Tensor, *, name: str) -> Tensor:
         """Moves images up and left by one pixel; zeros enter at the bottom and on the right."""
@@ -332,24 +340,6 @@ class Layers:
             epsilon=self._style.batch_norm_epsilon,
             scale=self._style.batch_norm_scale,
             name=f"{name}_bn",
-        )(x)
-
-    def _conv2d(
-        self, x: Tensor, filters: int, size: Size, *, stride: int, padding: str, use_bias: bool, name: str
-    ) -> Tensor:
-        kind = self.kernels.layer(size, stride)
-        if padding == "symmetric" and stride > 1 and self.kernels.that_pad:
-            kind, padding = SymmetricConvolution, "same"
-        x, padding = self._padded(x, size, stride, padding, name)
-        return kind(
-            filters,
-            size,
-            strides=stride,
-            padding=padding,
-            use_bias=use_bias,
-            kernel_initializer=self._initializer(),
-            data_format=self._keras_format,
-            name=name,
         )(x)
 
     def _padded(self, x: Tensor, size: Size, stride: int, padding: str, name: str) -> tuple[Tensor, str]:

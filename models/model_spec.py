@@ -91,6 +91,3 @@ class Style:
     kernel_gain: float = 2.0
     batch_norm_scale: bool = True
     batch_norm_epsilon: float = 1e-5
-
-
-USUAL_STYLE = Style()

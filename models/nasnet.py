@@ -117,7 +117,8 @@ def _operation(x: Tensor, layers: Layers, filters: int, kind: _Kind, size: int, 
         )
     for number, step in ((1, stride), (2, 1)):  # a separable convolution is always applied twice
         x = layers.relu(x, name=f"{name}_relu{number}")
-        x = layers.separable_bn(x, filters, size, stride=step, name=f"{name}_separable{number}")
+        x = layers.depthwise(x, size, stride=step, name=f"{name}_separable{number}_depthwise")
+        x = layers.conv_bn(x, filters, 1, relu=False, name=f"{name}_separable{number}")
     return x
 
 

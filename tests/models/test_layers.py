@@ -110,7 +110,7 @@ def test_kernels_start_with_the_variance_of_their_style() -> None:
     for gain in (2.0, 1.0):
         with building.stateless_building(seed=0):
             images = keras.Input((16, 16, 64))
-            made = Layers("NHWC", Style(kernel_gain=gain)).conv(images, 64, 3, name="conv")
+            made = Layers("NHWC").styled(Style(kernel_gain=gain)).conv(images, 64, 3, name="conv")
             model = building.adapt(keras.Model(images, made))
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             kernel = session.run(model.variables[0].initial_value())
@@ -121,7 +121,7 @@ def test_depthwise_kernels_start_with_the_variance_of_their_style() -> None:
     """Each sums over the pixels of one channel only."""
     with building.stateless_building(seed=0):
         images = keras.Input((16, 16, 512))
-        made = Layers("NHWC", Style(kernel_gain=1.5)).depthwise(images, 5, name="depthwise")
+        made = Layers("NHWC").styled(Style(kernel_gain=1.5)).depthwise(images, 5, name="depthwise")
         model = building.adapt(keras.Model(images, made))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         kernel = session.run(model.variables[0].initial_value())
