@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from models.model_spec import Builder, ModelSpec
@@ -14,16 +13,15 @@ if TYPE_CHECKING:
 APPLICATION = "keras:"
 
 
-def build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Tensor:
-    """Returns the logits of a model that other code builds: `keras:NAME`, or a user's function."""
-    from models import from_keras  # imports Keras
-
-    return from_keras.build(images, layers, num_classes, name=name)
-
-
 def builder(name: str) -> Builder:
-    """Returns the function that builds the model of this name from images, layers and the number of classes."""
-    return functools.partial(build, name=name)
+    """Returns the builder of a model that other code builds: `keras:NAME`, or a user's function."""
+
+    def build(images: Tensor, layers: Layers, num_classes: int) -> Tensor:
+        from models import from_keras  # imports Keras
+
+        return from_keras.build(images, layers, num_classes, name=name)
+
+    return build
 
 
 SPECS = (

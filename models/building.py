@@ -78,11 +78,6 @@ class Model:
             )
         return logits, {v.name: value for v, value in zip(self.variables[count:], state, strict=True)}
 
-    @property
-    def divided(self) -> frozenset[str]:
-        """Returns the names of variables that are divided over devices: none; see `models.parts`."""
-        return frozenset()
-
 
 def build(
     spec: ModelSpec,

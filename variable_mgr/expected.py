@@ -226,14 +226,7 @@ def _of_scalars(values: Values, numbers: np.ndarray) -> Computed:
     return Computed(float(x * a * b), {"a": x * b + DECAY * a, "b": x * a + DECAY * b}, {})
 
 
-def is_plain_sgd(modifiers: Modifiers) -> bool:
-    """Returns whether these modifiers leave each step's gradient as it is, so that a step is one of the whole batch."""
-    delayed = modifiers.asynchronous or modifiers.staged_vars or modifiers.relaxed_consistency
-    return not delayed and modifiers.wire_dtype == "float32"
-
-
 EXACT = 1e-6
-NO_CHANGE = 0.0
 AFTER_CONVOLUTIONS = 1e-5
 # Sums are rounded several times (by 2^-11 and 2^-8), and the steps of a trajectory amplify that: 7e-3 and 4.5e-2 were
 # seen with 2 to 8 towers. Without the exchange the error is 0.28 and more.

@@ -194,7 +194,7 @@ def divided(
         devices.place,
         shared_devices=devices.shared,
         modifiers=variables.modifiers,
-        divided=trained.divided,
+        divided=trained.divided if isinstance(trained, parts.SplitModel) else (),
     )
 
 

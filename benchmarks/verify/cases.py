@@ -71,7 +71,7 @@ class Case:
     @property
     def tolerance(self) -> float:
         """The largest error that passes."""
-        fixed = {WHOLE_BATCH: expected.AFTER_CONVOLUTIONS, NO_CHANGE: expected.NO_CHANGE}
+        fixed = {WHOLE_BATCH: expected.AFTER_CONVOLUTIONS, NO_CHANGE: 0.0}
         least = _OF_ANY_MODEL if self.reference == TOWERS else 0.0
         return fixed.get(self.reference, max(least, expected.tolerance(self.modifiers)))
 
@@ -147,7 +147,8 @@ def of_setting(variables: Variables) -> list[Case]:
     manager, modifiers, shared_on = variables.variable_update, variables.modifiers, variables.shared_on
     title = titled(manager, modifiers)
     references = [] if modifiers.fc_model_parallel else ["sgd", "momentum"]  # the layers of scalars are not divided
-    if MANAGERS[manager].exchanges_gradients and expected.is_plain_sgd(modifiers):
+    delayed = modifiers.asynchronous or modifiers.staged_vars or modifiers.relaxed_consistency
+    if MANAGERS[manager].exchanges_gradients and not delayed and modifiers.wire_dtype == "float32":
         references.append(WHOLE_BATCH)
     comparisons = [Case(manager, modifiers, shared_on, reference, title) for reference in references]
     return [*comparisons, without_applying(manager, modifiers, shared_on)]

@@ -129,7 +129,7 @@ def _deviation(
             model,
             inputs,
             devices,
-            manager=maker(case.manager, devices, case.modifiers)(divided=model.divided),
+            manager=maker(case.manager, devices, case.modifiers)(),
             optimizer=optimizer_of(case.rule, learning_rate),
             objective=_OBJECTIVE,
         )

@@ -215,7 +215,7 @@ def _divided(
     if divided:
         split = parts.split(model)
         return split, make_manager(divided=split.divided)
-    return model, make_manager(divided=model.divided)
+    return model, make_manager()
 
 
 class _Product(keras.layers.Layer):

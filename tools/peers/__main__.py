@@ -6,8 +6,10 @@ Finished rounds are kept, and a second call does only what is missing. Prints on
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import fnmatch
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,9 +60,10 @@ def _compare(chosen: Sequence[Row], sides: Sides, rounds: int, *, again: bool, k
     failures: dict[str, str] = {}
 
     def run() -> None:
-        if again:
-            comparison.forget(path, {row.name for row in chosen})
         finished = comparison.load(path)
+        if again:
+            finished = [each for each in finished if each.row not in {row.name for row in chosen}]
+            comparison.keep(finished, path)
         missing = {row.name: rounds - len(comparison.of_row(finished, row, here)) for row in chosen}
         for number in range(1, 1 + max(missing.values())):
             for row in chosen:
@@ -77,7 +80,7 @@ def _compare(chosen: Sequence[Row], sides: Sides, rounds: int, *, again: bool, k
     made = comparison.table(finished, here, failures)
     text = comparison.as_markdown(made)
     store.replace(sides.output_dir / "table.md", f"{text}\n")
-    store.replace(sides.output_dir / "table.json", comparison.as_json(made))
+    store.replace(sides.output_dir / "table.json", f"{json.dumps(dataclasses.asdict(made), indent=1)}\n")
     print(text)
     reason, before = comparison.why_not_published(made) if keep else "", comparison.kept_table()
     is_published = before is not None and not comparison.why_not_published(before)

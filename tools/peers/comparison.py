@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +175,6 @@ def add(path: Path, finished: Round) -> None:
         file.write(json.dumps(dataclasses.asdict(finished)) + "\n")
 
 
-def forget(path: Path, names: Collection[str]) -> None:
-    """Removes the finished rounds of the named rows from a file."""
-    keep([each for each in load(path) if each.row not in names], path)
-
-
 def keep(finished: Sequence[Round], path: Path) -> None:
     """Replaces the rounds in a file."""
     store.replace(path, "".join(f"{json.dumps(dataclasses.asdict(each))}\n" for each in finished))
@@ -209,11 +204,6 @@ def why_not_published(made: Table) -> str:
     few = [each.name for each in made.lines if each.rounds < _LEAST_ROUNDS]
     too_few = f"{counted(len(few), 'row')} with fewer than {_LEAST_ROUNDS} rounds, such as {few[0]}" if few else ""
     return why_not_kept(made) or too_few
-
-
-def as_json(made: Table) -> str:
-    """Returns a table as JSON."""
-    return json.dumps(dataclasses.asdict(made), indent=1) + "\n"
 
 
 def kept_table() -> Table | None:
