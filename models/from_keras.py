@@ -23,7 +23,7 @@ from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
 from models.layers import Layers, Normalization, Pool, PoolKind, Tensor
-from models.outside_code import OutsideCodeError, contained
+from models.outside_code import UnusableModelError, contained
 from models.seeds import RunTimeSeed
 
 _USUAL_SIZE = (224, 224)
@@ -36,10 +36,6 @@ _BY_CHANNEL: dict[type, type[keras.Layer]] = {
 _POOLS: dict[type, PoolKind] = {keras.layers.MaxPooling2D: "max", keras.layers.AveragePooling2D: "avg"}
 # Keras raises them if it cannot make a layer from what get_config() returns.
 _NO_COPY = (NotImplementedError, TypeError, ValueError)
-
-
-class UnusableModelError(ValueError):
-    """A model, or the function that builds it, does not fit; the message is a sentence for the user."""
 
 
 def build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Tensor:
@@ -59,8 +55,8 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
         image_shape: of one image, for an application; None: the size that it is for. A user's function decides itself.
 
     Raises:
-        UnusableModelError: a user's function does not exist, or does not return a model from images to logits.
-        OutsideCodeError: the code does what it may not do here.
+        UnusableModelError: a user's function does not exist, does what it may not do here, or does not return a model
+            from images to logits.
     """
     if not name.startswith(APPLICATION):
         function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
@@ -132,7 +128,7 @@ def _checked(model: Any) -> keras.Model:
 
 @contextlib.contextmanager
 def _kept_precision() -> Iterator[None]:
-    """Restores Keras' dtype policy, and raises OutsideCodeError if the code within has set one, even an equal one."""
+    """Restores Keras' dtype policy, and raises UnusableModelError if the code within has set one, even an equal one."""
     before = keras.config.dtype_policy()
     try:
         yield
@@ -140,7 +136,7 @@ def _kept_precision() -> Iterator[None]:
     finally:
         keras.config.set_dtype_policy(before)
     if after is not before:
-        raise OutsideCodeError(
+        raise UnusableModelError(
             f"its code sets the dtype policy {after.name}, by keras.config.set_dtype_policy() or clear_session(): "
             "leave that to --precision."
         )

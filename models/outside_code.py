@@ -17,8 +17,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 
-class OutsideCodeError(ValueError):
-    """The code did what it may not do here; the message is a sentence without its subject."""
+class UnusableModelError(ValueError):
+    """A model, or the code that builds it, does not fit here; the message is a sentence for the user."""
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def contained() -> Iterator[None]:
     `end_left_behind`. An interruption stays one.
 
     Raises:
-        OutsideCodeError: the code called `sys.exit`, `os._exit` or `os.fork`, or raised another BaseException.
+        UnusableModelError: the code called `sys.exit`, `os._exit` or `os.fork`, or raised another BaseException.
     """
     global has_run
     has_run, before = True, _children()
@@ -46,7 +46,7 @@ def contained() -> Iterator[None]:
         ):
             raise
         what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
-        raise OutsideCodeError(f"its code would end the process: {what}.") from error
+        raise UnusableModelError(f"its code would end the process: {what}.") from error
     finally:
         _left_behind.update(_children().keys() - before)
 
@@ -75,11 +75,11 @@ def _refused_calls() -> Iterator[None]:
 
 
 def _refuse_to_exit(*arguments: Any) -> NoReturn:
-    raise OutsideCodeError("its code would end the process, by os._exit, os.abort or os.exec.")
+    raise UnusableModelError("its code would end the process, by os._exit, os.abort or os.exec.")
 
 
 def _refuse_to_fork() -> NoReturn:
-    raise OutsideCodeError("its code would divide the process in two, by os.fork(): use subprocess.")
+    raise UnusableModelError("its code would divide the process in two, by os.fork(): use subprocess.")
 
 
 @contextlib.contextmanager

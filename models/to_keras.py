@@ -13,8 +13,9 @@ from models.convolutions import (
     ProductGradient,
     SeparableConvolution,
 )
-from models.from_keras import InFloat32, UnusableModelError, cloning
+from models.from_keras import InFloat32, cloning
 from models.layers import FusedBatchNorm, LocalResponseNorm, Normalization, Pool
+from models.outside_code import UnusableModelError
 
 # Each is directly a subclass of Keras' layer.
 _DERIVED = (

@@ -23,8 +23,8 @@ from torch.nn import functional
 from models.attention import ClassTokenAndPositions, DotProductAttention
 from models.building import Model, ordered
 from models.convolutions import DepthwiseConvolution, SymmetricConvolution
-from models.from_keras import UnusableModelError
 from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
+from models.outside_code import UnusableModelError
 
 # From a tensor of PyTorch to a view of it in the layout of Keras.
 _View = Callable[[torch.Tensor], torch.Tensor]

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from benchmarks.checkpoints import weight_files
 from benchmarks.errors import DataError, UsageError, headline
-from models import building, from_keras, to_keras
+from models import building, to_keras
 from models.building import Model
 from models.model_spec import ModelSpec
+from models.outside_code import UnusableModelError
 
 
 def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]) -> keras.Model:
@@ -30,7 +31,7 @@ def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]
         model = building.build(spec, data_format="NHWC", num_classes=num_classes, seed=0)
     try:
         made = to_keras.plain(model.keras_model)
-    except from_keras.UnusableModelError as error:
+    except UnusableModelError as error:
         raise UsageError(f"--model={spec.name}: {error}") from error
     for described, variable in zip(model.variables, building.ordered(made), strict=True):
         if described.kind == "tower_state":

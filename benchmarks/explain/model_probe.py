@@ -24,6 +24,7 @@ from benchmarks.devices.start_tensorflow import start
 from benchmarks.process.tensorflow_setup import Runtime
 from models.applications import APPLICATION
 from models.model_spec import ModelSpec
+from models.outside_code import UnusableModelError, contained
 
 if TYPE_CHECKING:
     import keras
@@ -50,7 +51,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
         takes_classes = from_keras.takes_num_classes(name)
     height, width, channels = raw.inputs[0].shape[1:]
     if height != width:
-        raise from_keras.UnusableModelError(
+        raise UnusableModelError(
             f"its images have the shape {(height, width, channels)}: they must be square, with channels last."
         )
     outputs = raw.outputs[0].shape[-1]
@@ -77,8 +78,6 @@ def find_facts(name: str, num_classes: int) -> Facts:
 
 def _check_variables(model: Model) -> None:
     """Raises UnusableModelError if the managers and optimizers cannot train its variables."""
-    from models.from_keras import UnusableModelError
-
     types = {variable.dtype for variable in model.variables if variable.kind == "weight"}
     if not types:
         raise UnusableModelError("its model has no trainable variables.")
@@ -96,9 +95,6 @@ def _check_outputs(model: Model, spec: ModelSpec) -> None:
     The loss applies another one, and training would go on without an error.
     """
     import tensorflow as tf
-
-    from models.from_keras import UnusableModelError
-    from models.outside_code import contained
 
     # A graph, as in a run; but this kind may use tensors that layers made when they were built.
     @tf.function(autograph=False)
@@ -163,14 +159,11 @@ def main(name: str, num_classes: str) -> NoReturn:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # it takes too long
     start(Runtime())
-    from models.from_keras import UnusableModelError
-    from models.outside_code import OutsideCodeError
-
     try:
         with ThreadPoolExecutor(1) as thread:  # a run does not build in its main thread either
             facts = thread.submit(find_facts, name, int(num_classes)).result()
         result: dict[str, Any] = {"facts": dataclasses.asdict(facts)}
-    except (UnusableModelError, OutsideCodeError) as error:
+    except UnusableModelError as error:
         result = {"refused": str(error)}
     except Exception as error:
         traceback.print_exc()

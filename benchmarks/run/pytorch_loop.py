@@ -36,7 +36,7 @@ from benchmarks.run.cluster_run import share_of_cores
 from benchmarks.training import flop_count
 from models import building, specs, to_torch
 from models.convolutions import Kernels
-from models.from_keras import UnusableModelError
+from models.outside_code import UnusableModelError
 from results.text import counted
 from variable_mgr.place import HOST
 

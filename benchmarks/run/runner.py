@@ -40,7 +40,7 @@ from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, wat
 from benchmarks.record_files import open_store, save
 from benchmarks.run import run_record
 from benchmarks.trackers import handover
-from models.outside_code import OutsideCodeError
+from models.outside_code import UnusableModelError
 from results.input_bottleneck import synthetic_ratio
 from results.record import Record
 from results.store import Store
@@ -162,7 +162,7 @@ class _Run:
             return OutOfMemoryError(run_record.out_of_memory(f"The host is out of memory{asked}", config))
         except (KeyboardInterrupt, Terminated):
             raise
-        except OutsideCodeError as error:
+        except UnusableModelError as error:
             return BenchError(f"--model={config.workload.model}: {error}")
         except BaseException as error:  # the code of a layer may raise SystemExit
             display.stop()

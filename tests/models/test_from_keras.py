@@ -29,7 +29,7 @@ from models.convolutions import (
 )
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
-from models.outside_code import OutsideCodeError
+from models.outside_code import UnusableModelError
 from tests.support import references
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
@@ -330,7 +330,7 @@ def test_a_layer_that_is_called_keeps_its_type(own: str) -> None:
 def test_code_that_sets_the_dtype_policy_is_refused(own: str) -> None:
     with building.stateless_building(seed=0):
         with pytest.raises(
-            OutsideCodeError, match="sets the dtype policy mixed_bfloat16, .* leave that to --precision"
+            UnusableModelError, match="sets the dtype policy mixed_bfloat16, .* leave that to --precision"
         ):
             from_keras.keras_model(f"{Path(own).parent}/copies.py:sets_policy", CLASSES)
         assert keras.config.dtype_policy().name == "float32"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.process.signals import Terminated
-from models.outside_code import OutsideCodeError, contained
+from models.outside_code import UnusableModelError, contained
 
 
 class Odd(BaseException):
@@ -39,7 +39,7 @@ def fail(error: BaseException) -> Callable[[], None]:
     ],
 )
 def test_what_would_end_or_divide_the_process_is_an_error(code: Callable[[], object], words: str) -> None:
-    with pytest.raises(OutsideCodeError, match=words), contained():
+    with pytest.raises(UnusableModelError, match=words), contained():
         code()
 
 
@@ -80,7 +80,7 @@ def test_in_another_thread_an_interruption_is_the_codes_own() -> None:
         try:
             with contained():
                 raise KeyboardInterrupt
-        except OutsideCodeError as error:
+        except UnusableModelError as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=call)

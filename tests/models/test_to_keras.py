@@ -14,6 +14,7 @@ import tensorflow as tf
 from models import building, from_keras, specs, to_keras
 from models.layers import Layers
 from models.model_spec import ModelSpec
+from models.outside_code import UnusableModelError
 from tests.support.models import build, build_spec, rounding, small_models, twice
 from tests.support.references import images
 
@@ -104,5 +105,5 @@ def test_a_layer_that_cannot_be_copied_is_named() -> None:
     with building.stateless_building(seed=0):
         inputs = keras.Input((4,))
         model = keras.Model(inputs, Scaled(2.0, "scaled")(inputs))
-        with pytest.raises(from_keras.UnusableModelError, match=r"layer 'scaled' cannot be saved: .* get_config"):
+        with pytest.raises(UnusableModelError, match=r"layer 'scaled' cannot be saved: .* get_config"):
             to_keras.plain(model)

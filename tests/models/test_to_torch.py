@@ -12,7 +12,7 @@ import tensorflow as tf
 from benchmarks.training import objectives
 from models import building, specs
 from models.convolutions import Kernels
-from models.from_keras import UnusableModelError
+from models.outside_code import UnusableModelError
 
 torch = pytest.importorskip("torch")
 from models import to_torch  # noqa: E402 - it imports PyTorch

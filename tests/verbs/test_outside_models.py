@@ -23,7 +23,7 @@ from benchmarks.explain import data_flow, model_probe
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
 from models import from_keras, specs
-from models.from_keras import UnusableModelError
+from models.outside_code import UnusableModelError
 from tests.support.commands import ROOT, Finished
 from tests.support.rotation import rotating
 
