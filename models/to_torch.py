@@ -56,25 +56,9 @@ class TorchModel:
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Copies values into the module, by the names of the model's variables, in Keras' layout."""
-        for name, view in self._views().items():
-            view.copy_(torch.from_numpy(np.asarray(values[name])))
-
-    def values(self) -> dict[str, np.ndarray]:
-        """Returns copies of the weights and moving averages, by the names of the model's variables."""
-        return {name: view.cpu().numpy().copy() for name, view in self._views().items()}
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """Returns the gradients of the last backward pass, by the names of the model's variables."""
-        gradients = {name: parameter.grad for name, parameter in self.module.named_parameters()}
-        return {
-            variable: view(gradient).cpu().numpy().copy()
-            for variable, (name, view) in self._tensors.items()
-            if (gradient := gradients.get(name)) is not None
-        }
-
-    def _views(self) -> dict[str, torch.Tensor]:
         state = self.module.state_dict()  # shares memory with the module
-        return {variable: view(state[name]) for variable, (name, view) in self._tensors.items()}
+        for variable, (name, view) in self._tensors.items():
+            view(state[name]).copy_(torch.from_numpy(np.asarray(values[variable])))
 
 
 def convert(model: Model) -> TorchModel:
