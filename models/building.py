@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -186,7 +187,17 @@ def _seeded_building(seed: int, policy: str) -> Iterator[None]:
 
 def adapt(keras_model: keras.Model) -> Model:
     """Makes a Keras model a pure function. The model must have been built inside `stateless_building`."""
-    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(ordered(keras_model))])
+    found: Counter[str] = Counter()
+    variables = []
+    for number, variable in enumerate(ordered(keras_model)):
+        described = _describe(variable, number)
+        name = described.name
+        if repeated := found[name]:  # layers of models in the model may have equal names
+            layer, _, leaf = name.rpartition("/")
+            described = dataclasses.replace(described, name=f"{layer}.{repeated}/{leaf}")
+        found[name] += 1
+        variables.append(described)
+    return Model(keras_model, variables)
 
 
 def ordered(keras_model: keras.Model) -> list[keras.Variable]:

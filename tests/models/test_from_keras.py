@@ -265,6 +265,15 @@ def activations():
     return net(first, keras.layers.Conv2D(8, 3, activation=leaky), last=Classes(11))
 
 
+def branch():
+    images = keras.Input((None, None, 4))
+    return keras.Model(images, keras.layers.Conv2D(4, 3, name="conv")(images))
+
+
+def twins():
+    return net(keras.layers.Conv2D(4, 3), branch(), branch())
+
+
 def by_constants():
     return net(keras.layers.Conv2D(8, 3), keras.layers.Normalization(mean=[0.1] * 8, variance=[4.0] * 8))
 
@@ -306,9 +315,12 @@ def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
     assert np.abs(logits).max() > 1.5, "not already a softmax"
 
 
-@pytest.mark.parametrize("function", ["arguments", "calls", "shared", "activations", "by_constants"])
+@pytest.mark.parametrize("function", ["arguments", "calls", "shared", "activations", "twins", "by_constants"])
 def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> None:
-    """Arguments and a call() that get_config() leaves out; layers of several models; functions that cannot be saved."""
+    """Arguments and a call() that get_config() leaves out; layers of several models; functions that cannot be saved.
+
+    Layers of unlike models may have equal names.
+    """
     _assert_same_logits(f"{Path(own).parent}/copies.py:{function}", 16)
 
 
