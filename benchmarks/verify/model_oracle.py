@@ -8,7 +8,6 @@ rounding, which deep models with batch normalisation amplify, then does not add 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from benchmarks.verify.cases import Case, CaseResult
 from benchmarks.verify.comparisons import maker
 from benchmarks.verify.oracle import OracleSession, optimizer_of
 from models import building, specs
-from models.building import Model, ModelVariable, ordered
+from models.building import Model, ordered
 from variable_mgr.expected import Compute, Computed, Steps, Values, relative_error
 from variable_mgr.place import HOST
 
@@ -60,7 +59,7 @@ def _lone_tower(
     team.expect("Preparing a reference", PREPARATION_FACTOR * step_timeout_seconds)
     graph = tf.Graph()
     with graph.as_default():
-        model = _numbered(build_model())
+        model = build_model()
         with tf.device(HOST):
             placeholders = {v.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.variables}
             like = synthetic([HOST], spec)[0]
@@ -124,16 +123,21 @@ def _deviation(
     """
     devices = training.devices
     with training:
-        inputs, model = synthetic(devices.towers, spec), _numbered(build_model())
+        inputs, model = synthetic(devices.towers, spec), build_model()
+        manager = maker(case.manager, devices, case.modifiers)()
         step = training_step.build_training_step(
             model,
             inputs,
             devices,
-            manager=maker(case.manager, devices, case.modifiers)(),
+            manager=manager,
             optimizer=optimizer_of(case.rule, learning_rate),
             objective=_OBJECTIVE,
         )
-        copies = _copies(model.variables, len(devices.towers))
+        # Of one copy, each tower reads the same.
+        copies = [
+            {name: every[min(tower, len(every) - 1)][0] for name, every in manager.copies().items()}
+            for tower in range(len(devices.towers))
+        ]
         session = training.start(step)
         batches = session.run([(each.images, each.labels) for each in inputs])  # the same in every step
         kinds = {variable.name: variable.kind for variable in model.variables}
@@ -158,21 +162,6 @@ def _deviation(
                     for name, error in _errors(*values, kinds).items()
                 ]
     return max(errors, key=lambda error: np.inf if np.isnan(error[0]) else error[0])
-
-
-def _numbered(model: Model) -> Model:
-    """Returns the model with names of variables that TensorFlow keeps, whatever the layers are called."""
-    numbered = [dataclasses.replace(one, name=f"variable_{number}") for number, one in enumerate(model.variables)]
-    return Model(model.keras_model, numbered)
-
-
-def _copies(variables: Sequence[ModelVariable], towers: int) -> list[dict[str, tf.Variable]]:
-    created = {variable.op.name: variable for variable in tf.compat.v1.global_variables()}
-    names = [variable.name for variable in variables]
-    return [
-        {name: created[own if (own := f"tower_{tower}/{name}") in created else f"shared/{name}"] for name in names}
-        for tower in range(towers)
-    ]
 
 
 def _errors(got: Values, wanted: Values, before: Values, kinds: Mapping[str, str]) -> dict[str, float]:

@@ -40,8 +40,10 @@ def trained(training: OracleSession, make_manager: MakeManager, rule: Rule, *, i
     """
     trajectory = Trajectory()
     with training:
-        step = _step_of_scalars(make_manager, training.devices, rule)
-        a, b, untrained = _copies("a"), _copies("b"), _copies("untrained")
+        manager = make_manager()
+        step = _step_of_scalars(manager, training.devices, rule)
+        copies = manager.copies()
+        a, b, untrained = ([whole for (whole,) in copies[f"product/{name}"]] for name in ("a", "b", "untrained"))
         session = training.start(step)
         for number in range(STEPS):
             trajectory.loss.append(training.step_in_turn(number) if in_turn else training.step())
@@ -59,7 +61,7 @@ def changed_by_gradients(training: OracleSession, make_manager: MakeManager) -> 
         The largest change of any variable that this process uses, which must be 0.
     """
     with training:
-        step = _step_of_scalars(make_manager, training.devices, WITH_MOMENTUM)
+        step = _step_of_scalars(make_manager(), training.devices, WITH_MOMENTUM)
         variables = tf.compat.v1.global_variables()
         session = training.start(step)
         training.step_together()  # so that no momentum is zero
@@ -70,12 +72,12 @@ def changed_by_gradients(training: OracleSession, make_manager: MakeManager) -> 
     return float(np.max(changes))
 
 
-def _step_of_scalars(make_manager: MakeManager, devices: DevicePlan, rule: Rule) -> training_step.Step:
+def _step_of_scalars(manager: VariableManager, devices: DevicePlan, rule: Rule) -> training_step.Step:
     return training_step.build_training_step(
         _product_model(),
         _numbers(devices),
         devices,
-        manager=make_manager(),
+        manager=manager,
         optimizer=optimizer_of(rule, RATE),
         objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
     )
@@ -259,9 +261,3 @@ def _numbers(devices: DevicePlan) -> list[TowerInput]:
         with tf.device(device):
             inputs.append(TowerInput(tf.ensure_shape(part, [PER_TOWER, 1]), tf.zeros([PER_TOWER], tf.int64)))
     return inputs
-
-
-def _copies(name: str) -> list[tf.Variable]:
-    every = tf.compat.v1.global_variables()
-    copies = (variable for variable in every if variable.op.name.endswith(f"/product/{name}"))
-    return sorted(copies, key=lambda variable: (len(variable.op.name), variable.op.name))
