@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -157,12 +158,7 @@ class Sides:
         words = [*self.ours, *flags, f"--output_dir={self.output_dir / 'records'}", "--output_format=json"]
         if row.cluster:
             words.append("--local_cluster=ps:1,worker:2")
-        with output.open("wb") as stdout, log.open("wb") as stderr:
-            stderr.write(f"{shlex.join(words)}\n".encode())
-            stderr.flush()
-            (ended,) = subprocesses.supervise(
-                Command(words=words, stdout=stdout, stderr=stderr), timeout_seconds=_RUN_SECONDS
-            )
+        ended = _run_one(words, log, output=output)
         try:
             record = Record.from_json(output.read_bytes().strip().rpartition(b"\n")[2])
         except ValueError as error:
@@ -193,13 +189,18 @@ class Sides:
 
 
 def _run_one(
-    words: Sequence[str], log: Path, variables: dict[str, str] | None = None, seconds: float = _RUN_SECONDS
+    words: Sequence[str],
+    log: Path,
+    variables: dict[str, str] | None = None,
+    *,
+    seconds: float = _RUN_SECONDS,
+    output: Path | None = None,
 ) -> ExitInfo:
-    """Runs a command whose output, all of it, goes to a file."""
-    with log.open("wb") as file:
+    """Runs a command whose messages go to a log, and its results, too, unless they go to `output`."""
+    with log.open("wb") as file, output.open("wb") if output else contextlib.nullcontext(file) as stdout:
         file.write(f"{shlex.join(words)}\n".encode())
         file.flush()
-        command = Command(words=words, stdout=file, stderr=file, variables=variables or {})
+        command = Command(words=words, stdout=stdout, stderr=file, variables=variables or {})
         return subprocesses.supervise(command, timeout_seconds=seconds)[0]
 
 

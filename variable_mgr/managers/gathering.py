@@ -14,8 +14,6 @@ import tensorflow as tf
 from variable_mgr.place import Place, balance_by_bytes
 from variable_mgr.reductions.kernels import mean
 
-CHIEF = 0
-
 
 def local_means(towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], wire_dtype: str) -> list[tf.Tensor]:
     """Returns the mean over a worker's towers of each tensor, in the type that travels.
@@ -45,7 +43,7 @@ class Gathering:
     @property
     def is_chief(self) -> bool:
         """Returns whether this worker updates the variables."""
-        return self._place.worker == CHIEF
+        return self._place.worker == 0
 
     def local_means(self, towers: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """Returns the mean over this worker's towers of each tensor, in the type that travels."""
@@ -99,10 +97,8 @@ class Gathering:
                 ended = self._queue("ended", "step", self._place.worker, tf.bool, ()).dequeue()
                 return tf.group(*after, ended)
             with tf.control_dependencies(after):
-                others = (worker for worker in range(self._place.workers) if worker != CHIEF)
-                return tf.group(
-                    *after, *(self._queue("ended", "step", worker, tf.bool, ()).enqueue(True) for worker in others)
-                )
+                others = [self._queue("ended", "step", worker, tf.bool, ()) for worker in range(1, self._place.workers)]
+                return tf.group(*after, *(queue.enqueue(True) for queue in others))
 
     @staticmethod
     def _queue(

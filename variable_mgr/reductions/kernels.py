@@ -121,22 +121,17 @@ def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[
     return means
 
 
-def collective(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
-    """Uses TensorFlow's collective executor with its own ring; it works between processes, too."""
-    return _collective(values, place, turn, hint="ring")
-
-
 def nccl(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Uses TensorFlow's collective executor on NCCL, on each device one tensor after the other.
 
     All members of a communicator must launch its collectives in the same order, and TensorFlow keeps one between
     processes only if the graph has it (batch_all_reduce in tensorflow/python/distribute/cross_device_utils.py).
     """
-    return _collective(values, place, turn, hint="nccl")
+    return collective(values, place, turn, hint="nccl")
 
 
-def _collective(values: Sequence[tf.Tensor], place: Place, turn: Turn, *, hint: str) -> list[tf.Tensor]:
-    """Takes the mean over the towers of all workers, each of which builds the same for its own."""
+def collective(values: Sequence[tf.Tensor], place: Place, turn: Turn, *, hint: str = "ring") -> list[tf.Tensor]:
+    """Uses TensorFlow's collective executor, over the towers of all workers: each builds the same for its own."""
     count = place.towers_in_total
     if count == 1:
         return list(values)

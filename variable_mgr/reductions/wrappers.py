@@ -170,7 +170,9 @@ class Deferred:
         earlier, keep = [], []
         for tensors, device in zip(towers, self._place.towers, strict=True):
             with tf.device(device):
-                kept = [_zeros(tensor) for tensor in tensors]
+                kept = [
+                    tf.Variable(tf.zeros(t.shape, t.dtype), trainable=False, name="deferred_gradient") for t in tensors
+                ]
                 reads = [variable.read_value() for variable in kept]
                 for variable, read, tensor in zip(kept, reads, tensors, strict=True):
                     with tf.control_dependencies([read]):
@@ -182,10 +184,6 @@ class Deferred:
     def describe(self) -> str:
         """Returns in words what happens."""
         return f"of the step before, {self._inner.describe()}"
-
-
-def _zeros(like: tf.Tensor) -> tf.Variable:
-    return tf.Variable(tf.zeros(like.shape, like.dtype), trainable=False, name="deferred_gradient")
 
 
 def flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
