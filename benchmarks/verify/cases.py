@@ -160,15 +160,16 @@ def titled(manager: str, modifiers: Modifiers) -> str:
     return " ".join([manager, *(name if value is True else f"{name}={value}" for name, value in changed.items())])
 
 
-def _scalars(manager: str, optimizer: str) -> Iterator[Case]:
+def _scalars(manager: str, optimizer: str, *, in_cluster: bool = False) -> Iterator[Case]:
     entry = MANAGERS[manager]
-    for shared_on in ("cpu", "gpu") if entry.one_copy else ("cpu",):
-        title = f"{manager} variables on {shared_on}" if entry.one_copy else manager
+    may_be_on_towers = entry.one_copy and not in_cluster
+    for shared_on in ("cpu", "gpu") if may_be_on_towers else ("cpu",):
+        title = f"{manager} variables on {shared_on}" if may_be_on_towers else manager
         yield Case(manager, Modifiers(), shared_on, optimizer, title)
         if "staged_vars" in entry.modifiers:
             yield Case(manager, Modifiers(staged_vars=True), shared_on, optimizer, f"{title} staged")
     if "asynchronous" in entry.modifiers:
-        title = f"{manager} asynchronous, towers in turn"
+        title = f"{manager} asynchronous, {'workers' if in_cluster and manager not in IN_GRAPH else 'towers'} in turn"
         yield Case(manager, Modifiers(asynchronous=True), "cpu", optimizer, title)
     for steps in (2, 3) if "local_sgd_steps" in entry.modifiers else ():
         yield Case(manager, Modifiers(local_sgd_steps=steps), "gpu", optimizer, f"{manager} every {steps} steps")
@@ -192,16 +193,7 @@ def cluster_cases() -> Iterator[Case]:
     managers = {name: entry for name, entry in MANAGERS.items() if entry.processes != WorksIn.ONE}
     for manager, entry in managers.items():
         for optimizer in ("sgd", "momentum"):
-            if "local_sgd_steps" not in entry.modifiers:
-                yield Case(manager, Modifiers(), "cpu", optimizer, manager)
-            if "staged_vars" in entry.modifiers:
-                yield Case(manager, Modifiers(staged_vars=True), "cpu", optimizer, f"{manager} staged")
-            if "asynchronous" in entry.modifiers:
-                title = f"{manager} asynchronous, {'towers' if manager in IN_GRAPH else 'workers'} in turn"
-                yield Case(manager, Modifiers(asynchronous=True), "cpu", optimizer, title)
-            for steps in (1, 2) if "local_sgd_steps" in entry.modifiers else ():
-                title = f"{manager} every {steps} steps"
-                yield Case(manager, Modifiers(local_sgd_steps=steps), "cpu", optimizer, title)
+            yield from _scalars(manager, optimizer, in_cluster=True)
         for transfer, fields in TRANSFERS.items():
             if transfer and not set(fields) - {*entry.modifiers, "compact_gradient_dtype"}:
                 yield Case(manager, Modifiers(**fields), "cpu", "sgd", f"{manager} {transfer}")
