@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 
 from models.convolutions import USUAL_KERNELS, Kernels
-from models.layers import DataFormat, Layers
+from models.layers import KERAS_FORMATS, DataFormat, Layers
 from models.model_spec import ModelSpec
 
 # Weight decay usually leaves these out: they are few, and smaller values do not make the function smaller.
@@ -156,7 +156,7 @@ def build_application(*, data_format: DataFormat, num_classes: int, seed: int, p
 def keras_format(data_format: DataFormat) -> Iterator[None]:
     """Inside it, Keras builds models for images in this layout unless they name one."""
     before = keras.config.image_data_format()
-    keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
+    keras.config.set_image_data_format(KERAS_FORMATS[data_format])
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ import keras
 from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
-from models.layers import Layers, Normalization, Pool, PoolKind, Tensor
+from models.layers import KERAS_FORMATS, Layers, Normalization, Pool, PoolKind, Tensor
 from models.outside_code import UnusableModelError, contained
 from models.seeds import RunTimeSeed
 
@@ -301,7 +301,7 @@ class InFloat32(keras.layers.Layer):
 
 def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
     """Returns the layer of this suite that computes the same; None if there is none."""
-    kind, channels = type(layer), 1 if layers.data_format == "NCHW" else 3
+    kind, channels = type(layer), layers.data_format.index("C")
     if kind is keras.layers.BatchNormalization:
         is_of_images = (
             layer.input_spec is not None and layer.input_spec.ndim == 4 and layer.axis in (channels, channels - 4)
@@ -313,8 +313,7 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
         return layers.batch_norm(data_format=layers.data_format, **config)
     if kind is keras.layers.Normalization:
         return Normalization.from_config(layer.get_config())
-    keras_format = "channels_first" if layers.data_format == "NCHW" else "channels_last"
-    if getattr(layer, "data_format", None) != keras_format:
+    if getattr(layer, "data_format", None) != KERAS_FORMATS[layers.data_format]:
         return None
     if kind in _POOLS and len({*layer.pool_size}) == len({*layer.strides}) == 1:
         return Pool(

@@ -18,6 +18,7 @@ from models.model_spec import Style
 from models.seeds import RunTimeSeed
 
 DataFormat = Literal["NHWC", "NCHW"]
+KERAS_FORMATS: dict[DataFormat, str] = {"NHWC": "channels_last", "NCHW": "channels_first"}
 PoolKind = Literal["max", "avg"]
 Tensor = Any  # a Keras symbolic tensor
 Size = int | tuple[int, int]  # of a kernel: one number for a square, or height and width
@@ -158,9 +159,7 @@ class Layers:
         self._style = Style()
         self.kernels = kernels
         self.batch_norm = FusedBatchNorm if fused_bn else SeparateBatchNorm
-        self._keras_format, self._channel_axis = (
-            ("channels_first", 1) if data_format == "NCHW" else ("channels_last", 3)
-        )
+        self._keras_format, self._channel_axis = KERAS_FORMATS[data_format], data_format.index("C")
 
     def styled(self, style: Style) -> Layers:
         """Returns layers of the same data format in another style."""
@@ -324,7 +323,7 @@ class Layers:
 
     def height(self, x: Tensor) -> int:
         """Returns the height in pixels."""
-        return x.shape[2 if self.data_format == "NCHW" else 1]
+        return x.shape[self.data_format.index("H")]
 
     def _initializer(self, channels: int = 1) -> keras.initializers.Initializer:
         # A depthwise kernel does not sum over its channels, but Keras counts them in its fan-in.

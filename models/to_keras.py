@@ -14,7 +14,7 @@ from models.convolutions import (
     SeparableConvolution,
 )
 from models.from_keras import InFloat32, cloning
-from models.layers import FusedBatchNorm, LocalResponseNorm, Normalization, Pool
+from models.layers import KERAS_FORMATS, FusedBatchNorm, LocalResponseNorm, Normalization, Pool
 from models.outside_code import UnusableModelError
 
 # Each is directly a subclass of Keras' layer.
@@ -47,8 +47,7 @@ def _plain(layer: Any) -> Any:
         return keras.layers.Activation("linear", dtype="float32", name=layer.name)
     if isinstance(layer, Pool):
         kind = keras.layers.MaxPooling2D if layer.kind == "max" else keras.layers.AveragePooling2D
-        data_format = "channels_first" if layer.data_format == "NCHW" else "channels_last"
-        return kind(layer.size, layer.stride, layer.padding, data_format, name=layer.name)
+        return kind(layer.size, layer.stride, layer.padding, KERAS_FORMATS[layer.data_format], name=layer.name)
     try:
         config = _without_seeds(layer.get_config())
         if isinstance(layer, FusedBatchNorm):
