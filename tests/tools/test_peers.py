@@ -115,15 +115,22 @@ def test_the_published_table_is_of_one_commit_and_enough_rounds(
     assert "| a pair | 100 images/s | 130 images/s | 1.30 [1.30, 1.30] | 3 |" in comparison.page()
 
 
-@pytest.mark.parametrize("commit", ["abc", "abc+"])
-def test_rounds_are_kept_unless_the_checkout_has_changes(
-    compare: Compare, commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("commit", "repeats", "kept"), [("abc", 3, 3), ("abc", 1, 0), ("abc+", 3, 0)])
+def test_only_rounds_of_a_table_that_may_be_published_are_kept(
+    compare: Compare,
+    commit: str,
+    repeats: int,
+    kept: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(comparison, "KEPT", tmp_path / "kept.jsonl")
+    monkeypatch.setattr(comparison, "rows", lambda: [ALONE])
     monkeypatch.setattr(provenance, "suite_commit", lambda: commit)
-    assert compare("--repeats=1", "--keep", "alone") == ExitStatus.UNDECIDED
-    assert "rounds" in capsys.readouterr().err
-    assert len(comparison.load(tmp_path / "kept.jsonl")) == (commit == "abc")
+    assert compare(f"--repeats={repeats}", "--keep") == (ExitStatus.OK if kept else ExitStatus.UNDECIDED)
+    assert ("gets no new table" in capsys.readouterr().err) == (kept == 0)
+    assert len(comparison.load(tmp_path / "kept.jsonl")) == kept
 
 
 def test_sides_alternate_with_equal_flags_and_what_is_finished_is_not_run_again(

@@ -192,31 +192,20 @@ def table(finished: Sequence[Round], here: Mapping[str, Any], failures: Mapping[
     )
 
 
-def why_not_kept(made: Table) -> str:
-    """Returns why the rounds of a table must not be kept, or nothing if all are of one commit."""
-    if len(made.commits) == 1 and not made.commits[0].endswith("+"):
-        return ""
-    return f"rounds are of commits {', '.join(made.commits) or 'unknown'}, not of one without changes"
-
-
 def why_not_published(made: Table) -> str:
     """Returns why a table must not be published, or nothing if all is of one commit and enough rounds."""
+    if len(made.commits) != 1 or made.commits[0].endswith("+"):
+        return f"rounds are of commits {', '.join(made.commits) or 'unknown'}, not of one without changes"
     few = [each.name for each in made.lines if each.rounds < _LEAST_ROUNDS]
-    too_few = f"{counted(len(few), 'row')} with fewer than {_LEAST_ROUNDS} rounds, such as {few[0]}" if few else ""
-    return why_not_kept(made) or too_few
-
-
-def kept_table() -> Table | None:
-    """Returns the table of the kept rounds."""
-    finished = load(KEPT)
-    return table(finished, finished[0].machine, {}) if finished else None
+    return f"{counted(len(few), 'row')} with fewer than {_LEAST_ROUNDS} rounds, such as {few[0]}" if few else ""
 
 
 def page() -> str:
     """Returns the table of the kept rounds as Markdown, if it may be published."""
-    made = kept_table()
-    if made is None:
+    finished = load(KEPT)
+    if not finished:
         return "No table is published yet."
+    made = table(finished, finished[0].machine, {})
     reason = why_not_published(made)
     return f"No table is published yet: {reason}." if reason else as_markdown(made)
 
