@@ -113,11 +113,15 @@ class SplitModel:
 def split(model: Model) -> SplitModel:
     """Cuts a model before its final dense layers and the dropout between them; without any, the tail is empty.
 
-    Layers of a derived class or with several calls, and operations that are no layers, are never in the tail.
+    Layers of a derived class, with a softmax or with several calls, and operations that are no layers, are never in it.
     """
     dense, dropout = keras.layers.Dense, keras.layers.Dropout
     from_end = itertools.takewhile(
-        lambda operation: type(operation) in (dense, dropout) and len(operation._inbound_nodes) == 1,
+        lambda operation: (
+            type(operation) in (dense, dropout)
+            and len(operation._inbound_nodes) == 1
+            and "softmax" not in getattr(getattr(operation, "activation", None), "__name__", "")
+        ),
         reversed(model.keras_model.operations),
     )
     layers = itertools.dropwhile(lambda layer: type(layer) is dropout, reversed(list(from_end)))

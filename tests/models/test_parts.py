@@ -66,12 +66,16 @@ def test_what_is_divided_are_the_dense_layers_at_the_end(name: str, dense: int) 
     assert split.tail[-1].outputs == 1001
 
 
-class _Louder(keras.layers.Dense):
+class Louder(keras.layers.Dense):
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         return 2.0 * super().call(inputs, training=training)
 
 
-@pytest.mark.parametrize("end", [keras.layers.Softmax(), _Louder(5), keras.ops.relu], ids=["layer", "own", "operation"])
+@pytest.mark.parametrize(
+    "end",
+    [keras.layers.Softmax(), Louder(5), keras.layers.Dense(5, activation="log_softmax"), keras.ops.relu],
+    ids=["layer", "own", "softmax", "operation"],
+)
 def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide(end: Callable[..., Any]) -> None:
     with building.stateless_building(seed=0):
         images = keras.Input((4, 4, 3))
@@ -80,7 +84,7 @@ def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide(end: Call
         followed = building.adapt(keras.Model(images, keras.layers.Dense(5)(logits)))
     split = parts.split(model)
     assert (split.tail, split.divided, split.features) == ([], frozenset(), 5)
-    assert "which is no dense layer of Keras: drop the flag" in str(model_parallel.why_not(split, 1))
+    assert "which is no dense layer of Keras, or has a softmax: drop" in str(model_parallel.why_not(split, 1))
     assert len(parts.split(followed).tail) == 1, "what is before it is not left out"
 
 
