@@ -24,7 +24,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
 from results.text import amount, rounded
-from results.utilisation import data_sheet_peak, is_in_data_sheets, used_gpus
+from results.utilisation import data_sheet, data_sheet_peak, used_gpus
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
@@ -289,7 +289,7 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
 def _is_of(record: Record, gpu: KnownGpu) -> bool:
     """Returns whether a record is of a run on GPUs that are like this one."""
     names = used_gpus(record)
-    return bool(names) and all(is_in_data_sheets(name) and known_gpus.gpu_of(name).is_like(gpu) for name in names)
+    return bool(names) and all(data_sheet(name) and known_gpus.gpu_of(name).is_like(gpu) for name in names)
 
 
 def _is_alone(record: Record, workload: Workload, precision: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from benchmarks.data.sources.storage import Address
 from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
-from benchmarks.process.deadlines import Expects
+from benchmarks.process.watchdog import Watchdog
 from results import loading, store
 
 _Item = TypeVar("_Item")
@@ -160,7 +160,7 @@ class FileWork:
         give_up_at: when to end, by time.monotonic().
     """
 
-    def __init__(self, watchdog: Expects | None = None, give_up_at: float = math.inf) -> None:
+    def __init__(self, watchdog: Watchdog | None = None, give_up_at: float = math.inf) -> None:
         self._watchdog, self._give_up_at = watchdog, give_up_at
         self._lock = threading.Lock()
         self._latest: dict[int, tuple[Path, float]] = {}  # by thread, the longest without progress first
