@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ _ADVICE = f"Name files that runs have written, such as {_DEFAULT_FILE}."
 def paths(words: Sequence[str]) -> list[Path]:
     """Returns the files that the words name, or the default file; a directory is the results file in it."""
     named = [Path(word) for word in words] or [_DEFAULT_FILE]
-    return [path / store.JSONL_NAME if os.path.isdir(path) else path for path in named]  # Path.is_dir raises
+    return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 
 def load(files: Sequence[Path], advice: str = _ADVICE) -> list[Record]:

@@ -95,12 +95,6 @@ def test_every_flag_of_run_that_is_repeated_is_a_number_a_switch_or_a_word_of_a_
     assert texts == {"model", "gpus", "all_reduce_spec", "data_dir", "piecewise_learning_rate_schedule", *schedules}
 
 
-def test_a_name_that_no_file_can_have_is_an_error_of_one_sentence(run_bench: RunBench) -> None:
-    done = run_bench("report", "x" * 300)
-    assert (done.status, done.stderr.count("\n")) == (5, 1)
-    assert "xxx: File name too long. Name files that runs have written" in done.stderr
-
-
 def test_a_command_can_be_looked_at_without_running_it(run_bench: RunBench, tmp_path: Path) -> None:
     done = run_bench("rerun", stored(tmp_path / "out", ["ab", "--base=main"]), "--dry_run")
     assert done.status == 0 and done.stdout.endswith("ab --base=main\n")

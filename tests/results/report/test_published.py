@@ -20,6 +20,7 @@ from results.report import published
 from results.report.breakdown_plots import against
 from results.report.side_tables import side_tables
 from results.summary import Row, summarize
+from results.text import counted
 from results.utilisation import published_table
 from tests.support.records import fake_run
 
@@ -72,7 +73,8 @@ def test_every_row_of_the_guide_stands_beside_a_run_with_its_settings(model: str
     assert found == sorted(
         (
             row["machine"],
-            f"{row['variable_update']}, {row['data']}, batch {row['batch_per_device']}, {row['devices']} devices",
+            f"{row['variable_update']}, {row['data']}, batch {row['batch_per_device']}, "
+            + counted(int(row["devices"]), "device"),
             f"{float(row['images_per_sec']):g}",
         )
         for row in rows
