@@ -174,10 +174,13 @@ def measure_roofline(
     images_per_sec: float,
     disturbing: Sequence[str] = (),
 ) -> tuple[Roofline, str]:
-    """Measures the peak of one device and counts the work of a model's step; runs no step. Raises as `peak` does.
+    """Measures the peak of one device and counts the work of a model's step; runs no step.
 
     The device is all cores of this host, or one GPU; `images_per_sec` is the rate that a run reached on it. Returns
     the roofline, and why not to trust its peak; for `disturbing` see `peak`.
+
+    Raises:
+        UsageError: as `peak` does; or operations of the model cannot be counted.
     """
     of_device, distrust = peak(device, precision, disturbing)
     from benchmarks.training import flop_count
@@ -191,7 +194,8 @@ def measure_roofline(
         precision=precision,
         forward_only=workload.forward_only,
     )
-    assert not work.uncounted, "the models' operations can be counted"
+    if work.uncounted:
+        raise UsageError(f"{spec.name} has operations that cannot be counted: {', '.join(work.uncounted)}.")
     roofline = Roofline(
         flops_per_image=work.flops / batch,
         bytes_per_image=work.moved_bytes / batch,

@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.config.workload import Workload
 from benchmarks.devices.roofline import Peak, Roofline, devices_with_a_peak
+from benchmarks.errors import UsageError
 from benchmarks.machine import contention
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure import result_text
 from benchmarks.microbench import device_peak
 from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training import flop_count
 from models import specs
 from results.columns import row
 from results.measurement import Derived
@@ -266,3 +268,11 @@ def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(contention, "cores_used_by_others", lambda *_: 0.0)
     device_peak.measure_roofline(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
     assert json.loads(cache.read_text())["format_version"] == 1
+
+
+def test_a_model_that_cannot_be_counted_has_no_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: (PEAK, True))
+    monkeypatch.setattr(flop_count, "of_model", lambda *_, **__: flop_count.Work(uncounted=("Einsum",)))
+    workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
+    with pytest.raises(UsageError, match=r"^mlp has operations that cannot be counted: Einsum\.$"):
+        device_peak.measure_roofline(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)
