@@ -11,8 +11,8 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -187,17 +187,15 @@ def _seeded_building(seed: int, policy: str) -> Iterator[None]:
 
 def adapt(keras_model: keras.Model) -> Model:
     """Makes a Keras model a pure function. The model must have been built inside `stateless_building`."""
-    found: Counter[str] = Counter()
-    variables = []
+    variables: dict[str, ModelVariable] = {}
     for number, variable in enumerate(ordered(keras_model)):
         described = _describe(variable, number)
-        name = described.name
-        if repeated := found[name]:  # layers of models in the model may have equal names
-            layer, _, leaf = name.rpartition("/")
-            described = dataclasses.replace(described, name=f"{layer}.{repeated}/{leaf}")
-        found[name] += 1
-        variables.append(described)
-    return Model(keras_model, variables)
+        layer, _, leaf = described.name.rpartition("/")
+        repeats = itertools.count(1)
+        while described.name in variables:  # layers of models in the model may have equal names
+            described = dataclasses.replace(described, name=f"{layer}.{next(repeats)}/{leaf}")
+        variables[described.name] = described
+    return Model(keras_model, list(variables.values()))
 
 
 def ordered(keras_model: keras.Model) -> list[keras.Variable]:

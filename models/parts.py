@@ -10,6 +10,7 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,6 +18,11 @@ import tensorflow as tf
 from models.building import Model, ModelVariable, no_own_variables, ordered
 
 Values = Mapping[str, tf.Tensor]
+# Activations of Keras whose outputs depend on one element each, so that columns can be computed apart.
+_OF_EACH_ELEMENT = (
+    *("linear", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus", "softsign"),
+    *("sigmoid", "hard_sigmoid", "hard_silu", "tanh", "hard_tanh", "exponential"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,18 +119,11 @@ class SplitModel:
 def split(model: Model) -> SplitModel:
     """Cuts a model before its final dense layers and the dropout between them; without any, the tail is empty.
 
-    Layers of a derived class, with a softmax or with several calls, and operations that are no layers, are never in it.
+    Layers of a derived class, with several calls or with an activation that is not known to be of each element, and
+    operations that are no layers, are never in it.
     """
-    dense, dropout = keras.layers.Dense, keras.layers.Dropout
-    from_end = itertools.takewhile(
-        lambda operation: (
-            type(operation) in (dense, dropout)
-            and len(operation._inbound_nodes) == 1
-            and "softmax" not in getattr(getattr(operation, "activation", None), "__name__", "")
-        ),
-        reversed(model.keras_model.operations),
-    )
-    layers = itertools.dropwhile(lambda layer: type(layer) is dropout, reversed(list(from_end)))
+    from_end = itertools.takewhile(_can_be_in_the_tail, reversed(model.keras_model.operations))
+    layers = itertools.dropwhile(lambda layer: type(layer) is keras.layers.Dropout, reversed(list(from_end)))
     pairs = zip(ordered(model.keras_model), model.variables, strict=True)
     names = {id(keras_variable): variable.name for keras_variable, variable in pairs}
     tail: list[TailLayer] = []
@@ -134,6 +133,14 @@ def split(model: Model) -> SplitModel:
         tail.append(TailLayer(layer, weights, layer.units if weights else 0, seeds))
     cut = tail[0].keras_layer.input if tail else model.keras_model.outputs[0]
     return SplitModel(model.variables, _part(model, model.keras_model.inputs[0], cut), tail, cut.shape[-1])
+
+
+def _can_be_in_the_tail(operation: Any) -> bool:
+    if len(operation._inbound_nodes) != 1:
+        return False
+    if type(operation) is keras.layers.Dense:
+        return any(operation.activation is getattr(keras.activations, name) for name in _OF_EACH_ELEMENT)
+    return type(operation) is keras.layers.Dropout
 
 
 def cut_points(model: Model) -> list[keras.KerasTensor]:

@@ -33,6 +33,8 @@ _IN_EVERY_LABEL = (
     *("model", *MANAGER, "device", "num_devices", "num_workers", "num_ps", "batch_per_device"),
     *("data_name", "precision", "forward_only"),
 )
+# Beside the options of the input, what only matters to runs that read images.
+_OF_IMAGES = {"data_set", "pipelined_input"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,7 +295,8 @@ def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     distinctions = []
     for row in rows:
         first, names = row.records[0], varying[row.config.get("model")]
-        words = {name: _in_words(value) for name, value in _flat(row.config).items() if name in names}
+        shown = names if row.config.get("input") else names - _OF_IMAGES
+        words = {name: _in_words(value) for name, value in _flat(row.config).items() if name in shown}
         if len(machines) > 1:
             words["machine"] = machines[first.identity.hardware_key]
         if len(software) > 1:
@@ -312,7 +315,7 @@ def _varying_fields(rows: Sequence[Row]) -> set[str]:
     hidden = set(_IN_EVERY_LABEL).union(*(row.records[0].config_not_in_key for row in rows))
     names = {name for row in rows for name in _flat(row.config)} - hidden
     # These are compared only among runs that read images, since every label shows whether a run does.
-    of_input = {"data_set", "pipelined_input"}.union(*(row.config.get("input") or () for row in rows))
+    of_input = _OF_IMAGES.union(*(row.config.get("input") or () for row in rows))
     values: dict[str, set[str]] = {name: set() for name in names}
     for row in rows:
         if row.records[0].config_not_in_key:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 # What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
 ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+CODE = re.compile(r"`([^`]+)`")
 _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 # In Markdown, a bare address is a link, and @ mentions a user.
 _WWW = re.compile(r"(www)\.", re.IGNORECASE)
@@ -89,8 +90,18 @@ def one_line(text: str) -> str:
 
 def markdown(text: str) -> str:
     """Returns text on one line that Markdown shows as it is: no link, picture, cell, code or HTML begins in it."""
-    escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text)).replace("&", "&amp;").replace("<", "&lt;")
+    return _escaped(one_line(text))
+
+
+def _escaped(line: str) -> str:
+    escaped = _MARKDOWN.sub(r"\\\g<0>", line).replace("&", "&amp;").replace("<", "&lt;")
     return _WWW.sub(r"\1&#46;", escaped.replace("://", ":&#47;/").replace("@", "&#64;"))
+
+
+def markdown_with_code(text: str) -> str:
+    """Returns text as `markdown` does, but what is between backticks stays code, in which nothing else begins."""
+    parts = enumerate(CODE.split(one_line(text)))
+    return "".join(f"`{part}`" if number % 2 else _escaped(part) for number, part in parts)
 
 
 def csv_cell(value: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -27,6 +26,7 @@ from benchmarks.measure.display import FIRST_STEP, Display
 from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.telemetry import prepared_telemetry
 from benchmarks.measure.timing import Phase, Taken
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.training.objectives import in_top
 from benchmarks.training.placement_table import placement_table
 from models import specs
@@ -70,7 +70,8 @@ class Evaluator:
         devices: each evaluates a part of the images.
         images: of the devices, each image once, as `input_pipeline.build` makes them.
         num_classes: of the labels.
-        expect: sets a new time limit; it is called before each step.
+        watchdog: ends the process if a step takes too long.
+        limit_seconds: of a step.
 
     Attributes:
         skipped: bad records that the last whole pass left out; None if such a record ends the run.
@@ -83,9 +84,11 @@ class Evaluator:
         devices: Sequence[str],
         images: RunInput,
         num_classes: int,
-        expect: Callable[[], None] = lambda: None,
+        watchdog: Watchdog,
+        limit_seconds: float,
     ) -> None:
-        self._input, self._num_classes, self._expect = images, num_classes, expect
+        self._input, self._num_classes = images, num_classes
+        self._watchdog, self._limit_seconds = watchdog, limit_seconds
         assert images.source is not None, "an evaluation reads images"
         self.source = images.source
         self.skipped: int | None = None
@@ -106,18 +109,19 @@ class Evaluator:
         """
         total = 0.0
         try:
-            self._expect()
+            self._watchdog.expect("An evaluation's first images", self._limit_seconds)
             for operation in self._input.initializers:
                 session.run(operation)
             images = self.images_per_step
             while images == self.images_per_step:
-                self._expect()
+                self._watchdog.expect("A step (evaluation)", self._limit_seconds)
                 totals = Totals(*session.run(self._totals).tolist())
                 images = totals.images
                 total += images
                 if images:
                     yield totals
         except tf.errors.OpError as error:
+            self._watchdog.expect_nothing()  # explaining the error may take longer than the limit
             explained = self._input.translate(error, self._num_classes)
             if explained is error:
                 raise
@@ -125,7 +129,7 @@ class Evaluator:
         if self._input.skipping:
             if self._input.skipping.failure:
                 raise self._input.skipping.failure
-            self.skipped = self._input.skipping.drawn - int(total)
+            self.skipped = self._input.skipping.read - int(total)
         if not total:
             raise DataError(f"No image of {self.source.describe()} could be used: run_bench.py data check lists why.")
 
@@ -222,8 +226,15 @@ def build_evaluator(
         pipelined=False,
         timed=False,
     )
-    expect = functools.partial(team.expect, "A step (evaluation)", config.processes.preparation_seconds)
-    return Evaluator(model, manager.checkpoint_variables(), devices.towers, images, workload.num_classes, expect)
+    return Evaluator(
+        model,
+        manager.checkpoint_variables(),
+        devices.towers,
+        images,
+        workload.num_classes,
+        team.watchdog,
+        config.processes.preparation_seconds,
+    )
 
 
 def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Team) -> None:

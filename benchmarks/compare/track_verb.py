@@ -107,16 +107,17 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
     if values["output_format"] == "json":
         say(session_history.as_json(session_history.histories(records)))
         return ExitStatus.OK
-    machines = grouped(rounds.group(records).values(), lambda group: group.records[0].identity.hardware_key)
+    with_sessions = [group for group in rounds.group(records).values() if sessions(group.records)]
+    machines = grouped(with_sessions, lambda group: group.records[0].identity.hardware_key)
     if not machines:
         say(f"There are no sessions in {directory}. `track store FILE` adds some.")
     for hardware_key, groups in machines.items():
         columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
         rows = []
         for group in groups:
-            if group_sessions := sessions(group.records):  # a file that was copied there may hold failures alone
-                rate = f"{group_sessions[-1].images_per_sec:.2f}"
-                rows.append([group.config_key, group.title, str(len(group_sessions)), group_sessions[-1].date, rate])
+            *earlier, newest = sessions(group.records)
+            rate = f"{newest.images_per_sec:.2f}"
+            rows.append([group.config_key, group.title, str(1 + len(earlier)), newest.date, rate])
         _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", Table(columns, rows, columns[2::2]))
     return ExitStatus.OK
 

@@ -117,12 +117,13 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
         raise UsageError(
             f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
         )
-    Deadlines(watchdog).data_set(f"Writing {name} to {directory}")
-    if name == "digits":
-        parts = small_image_files.load_digits()
-    else:
-        parts = {split: small_image_files.draw(name, images, given["seed"], split) for split, images in counts.items()}
     with _writing(command, directory, "images"):
+        Deadlines(watchdog).data_set(f"Writing {name} to {directory}")
+        if name == "digits":
+            parts = small_image_files.load_digits()
+        else:
+            draw = small_image_files.draw
+            parts = {split: draw(name, images, given["seed"], split) for split, images in counts.items()}
         for split, part in parts.items():
             if name == "cifar10":
                 files = small_image_files.write_cifar10(directory, *part, split=split, python=bool(given["python"]))

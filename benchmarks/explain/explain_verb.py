@@ -64,7 +64,7 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["forward_only"]:
         raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
     entry = MANAGERS.get(values["variable_update"])
-    if entry and entry.smallest_cluster and discovery.resolve_cluster(values, os.environ)[0] is None:
+    if entry and entry.smallest_cluster and discovery.find_cluster(values, os.environ, of_run=True) is None:
         values["local_cluster"] = entry.smallest_cluster
     values["onednn"] = None  # about kernels of CPUs, and the devices need not exist here
     config = resolve(values, _count_gpus(values), assumed=assumed)

@@ -69,7 +69,10 @@ def _describe(gpu: DriverGpu, root: Path) -> Gpu:
 
 def _bus_id(info: Any) -> str:
     """Returns a PCI address as Linux writes it: the domain has four digits, and the driver's eight."""
-    return nvml.text(info.busId).lower()[-12:] if info else ""
+    if not info:
+        return ""
+    domain, _, rest = nvml.text(info.busId).lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
 
 
 def _nvlink_ends(gpu: DriverGpu, devices: Path) -> Iterator[str]:

@@ -310,8 +310,7 @@ def _what_happened(cell: Cell, ended: subprocesses.ExitInfo, output: str, killed
         return Status.TIMEOUT, f"Killed {killed} without finishing.{last_output}"
     if ended.was_stopped:
         return Status.TIMEOUT, (
-            f"Killed because it was stopped, as by SIGSTOP, for {_STOPPED_SECONDS:g} s; the run beside it goes on."
-            f"{last_output}"
+            f"Killed because it was stopped, as by SIGSTOP, for {_STOPPED_SECONDS:g} s.{last_output}"
         )
     if ended.wrote_too_much:
         return (

@@ -24,8 +24,8 @@ def why_not(model: SplitModel, towers: int) -> str | None:
     """Returns a sentence if the dense layers cannot be divided over that many towers, else None."""
     if not model.tail:
         return (
-            f"--fc_model_parallel: the model ends in '{model.trunk.layers[1]}', which is no dense layer of Keras, or "
-            "has a softmax: drop the flag."
+            f"--fc_model_parallel: the model ends in '{model.trunk.layers[1]}', which is no dense layer of Keras that "
+            "is called once, with an activation of each element: drop the flag."
         )
     narrow = [layer for layer in model.tail if layer.weights and layer.outputs < towers]
     if not narrow:

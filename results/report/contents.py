@@ -14,7 +14,7 @@ from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
 from results.summary import Row, hardware_in_words, summarize
-from results.text import counted, first_few, markdown
+from results.text import counted, first_few, markdown, markdown_with_code
 
 TITLE = "CNN training benchmark"
 # Flags that do not belong to what was measured: where results go, and what a sweep passes to its runs.
@@ -130,7 +130,8 @@ class Report:
         if self.notes:
             lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in self.notes), ""]
         for name, address, reading in pictures:
-            lines += [f"## {markdown(name)}", "", f"![{markdown(name)}]({address})", "", markdown(reading), ""]
+            title = markdown(name)
+            lines += [f"## {title}", "", f"![{title}]({address})", "", markdown_with_code(reading), ""]
         for table in self.tables:
             lines += table.markdown()
         return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row, machine_names, manager_of
-from results.text import Table, counted, first_few, in_bytes, markdown, rounded
+from results.text import Table, counted, first_few, in_bytes, markdown_with_code, rounded
 
 _MOST_ROWS = 500
 _SENTENCE = "what was measured"
@@ -43,7 +43,7 @@ class SideTable:
 
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
-        note, lines = [markdown(self.note), ""] if self.note else [], self.table.markdown()
+        note, lines = [markdown_with_code(self.note), ""] if self.note else [], self.table.markdown()
         if self.is_folded:
             summary = f"<summary>{counted(len(self.table.rows), 'line')}</summary>"
             lines = ["<details>", summary, "", *lines, "", "</details>"]

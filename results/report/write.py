@@ -25,7 +25,7 @@ from results.report.figures import COLOURS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.store import as_csv, replace
 from results.summary import Row, grouped, hardware_in_words
-from results.text import Table
+from results.text import CODE, Table
 from results.version import SUITE_VERSION
 
 _BARS = "Bars: 95 % intervals."
@@ -62,7 +62,6 @@ PLOTS = (
 )
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
 _STATIC_ROWS = 150
-_CODE = re.compile(r"`([^`]+)`")
 # A browser would break it after its dashes.
 _FLAG = re.compile(r"(?<![\w-])--\w[\w=.:,/-]{1,40}(?![\w=.:,/-])")
 _MOST_NOTES = 30
@@ -129,7 +128,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
 
 def _with_code(text: str) -> markupsafe.Markup:
     """Returns text as HTML, in which what is between backticks is code, and flags stay on one line."""
-    html = _CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text)))
+    html = CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text)))
     return markupsafe.Markup(_FLAG.sub(r'<span class="flag">\g<0></span>', html))
 
 

@@ -265,13 +265,13 @@ def activations():
     return net(first, keras.layers.Conv2D(8, 3, activation=leaky), last=Classes(11))
 
 
-def branch():
+def branch(name):
     images = keras.Input((None, None, 4))
-    return keras.Model(images, keras.layers.Conv2D(4, 3, name="conv")(images))
+    return keras.Model(images, keras.layers.Conv2D(4, 3, name=name)(images))
 
 
 def twins():
-    return net(keras.layers.Conv2D(4, 3), branch(), branch())
+    return net(keras.layers.Conv2D(4, 3), branch("conv"), branch("conv"), branch("conv.1"))
 
 
 def by_constants():

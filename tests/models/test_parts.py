@@ -73,8 +73,13 @@ class Louder(keras.layers.Dense):
 
 @pytest.mark.parametrize(
     "end",
-    [keras.layers.Softmax(), Louder(5), keras.layers.Dense(5, activation="log_softmax"), keras.ops.relu],
-    ids=["layer", "own", "softmax", "operation"],
+    [
+        keras.layers.Softmax(),
+        Louder(5),
+        *(keras.layers.Dense(5, activation=how) for how in ("log_softmax", keras.layers.Softmax(), lambda x: 2 * x)),
+        keras.ops.relu,
+    ],
+    ids=["layer", "own", "softmax", "a layer as activation", "own activation", "operation"],
 )
 def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide(end: Callable[..., Any]) -> None:
     with building.stateless_building(seed=0):
@@ -84,7 +89,8 @@ def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide(end: Call
         followed = building.adapt(keras.Model(images, keras.layers.Dense(5)(logits)))
     split = parts.split(model)
     assert (split.tail, split.divided, split.features) == ([], frozenset(), 5)
-    assert "which is no dense layer of Keras, or has a softmax: drop" in str(model_parallel.why_not(split, 1))
+    refusal = str(model_parallel.why_not(split, 1))
+    assert f"the model ends in '{model.keras_model.operations[-1].name}', which is no dense layer of Keras" in refusal
     assert len(parts.split(followed).tail) == 1, "what is before it is not left out"
 
 

@@ -20,7 +20,7 @@ from results.report import published, write
 from results.report.breakdown_plots import against
 from results.report.contents import Report
 from results.summary import summarize
-from results.text import csv_cell, markdown
+from results.text import csv_cell, markdown, markdown_with_code
 from tests.support.records import fake_input, fake_reduction, fake_run
 
 HOSTILE = "\x1b[31m=1+1|[a](http://b)$\\frac{$"
@@ -196,6 +196,10 @@ def test_a_plot_shows_a_dollar_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_markdown_shows_text_as_it_is(text: str, shown: str) -> None:
     assert markdown(text) == shown
+
+
+def test_code_in_a_sentence_stays_code_in_markdown() -> None:
+    assert markdown_with_code("`--a=*b*` [x](y) ` z\n`![c](d)`") == "`--a=*b*` \\[x\\](y) ` z `!\\[c\\](d)\\`"
 
 
 @pytest.mark.fault("R17", "a machine whose name is a picture; report --against", survives="report.md shows its name")

@@ -74,7 +74,7 @@ def test_options_of_the_input_tell_rows_apart_only_from_others_that_read_images(
     synthetic = fake_run(data_set=None, input=None, pipelined_input=False)
     assert [row.also for row in summarize([synthetic, reads("central")])] == ["", ""]
     waits = [fake_run(data_name="imagenet", input={"crop": "random"}, pipelined_input=on) for on in (True, False)]
-    assert [row.also for row in summarize(waits)] == ["pipelined_input True", "pipelined_input False"]
+    assert [row.also for row in summarize([*waits, synthetic])] == ["pipelined_input True", "pipelined_input False", ""]
     assert [row.also for row in summarize([synthetic, reads("central"), reads("distorted")])] == [
         "",
         "crop central",

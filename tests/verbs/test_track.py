@@ -151,7 +151,13 @@ def test_a_stored_configuration_without_a_valid_run_is_not_listed(
     assert done.status == 0 and "resnet50" in done.stdout and "vgg16" not in done.stdout, done.stderr
 
 
-def test_an_empty_directory_lists_nothing(run_bench: RunBench) -> None:
+@pytest.mark.parametrize("has_failures", [False, True])
+def test_a_directory_without_sessions_lists_nothing(
+    run_bench: RunBench, keep: Keep, tmp_path: Path, has_failures: bool
+) -> None:
+    if has_failures:
+        (tmp_path / "results/baselines/a").mkdir(parents=True)
+        keep("results/baselines/a/copied.jsonl", [fake_run(status=Status.CRASH)])
     done = run_bench("track", "list")
     assert done.status == 0 and "There are no sessions in results/baselines" in done.stdout
     assert run_bench("track", "prune").status == 0

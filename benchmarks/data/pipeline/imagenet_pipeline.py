@@ -92,7 +92,7 @@ class _Pipeline:
         """
         source, options, skipping, count = self.source, self.options, self.skipping, len(self.source.files)
         files, share_records = self._own_files(epoch, repeated=repeated)
-        if isinstance(source, PhotoFolder) or skipping is None:  # it checks for itself
+        if isinstance(source, PhotoFolder) or skipping is None:  # which checks for itself
             files = checked(source, files)
 
         def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
@@ -175,7 +175,7 @@ class _Pipeline:
             photo_decoding.require_jpeg_options_unset(options)
         numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records))
         if skipping:
-            numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
+            numbered = numbered.take_while(lambda number, _: tf.numpy_function(skipping.goes_on, [number], tf.bool))
         if options.cache == "one_record":
             numbered = numbered.take(1).cache().repeat()
         labels = imagenet_files.labels_of(self.source, self.spec.num_classes)

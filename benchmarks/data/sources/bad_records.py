@@ -163,6 +163,10 @@ class Skipping:
     Every record gets a number in the order of reading. A bad record continues as an empty one, and the pipeline drops
     it where it cannot be parsed. So the numbers that are missing in the batches are those of bad records; records that
     were only read ahead do not count. Several threads call the methods.
+
+    Attributes:
+        failure: why no other record can be taken.
+        read: number of records that were read in a pass, bad ones and those read ahead included.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -170,6 +174,7 @@ class Skipping:
         self._lock = threading.Lock()
         self._since_last_batch = 0
         self._last_number, self._used = -1, 0
+        self.read = 0
         self.failure: DataError | None = None
 
     def close(self) -> int:
@@ -181,12 +186,7 @@ class Skipping:
         if self.failure:
             raise self.failure
         with self._lock:
-            return self.drawn - self._used
-
-    @property
-    def drawn(self) -> int:
-        """The number of records up to the last one of a batch, bad ones included; of several passes, of the longest."""
-        return self._last_number + 1
+            return self._last_number + 1 - self._used
 
     def read_records(self, file: np.int64) -> Iterator[tuple[int, bytes]]:
         """Yields number and payload of each record of a file; the payload of a bad one is empty."""
@@ -196,9 +196,10 @@ class Skipping:
         except DataError as error:
             self.failure = error
 
-    def goes_on(self) -> bool:
-        """Returns whether to take another record; if not, `failure` is set."""
+    def goes_on(self, number: np.int64) -> bool:
+        """Returns whether to take the record of a number; if not, `failure` is set."""
         with self._lock:
+            self.read = max(self.read, int(number) + 1)
             self._since_last_batch += 1
             if self.failure is None and self._since_last_batch > _HOPELESS:
                 self.failure = DataError(

@@ -26,6 +26,7 @@ from benchmarks.errors import DataError
 from benchmarks.graph.epochs import Epochs
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.training.objectives import in_top
 from models import building, specs
 from tests.support import damage
@@ -60,7 +61,9 @@ def by_numpy(pixels: Pixels, weights: list[np.ndarray]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("images", [23, 24, 3])
 @pytest.mark.parametrize("towers", [1, 2, 3])
-def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: int) -> None:
+def test_the_result_is_that_of_numpy_over_all_images_once(
+    images: int, towers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pixels, names = digits(images), [f"/cpu:{tower}" for tower in range(towers)]
     weights = [RANDOM.normal(0, 0.05, shape).astype(np.float32) for shape in ((784, 100), (100,), (100, 10), (10,))]
     with tf.Graph().as_default():
@@ -72,13 +75,15 @@ def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: i
         }
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
         given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True, pipelined=False, timed=False)
-        limits: list[int] = []
-        evaluator = Evaluator(model, variables, names, given, 10, lambda: limits.append(BATCH * towers))
+        limits: list[float] = []
+        watchdog = Watchdog()
+        monkeypatch.setattr(watchdog, "expect", lambda what, seconds: limits.append(seconds))
+        evaluator = Evaluator(model, variables, names, given, 10, watchdog, 60.0)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             expected = by_numpy(pixels, weights)
             assert evaluator.evaluate(session) == expected
-            assert sum(limits) > images, "every step has a time limit"
+            assert limits == [60.0] * len(limits) and len(limits) * BATCH * towers > images, "of every step"
             next(evaluator.steps(session))
             assert evaluator.evaluate(session) == expected  # a pass begins anew
 
@@ -131,13 +136,16 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         lenient = dataclasses.replace(OPTIONS, on_bad_record="skip")
         inputs = [input_pipeline.build(trivial, size, names, each, source, **how) for each in (OPTIONS, lenient)]
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
-        evaluator, skipping = (Evaluator(model, weights, names, given, 1001) for given in inputs)
+        evaluator, skipping = (Evaluator(model, weights, names, given, 1001, Watchdog(), 60.0) for given in inputs)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             with pytest.raises(DataError, match="validation-00001-of-00003"):
                 evaluator.evaluate(session)
             next(skipping.steps(session))
             assert (skipping.evaluate(session)["images"], skipping.skipped) == (10, 1)
+            last = sorted(tmp_path.glob("validation-*"))[-1]
+            last.write_bytes(last.read_bytes()[:-1])
+            assert (skipping.evaluate(session)["images"], skipping.skipped) == (9, 2), "also after the last good one"
 
 
 @pytest.mark.parametrize(
