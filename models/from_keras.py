@@ -217,9 +217,16 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     def copy(layer: Any) -> Any:
         if id(layer) in scaling:
             return keras.layers.Identity(name=layer.name)
-        if (copied := _copied(layer, _as_logits if layer is last else _same)) is None:
-            return _Calling(layer)
-        return copied if layer is last else _replaced(layer, layers) or copied
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
+            try:
+                replaced = None if layer is last else _replaced(layer, layers)
+            except _NO_COPY:
+                if _copied(layer, _same) is not None:  # so it is not the layer that cannot be described
+                    raise
+                replaced = None
+            # Each copy draws the seeds of its initialisers, so none is made in vain.
+            return replaced or _copied(layer, _as_logits if layer is last else _same) or _Calling(layer)
 
     clone = cloning(copy)
     if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own
@@ -343,8 +350,7 @@ def _same(layer: Any) -> Any:
 
 def _copied(layer: Any, copy: Callable[[Any], Any]) -> Any:
     """Returns what `copy` makes of the layer's get_config(), or None if that does not describe the layer."""
-    with contextlib.suppress(*_NO_COPY), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
+    with contextlib.suppress(*_NO_COPY):
         if _is_copied(layer):
             return copy(layer)
     return None
