@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 BACKGROUND_CLASSES = 1001
@@ -39,6 +39,7 @@ class ModelSpec:
         batch_on_cpu: default images per device and step on a CPU.
         learning_rate: default for plain SGD; chosen so that the loss falls from the first steps on.
         parameters: trainable parameters, without a background class.
+        ignored: what its code asks for and training does not do, such as `regularizer of conv/kernel`.
         gflop_per_image: forward pass, 10^9 operations, 2 for a multiply-add, convolutions and dense layers; 0: unknown.
         source: the paper, and the table or page of the figures.
     """
@@ -58,6 +59,7 @@ class ModelSpec:
     has_conv1x1: bool = False
     has_batch_norm: bool = False
     has_larger_convolutions: bool = True
+    ignored: Sequence[str] = ()
     batch_on_gpu: int
     batch_on_cpu: int
     learning_rate: float

@@ -275,7 +275,7 @@ def _known(
         why_precision=why,
         data_format=data_format,
         shares_devices=variable_update.shares_devices(given, devices, in_cluster=cluster is not None),
-        notices=(*of_cluster, *of_rank, *of_data),
+        notices=(*of_cluster, *of_rank, *of_data, *outside_models.notices(spec)),
     )
 
 

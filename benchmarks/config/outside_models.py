@@ -16,7 +16,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ _FILE = CacheFile("models.json", "facts of models")
 _OTHERS = (
     "Use keras:NAME for a model of keras.applications, path/to/file.py:function or package.module:function for another."
 )
+_NAMED_IGNORED = 3
 _PROBE = "benchmarks.explain.model_probe"
 AROUND_ANSWER = b"\0"  # the code may print, too
 # Building takes seconds; an import of the user's may take longer.
@@ -71,6 +72,7 @@ class Facts:
     has_batch_norm: bool = False
     has_larger_convolutions: bool = False
     nchw: bool = True
+    ignored: Sequence[str] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -106,6 +108,26 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
         spec = dataclasses.replace(spec, code=provenance.file_at_commit(file.absolute(), tuple(facts.sources)))
     specs.register(spec)
     return spec
+
+
+def names_in(text: str) -> list[str]:
+    """Returns the names in a value of --model that may have several. Raises UsageError if one is empty."""
+    names = text.split(",")
+    if not all(map(str.strip, names)):
+        raise UsageError(f"--model={text}: a name is empty; write names with commas between them.")
+    return names
+
+
+def notices(spec: ModelSpec) -> list[str]:
+    """Returns a sentence if training leaves out what the code of a model asks for."""
+    if not spec.ignored:
+        return []
+    others = len(spec.ignored) - _NAMED_IGNORED
+    which = ", ".join(spec.ignored[:_NAMED_IGNORED]) + (f" and {others} more" if others > 0 else "")
+    return [
+        f"--model={spec.name}: ignored in training: {which}. --weight_decay applies to all weights but vectors; "
+        "constraints have no counterpart."
+    ]
 
 
 def classes_wanted(data_name: str | None, num_classes: int | None) -> int:

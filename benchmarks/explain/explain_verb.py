@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.cluster import discovery, launch_plan
+from benchmarks.config import outside_models
 from benchmarks.config.config import ANY_NUMBER_OF_GPUS, Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
@@ -143,7 +144,7 @@ def _several_models(values: Mapping[str, Any], gpus: Inventory | None) -> ExitSt
     assumed = {**values, "num_gpus": values["num_gpus"] or (_USUAL_GPUS if gpus else None)}
     given = options.default_to_all(assumed, hardware.count_gpus())
     given["variable_update"] = given["variable_update"] or _DEFAULT_MANAGER
-    names = specs.names() if given["model"] == "all" else given["model"].split(",")
+    names = specs.names() if given["model"] == "all" else outside_models.names_in(given["model"])
     configs = [
         resolve({**given, "model": name}, lambda: ANY_NUMBER_OF_GPUS, environ={}, assumed=gpus) for name in names
     ]

@@ -71,9 +71,17 @@ def find_facts(name: str, num_classes: int) -> Facts:
         has_conv1x1=any(layer.kernel_size == (1, 1) for layer in convolutions),
         has_batch_norm=any(isinstance(layer, FusedBatchNorm) for layer in layers),
         has_larger_convolutions=any(layer.kernel_size != (1, 1) and layer.strides == (1, 1) for layer in convolutions),
+        ignored=list(_ignored(raw)),
         nchw=_builds_in_nchw(spec, outputs, [variable.shape for variable in model.variables]),
         sources={} if name.startswith(APPLICATION) else _sources(name, set(sys.modules) - loaded),
     )
+
+
+def _ignored(model: keras.Model) -> Iterator[str]:
+    """Yields what the code asks for and training does not do: terms of the loss, and constraints of weights."""
+    for variable in model.trainable_variables:
+        yield from (f"{term} of {variable.path}" for term in ("regularizer", "constraint") if getattr(variable, term))
+    yield from (f"activity_regularizer of {each.name}" for each in _layers(model) if each.activity_regularizer)
 
 
 def _check_variables(model: Model) -> None:

@@ -92,7 +92,7 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     nowhere = [spec for spec in specs if all(spec in reasons for reasons in cannot.values())]
     if named and nowhere:
         raise UsageError(cannot[numbers[-1]][nowhere[0]])
-    names = (given["model"] or _USUAL_MODELS).split(",")
+    names = outside_models.names_in(given["model"] or _USUAL_MODELS)
     models = () if given["model"] == "none" else tuple(outside_models.find_any_model(name).name for name in names)
     return AllReducePlan(
         chosen=chosen,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.cluster import discovery, launch_plan
 from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.config import outside_models
 from benchmarks.config.config import Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
@@ -191,9 +192,7 @@ def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
             raise UsageError(
                 f"--{name} divides the model, and verify --model needs towers that each compute all of it: omit one."
             )
-    given, names = options.default_to_all(values, hardware.count_gpus()), values["model"].split(",")
-    if "" in names:
-        raise UsageError(f"--model={values['model']}: a name is empty; write names with commas between them.")
+    given, names = options.default_to_all(values, hardware.count_gpus()), outside_models.names_in(values["model"])
     configs = [resolve({**given, "model": name}, hardware.count_gpus) for name in names]
     return list({config.workload.model: config for config in configs}.values()), _chooses_one(values)
 

@@ -71,6 +71,7 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
         (["explain", "--model=all", "--local_cluster=ps:1,worker:2"], "--local_cluster is about one configuration"),
         (["explain", "--model=mlp,vgg16", "--optimizer=adam"], "--optimizer is about one configuration"),
         (["explain", "--model=mlp,vgg61"], "Did you mean 'vgg16'"),
+        (["explain", "--model=mlp,"], "a name is empty"),
         (["explain", "--model=mlp,vgg16", "--variable_update=keras_fit"], "keras_fit is a reference training loop"),
         (
             ["explain", "--model=mlp,vgg16", "--device=cpu", "--num_gpus=3", "--all_reduce_spec=rechd"],

@@ -126,6 +126,13 @@ class Doubled(keras.Sequential):
         return 2 * super().call(x)
 
 
+def regularized():
+    images = keras.Input((32, 32, 3))
+    x = keras.layers.Conv2D(4, 3, kernel_regularizer="l2", bias_constraint="non_neg", name="conv")(images)
+    x = keras.layers.Dense(4, activity_regularizer="l1", name="dense")(keras.layers.Flatten()(x))
+    return keras.Model(images, keras.layers.Dense(10, kernel_constraint="max_norm", name="last")(x))
+
+
 def own_call():
     return Doubled([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(10)])
 
@@ -232,6 +239,14 @@ def test_a_function_goes_with_managers_and_options(
 ) -> None:
     log = train_here(*ON_CPU, f"--model={own}:digits", f"--variable_update={manager}", *flags)
     assert np.isfinite(log.measured.losses).all()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_regularizers_and_constraints_that_training_ignores_are_named(own: Path) -> None:
+    (notice,) = _resolve(f"--model={own}:regularized").notices
+    named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel and 1 more"
+    assert f"regularized: ignored in training: {named}. --weight_decay" in notice
+    assert _resolve(f"--model={own}:digits").notices == ()
 
 
 @pytest.mark.usefixtures("in_this_process")
