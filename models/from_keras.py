@@ -209,8 +209,8 @@ def _load_file(path: Path) -> Any:
 def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     """Clones a functional or sequential model onto images and returns float32 logits, [batch, classes].
 
-    The variables of the model are not used, and layers that scale the images are left out. Images are symbolic, in the
-    data format that the model was built for.
+    The variables, regularizers and constraints of the model are not used, and layers that scale the images are left
+    out. Images are symbolic, in the data format that the model was built for.
     """
     last, scaling = _last(keras_model), {id(layer) for layer in _scaling(keras_model)}
 
@@ -226,7 +226,11 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
                     raise
                 replaced = None
             # Each copy draws the seeds of its initialisers, so none is made in vain.
-            return replaced or _copied(layer, _as_logits if layer is last else _same) or _Calling(layer)
+            made = replaced or _copied(layer, _as_logits if layer is last else _same) or _Calling(layer)
+        for each in (made, getattr(made, "layer", None)):
+            if isinstance(each, keras.Layer):
+                each.activity_regularizer = None  # no loss has it, and it holds tensors of another graph
+        return made
 
     clone = cloning(copy)
     if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own
@@ -238,6 +242,7 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
         logits = keras.models.clone_model(keras_model, input_tensors=inputs, clone_function=clone).outputs[0]
     for variable in keras.Model(images, logits).variables:
         _seed_at_run_time(variable)
+        variable.regularizer = variable.constraint = None  # which Keras' fit would apply, and no other loop
     return logits if logits.dtype == "float32" else InFloat32("logits_in_float32")(logits)
 
 

@@ -22,7 +22,7 @@ from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow, model_probe
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
-from models import from_keras, specs
+from models import building, from_keras, specs
 from models.outside_code import UnusableModelError
 from tests.support.commands import ROOT, Finished
 from tests.support.rotation import rotating
@@ -242,11 +242,17 @@ def test_a_function_goes_with_managers_and_options(
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_regularizers_and_constraints_that_training_ignores_are_named(own: Path) -> None:
-    (notice,) = _resolve(f"--model={own}:regularized").notices
+def test_regularizers_and_constraints_are_ignored_and_named(train_here: TrainHere, own: Path) -> None:
+    resolved = _resolve(f"--model={own}:regularized")
+    (notice,) = resolved.notices
     named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel and 1 more"
     assert f"regularized: ignored in training: {named}. --weight_decay" in notice
     assert _resolve(f"--model={own}:digits").notices == ()
+    spec = specs.find_model(resolved.workload.model)
+    built = building.build(spec, data_format="NHWC", num_classes=10, seed=0).keras_model
+    assert not built.losses and not any(variable.constraint for variable in built.variables)  # Keras' fit has none
+    log = train_here(*ON_CPU, f"--model={own}:regularized", "--variable_update=replicated")
+    assert np.isfinite(log.measured.losses).all()
 
 
 @pytest.mark.usefixtures("in_this_process")
