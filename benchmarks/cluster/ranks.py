@@ -33,17 +33,24 @@ _OF_THEIR_OWN = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
 )
-# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun and PMIx alone. srun may set the
-# same.
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun, Kubeflow Trainer, SkyPilot and
+# PMIx alone. srun may set the same.
 _VARIABLES = (
     *_OF_THEIR_OWN,
     ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("PET_NODE_RANK", "PET_NNODES", "", ""),
+    ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "", ""),
     ("PMIX_RANK", "", "", ""),
 )
+# What may mean anything without the number of ranks.
+_WITH_SIZE = ("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK")
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
+# The SLURM_STEP_ID of a shell of salloc that runs on a node: a step of one task, whatever the job has
+# (SLURM_INTERACTIVE_STEP in slurm.h).
+_INTERACTIVE = "4294967290"
 _LOCALHOST = "127.0.0.1"
 
 
@@ -57,6 +64,9 @@ def read_slurm(
     Raises:
         UsageError: a variable is missing or contradicts another, or the flags do not fit to what there is.
     """
+    if environ.get("SLURM_STEP_ID") == _INTERACTIVE:
+        of_shell = ("SLURM_STEP_", "SLURM_PROCID")
+        environ = {name: value for name, value in environ.items() if not name.startswith(of_shell)}
     rank = _slurm_number(environ, "SLURM_PROCID") if environ.get("SLURM_PROCID") else None
     count = _slurm_number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     if rank == 0 and count > 1 and not {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"} & environ.keys():
@@ -69,7 +79,8 @@ def read_slurm(
     if len(per_node) != len(nodes) or sum(per_node) != count or (rank or 0) >= count:
         raise UsageError(
             f"Slurm's variables contradict each other: rank {rank or 0} of {count} tasks on {len(nodes)} nodes, of "
-            f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun."
+            f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun, and in one component of "
+            "the job."
         )
     if rank is not None:
         places = [(node, position) for node, tasks in enumerate(per_node) for position in range(tasks)]
@@ -180,12 +191,18 @@ class _Ranks:
 
 
 def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
-    return next((found for names in _VARIABLES if (found := _ranks_in(environ, names))), None)
+    """Returns the ranks of the first launcher that has started several; else the only one, which may start another."""
+    first = None
+    for names in _VARIABLES:
+        own = _ranks_in(environ, names)
+        if own and (own.rank or (own.size or 1) > 1):
+            return own
+        first = first or own
+    return first
 
 
 def _ranks_in(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> _Ranks | None:
-    # RANK may mean anything where there is no WORLD_SIZE.
-    if not environ.get(names[0]) or (names[0] == "RANK" and not environ.get(names[1])):
+    if not environ.get(names[0]) or (names[0] in _WITH_SIZE and not environ.get(names[1])):
         return None
     source, size, *local = names
     # Programs set LOCAL_RANK=-1 for one that has none.

@@ -443,6 +443,14 @@ def test_a_batch_script_without_srun_is_told_to_use_it() -> None:
         resolve(batch, cluster="slurm")
 
 
+def test_a_shell_of_salloc_on_a_node_is_not_the_only_task() -> None:
+    job = {"SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    shell = {**job, **srun(0, "n1", "1", 1), "SLURM_STEP_ID": "4294967290"}
+    assert resolve(shell) == (None, ())
+    with pytest.raises(UsageError, match="--cluster=slurm needs SLURM_PROCID in the environment: start .* with srun"):
+        resolve(shell, cluster="slurm")
+
+
 def test_one_task_under_slurm_is_one_process() -> None:
     assert resolve(srun(0, "a", "1", 1), cluster="slurm") == (None, ())
     assert resolve(srun(0, "a", "1", 1), cluster="slurm", job_name="worker", task_index=0) == (None, ())

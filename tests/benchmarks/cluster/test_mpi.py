@@ -126,6 +126,12 @@ LAUNCHED = [
     of("", 1, 4, "WORLD_SIZE"),
     {"PALS_RANKID": "1", "PMI_SIZE": "4", "PMI_RANK": "1"},
     {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"},
+    {"PET_NODE_RANK": "1", "PET_NNODES": "4"},
+    {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "4"},
+    # Each of one task, in which torchrun has started four.
+    hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
+    open_mpi(0, 1) | of("", 1, 4, "WORLD_SIZE"),
+    srun(0, "n1", "1", 1) | hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
 ]
 
 
@@ -146,7 +152,8 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
         resolve({"PMIX_RANK": "3"})
     with pytest.raises(UsageError, match=r"rank 0 of an unknown number \(PMIX_RANK\)"):
         resolve({"PMIX_RANK": "0"})
-    assert resolve({"RANK": "captain"}) == (None, ()), "without WORLD_SIZE, it may mean anything"
+    for name in ("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
+        assert resolve({name: "captain"}) == (None, ()), "without the number of ranks, it may mean anything"
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
 
 
