@@ -26,6 +26,9 @@ _TF_CONFIG_KEYS = (
     "eval_session_master", "service", "service_type", "model_dir",
 )  # fmt: skip
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
+# How a task looks in what Vertex AI and TonY set, and in the list of hosts of SageMaker.
+_OF_CLUSTER_SPEC = re.compile(r'"[^"\s]+:[0-9]+"')
+_OF_SM_HOSTS = re.compile(r'[\[,]\s*"[^"\s]+"')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,7 +135,7 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
         of_mpi, own = ranks.read_mpi(environ, given["hosts"], given["num_ps"] or 0, port)
         found, source = Found(hosts=of_mpi, own=own), "mpirun"
     if not found:
-        _refuse_cluster_spec(environ.get("CLUSTER_SPEC", ""))
+        _refuse_other_descriptions(environ)
         return None
     _check_hosts(found.hosts, dict.fromkeys(JOBS, source), of_run=of_run)
     if found.own:
@@ -140,14 +143,18 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
     return found
 
 
-def _refuse_cluster_spec(text: str) -> None:
+def _refuse_other_descriptions(environ: Mapping[str, str]) -> None:
     """Refuses to be one of several tasks of a description that only some clouds set, and that is not read."""
-    addresses = re.findall(r'"[^"\s]+:[0-9]+"', text)
-    if len(addresses) > 1:
-        raise UsageError(
-            f"CLUSTER_SPEC names {len(addresses)} tasks, and only TF_CONFIG is read, so each would measure alone: set "
-            f"it to {_TF_CONFIG_FORM}, or unset CLUSTER_SPEC."
-        )
+    named = {
+        "CLUSTER_SPEC": _OF_CLUSTER_SPEC.findall(environ.get("CLUSTER_SPEC", "")),
+        "SM_HOSTS": _OF_SM_HOSTS.findall(environ.get("SM_HOSTS", "")),
+    }
+    for name, tasks in named.items():
+        if len(tasks) > 1:
+            raise UsageError(
+                f"{name} names {len(tasks)} tasks, and only TF_CONFIG is read, so each would measure alone: set it to "
+                f"{_TF_CONFIG_FORM}, or unset {name}."
+            )
 
 
 def _refuse_other_task(given: Mapping[str, Any], own: Task, source: str) -> None:

@@ -276,6 +276,10 @@ def test_a_description_that_is_not_read_is_refused_if_it_names_several_tasks() -
     with pytest.raises(UsageError, match="CLUSTER_SPEC names 2 tasks, and only TF_CONFIG is read"):
         resolve({"CLUSTER_SPEC": spec})
     assert resolve({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"]}}'})[0] is None
+    with pytest.raises(UsageError, match="SM_HOSTS names 3 tasks, and only TF_CONFIG is read"):
+        resolve({"SM_HOSTS": '["algo-1","algo-2", "algo-3"]'})
+    for hosts in ('["algo-1"]', '{"hosts":"a"}', "{}", "a", ""):
+        assert resolve({"SM_HOSTS": hosts}) == (None, ())
 
 
 @pytest.mark.parametrize("key", ["cluster", "sparseCluster"])
