@@ -298,20 +298,21 @@ def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.C
     return config
 
 
-def hello(must_agree: Mapping[str, Any], devices: str) -> dict[str, Any]:
-    """Returns what a task sends to the others about itself."""
+def hello(must_agree: Mapping[str, Any], devices: str, gpus: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns what a task sends to the others about itself; `gpus` are those that no other may use."""
     return {
         "TensorFlow": tf.__version__,
         "suite's commit": suite_commit(),
         "options": must_agree,
         "devices": devices,
+        "gpus": list(gpus),
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
 
 
 def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str | None:
-    """Returns a sentence if tasks differ in what all must have in common."""
+    """Returns a sentence if tasks differ in what all must have in common, or have the same GPU."""
     wanted = messages[leader]
     for task, message in messages.items():
         for what in ("TensorFlow", "suite's commit"):
@@ -326,6 +327,18 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
                     f"{task} and {leader} differ in {name}: {value} and {wanted['options'][name]}. "
                     "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
                     "GPUs, or none, also pass what follows from GPUs, such as --precision and --batch_size."
+                )
+    return _shared_gpu(messages)
+
+
+def _shared_gpu(messages: Mapping[str, Mapping[str, Any]]) -> str | None:
+    users: dict[str, str] = {}
+    for task, message in messages.items():
+        for gpu in message["gpus"]:
+            if (other := users.setdefault(gpu, task)) != task:
+                return (
+                    f"{other} and {task} use the same GPU ({gpu}): give each its own, with --gpus or "
+                    "CUDA_VISIBLE_DEVICES, or let them share its memory, such as with --gpu_memory_frac=0.45."
                 )
     return None
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.errors import UsageError
-from benchmarks.machine import gpu_support
+from benchmarks.machine import gpu_support, gpu_topology
 from benchmarks.machine.hardware import Gpu, Inventory, describe_hardware, gpu_inventory, in_words, usable_cores
 from benchmarks.process import subprocesses
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
@@ -76,6 +76,14 @@ def with_hardware(description: str, devices: Devices) -> str:
     # CUDA shows those that `prepare` chose, and those of other tasks perhaps too.
     facts = describe_hardware(gpu_inventory() if devices.on_gpu else Inventory())
     return f"{description}: {in_words(facts, range(devices.physical_gpus), shows_unused=False)}"
+
+
+def gpus_of_its_own(devices: Devices) -> list[str]:
+    """Returns the UUIDs of the whole GPUs of a task of a cluster, unless it takes only a part of their memory."""
+    is_part = devices.gpu_memory_fraction is not None or devices.gpu_memory_limit_mib is not None
+    count = 0 if is_part else devices.physical_gpus
+    gpus = gpu_topology.read_gpu_links().gpus[:count] if count else ()
+    return [gpu.uuid for gpu in gpus if gpu.uuid and not gpu.is_divided]
 
 
 def require_gpus(devices: Devices, *, eager: bool = False) -> None:

@@ -71,8 +71,9 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         if cluster.own.job != "ps":
             fields = {**config.key_fields(), "num_batches": config.length.num_batches}
             agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries, config.traces)
-        named = device_plan.with_hardware(description, config.devices if computes else Devices())
-        messages = team.agree(hello(agreed, named))
+        own = config.devices if computes else Devices()
+        named = device_plan.with_hardware(description, own)
+        messages = team.agree(hello(agreed, named, device_plan.gpus_of_its_own(own)))
         if config.output.output_format == "text":
             devices = {task: messages[str(task)]["devices"] for task in cluster.tasks}
             for line in task_table(cluster.tasks, cluster.own, devices):

@@ -79,6 +79,19 @@ def test_what_differs_from_the_leader_is_told(told: dict[str, Any], start: str |
     assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "start"),
+    [
+        (["GPU-c"], None),
+        ([], None),
+        (["GPU-c", "GPU-b"], "worker 0 and worker 1 use the same GPU (GPU-b): give each its own, with --gpus"),
+    ],
+)
+def test_workers_that_have_the_same_gpu_are_told(gpus: list[str], start: str | None) -> None:
+    sentence = disagreement(said(worker_0={"gpus": ["GPU-a", "GPU-b"]}, worker_1={"gpus": gpus}), LEADER)
+    assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
+
+
 def test_who_leads_is_what_others_are_compared_with() -> None:
     everyone = said(worker_1={"options": {**OPTIONS, "batch_per_device": 1}})
     everyone["controller 0"] = everyone["worker 0"]

@@ -57,6 +57,16 @@ def test_a_task_names_the_gpus_that_it_was_given(monkeypatch: pytest.MonkeyPatch
     assert device_plan.with_hardware("1 GPU", second) == "1 GPU: 1 x NVIDIA T4"
 
 
+def test_whole_gpus_are_those_of_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MACHINES["4 A100, PCIe"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1,0")
+    two = Devices(device="gpu", num_devices=2)
+    assert [uuid[:5] for uuid in device_plan.gpus_of_its_own(two)] == ["GPU-2", "GPU-1"]
+    assert device_plan.gpus_of_its_own(Devices(device="gpu", num_devices=2, gpu_memory_fraction=0.45)) == []
+    stand_in(monkeypatch, MACHINES["A100 with MIG"])
+    assert device_plan.gpus_of_its_own(Devices(device="gpu")) == [], "another task may have another instance"
+
+
 @pytest.mark.row("S2.7", "S3.13")
 def test_placement_is_strict() -> None:
     import tensorflow as tf
