@@ -35,6 +35,8 @@ _ANSWER_SECONDS = 6.0
 # What the end of another task, or of its step, raises here; or any error with these words.
 _OF_OTHER_TASKS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 _ABORTED = "Collective ops is aborted"
+# Connections of other programs may have a port, too: Linux gives them those from 32768 to 60999.
+_IN_USE = (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)
 
 
 class _Watched:
@@ -361,7 +363,7 @@ def require_port(own: Task, address: str) -> None:
 def _port_is_taken(own: Task, address: str, reason: str) -> ClusterError:
     port = int(address.rpartition(":")[2])
     return ClusterError(
-        f"{own} cannot listen on port {port} ({reason}){_holder(port)}. End what listens there, or give this "
+        f"{own} cannot listen on port {port} ({reason}){_holder(port)}. End what uses it, or give this "
         "task another port, in the lists of all tasks."
     )
 
@@ -369,7 +371,7 @@ def _port_is_taken(own: Task, address: str, reason: str) -> ClusterError:
 def _holder(port: int) -> str:
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr[1] == port and connection.status == psutil.CONN_LISTEN:
+            if connection.laddr and connection.laddr[1] == port and connection.status in _IN_USE:
                 if not connection.pid:
                     return ": another user's process has it"
                 return f": process {connection.pid} ({psutil.Process(connection.pid).name()}) has it"

@@ -121,7 +121,7 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
         member.require_port(*at(listening))
     sentence = str(raised.value)
     assert sentence.startswith(f"worker 1 cannot listen on port {listening} (Address already in use)")
-    assert f": process {os.getpid()} ({psutil.Process().name()}) has it. End what listens there" in sentence
+    assert f": process {os.getpid()} ({psutil.Process().name()}) has it. End what uses it" in sentence
     assert raised.value.exit_status == ExitStatus.CLUSTER
 
 
@@ -137,7 +137,13 @@ def test_another_users_process_has_no_number(
     monkeypatch.setattr(psutil, "net_connections", connections)
     with pytest.raises(ClusterError) as raised:
         member.require_port(*at(listening))
-    assert f"port {listening} (Address already in use){holder}. End what listens there" in str(raised.value)
+    assert f"port {listening} (Address already in use){holder}. End what uses it" in str(raised.value)
+
+
+def test_a_connection_that_has_the_port_is_named_with_its_process(listening: int) -> None:
+    with socket.create_connection(("127.0.0.1", listening)) as connection:
+        with pytest.raises(ClusterError, match=rf": process {os.getpid()} \(.*\) has it"):
+            member.require_port(*at(connection.getsockname()[1]))
 
 
 def test_a_free_port_stays_free() -> None:
