@@ -48,7 +48,7 @@ READING = ("report", "rerun", "diff", "compare", "track", "publish", "predict")
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
     "docker": ("target", "gpus", "ipc", "shm-size"),
-    "mpirun": ("map-by", "tag-output"),
+    "mpirun": ("bind-to", "map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
     "pytest, in tests/conftest.py": ("share",),
     "tools.peers": ("again", "keep", "python", "repeats"),

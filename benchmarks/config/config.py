@@ -275,7 +275,13 @@ def _known(
         why_precision=why,
         data_format=data_format,
         shares_devices=variable_update.shares_devices(given, devices, in_cluster=cluster is not None),
-        notices=(*of_cluster, *of_rank, *of_data, *outside_models.notices(spec)),
+        notices=(
+            *of_cluster,
+            *of_rank,
+            *options.bound_to_one_core(given["cluster"], cluster),
+            *of_data,
+            *outside_models.notices(spec),
+        ),
     )
 
 

@@ -224,6 +224,16 @@ def of_rank(
     return {**given, "gpus": own}, (notice,)
 
 
+def bound_to_one_core(launcher: str | None, cluster: Cluster | None) -> tuple[str, ...]:
+    """Returns a notice if the launcher leaves a worker one core of several, as Open MPI and srun do by themselves."""
+    cores = os.cpu_count() or 1
+    if launcher is None or cluster is None or not cluster.own.has_towers or hardware.usable_cores() > 1:
+        return ()
+    advice = {"mpi": "--bind-to none to mpirun", "slurm": "--cpus-per-task to srun"}[launcher]
+    notice = f"--cluster={launcher}: this worker may use 1 of {cores} cores, which may limit its rate: pass {advice}."
+    return (notice,) if cores >= 2 * cluster.workers_on_this_host else ()
+
+
 def workers_per_gpu(
     devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
 ) -> int:

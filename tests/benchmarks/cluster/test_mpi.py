@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks.cluster import ranks
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
+from benchmarks.machine import hardware
 from tests.benchmarks.cluster.test_discovery import resolve, srun
 
 
@@ -224,6 +226,18 @@ def test_tasks_of_srun_that_see_enough_gpus_for_all_divide_them(
     environ = srun(1, "n1", "2", 2) | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
     found = _chosen(environ, "--cluster=slurm", "--num_gpus=2", gpus=gpus)
     assert found.devices.visible_gpus == own
+
+
+def test_a_worker_that_its_launcher_binds_to_one_core_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 1)
+    start = "this worker may use 1 of 8 cores, which may limit its rate: pass"
+    by_mpirun, by_srun = (open_mpi(1, 2), "--cluster=mpi"), (srun(1, "n1", "2", 2), "--cluster=slurm")
+    assert f"--cluster=mpi: {start} --bind-to none to mpirun." in _chosen(*by_mpirun, gpus=0).notices
+    assert f"--cluster=slurm: {start} --cpus-per-task to srun." in _chosen(*by_srun, gpus=0).notices
+    assert not _chosen(open_mpi(1, 8), "--cluster=mpi", gpus=0).notices, "a core each"
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
+    assert not _chosen(*by_mpirun, gpus=0).notices
 
 
 def _chosen(environ: dict[str, str], *words: str, gpus: int) -> config.Config:
