@@ -180,7 +180,8 @@ def _why_not_here(manager: str, modifiers: Modifiers, place: Place) -> str | Non
     if entry.processes & WorksIn.SERVERS and not place.ps:
         return (
             f"{manager} keeps variables on parameter servers, and this cluster has none: use "
-            "--local_cluster=ps:1,worker:2, or --ps_hosts and --worker_hosts."
+            "--variable_update=collective_all_reduce, or add some (--ps_hosts; --num_ps with --cluster; a job ps in "
+            "--local_cluster or TF_CONFIG)."
         )
     if not entry.processes & WorksIn.SERVERS and place.ps:
         return f"{manager} has no use for parameter servers: omit them from the cluster."

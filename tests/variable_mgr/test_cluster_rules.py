@@ -22,7 +22,7 @@ RUNS_IN = {
     "in_graph_parameter_server": ({"with ps"}, "several processes|this cluster has none"),
     "independent": ({"one"}, "one process only"),
     "local_sgd": ({"one", "without ps"}, "no use for parameter servers"),
-    "parameter_server": ({"one", "with ps"}, "this cluster has none"),
+    "parameter_server": ({"one", "with ps"}, "this cluster has none: use --variable_update=collective_all_reduce"),
     "replicated": ({"one"}, "one process only"),
 }
 IN_GRAPH = "distributed_all_reduce"
