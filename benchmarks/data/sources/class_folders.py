@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,10 @@ _NO_CLASSES = {
     "system volume information",
 }
 _NAMED = 3
+# Folders of whole splits, such as train and test1, train_images and test_images, cars_train and cars_test.
+_OF_SPLIT = re.compile(
+    r"(.*[-_])?(?:train|test|val|eval|dev)(?:ing|id|idation|uation)?(?:[-_]?(?:images?|imgs?|photos|data|set))?\d{0,9}"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +93,7 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
         endings: of the names of photos, in lower case.
 
     Returns:
-        None if there is no photo in a class folder.
+        None if there is no photo in a class folder, or if these are splits: their photos have no labels.
 
     Raises:
         DataError: a folder cannot be read, or the classes are not known for certain.
@@ -99,7 +104,8 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
             return None
         is_other = root.absolute().name.lower() in FOLDERS_OF["validation"] and _below(root.absolute().parent, "train")
         classes = _class_names(folder) if split == "train" and not is_other else _trained_classes(root, folder)
-        return _photos(folder, split, classes, endings)
+        found = _photos(folder, split, classes, endings)
+        return None if found and folder == root and _are_splits(found) else found
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
 
@@ -126,6 +132,12 @@ def _folder_of(root: Path, split: str) -> Path | None:
     if any(_below(root, other) for other in FOLDERS_OF):
         return None
     return root if split == "train" or root.absolute().name.lower() in FOLDERS_OF[split] else None
+
+
+def _are_splits(found: PhotoFolder) -> bool:
+    """Returns whether all folders with photos are called like splits of one data set."""
+    matches = [_OF_SPLIT.fullmatch(found.classes[label].lower()) for label in {*found.labels}]
+    return all(matches) and len({match[1] for match in matches if match}) == 1
 
 
 def _trained_classes(root: Path, folder: Path) -> list[str]:

@@ -386,6 +386,27 @@ def test_validation_of_unknown_classes_is_refused(tmp_path: Path, photo: bytes) 
         imagenet_files.find_imagenet(str(tmp_path), "validation")
 
 
+@pytest.mark.parametrize(
+    ("folders", "words"),
+    [
+        (["train", "test1"], "the photos of .*train are in one folder. Move them into one folder per class"),
+        (["train_images", "test_images"], "in which each class has one folder"),
+        (["train2017", "val2017"], "in which each class has one folder"),
+        (["cars_train", "cars_test"], "in which each class has one folder"),
+        (["train", "bus"], ""),
+        (["bullet_train", "test_tube"], ""),
+        (["bullet_train", "model_train"], ""),
+    ],
+)
+def test_flat_splits_are_no_classes(tmp_path: Path, photo: bytes, folders: list[str], words: str) -> None:
+    _class_folders(tmp_path, {**dict.fromkeys(folders, 1), "annotations": 0}, photo)
+    if not words:
+        assert len({*imagenet_files.find_imagenet(str(tmp_path), "train").labels}) == 2
+        return
+    with pytest.raises(DataError, match=words):
+        imagenet_files.find_imagenet(str(tmp_path), "train")
+
+
 def test_more_classes_than_the_model_has_are_refused(tmp_path: Path, photo: bytes) -> None:
     _class_folders(tmp_path, {"ants": 1, "bees": 1, "cats": 1}, photo)
     found = imagenet_files.find_imagenet(str(tmp_path), "train")
