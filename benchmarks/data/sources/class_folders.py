@@ -145,7 +145,7 @@ def _trained_classes(root: Path, folder: Path) -> list[str]:
     names = _class_names(folder)
     train = _below(root, "train") or _below(root.absolute().parent, "train")
     if train is None:
-        if len(names) == IMAGENET_CLASSES:
+        if len(names) == IMAGENET_CLASSES and not names[0].isdecimal():  # numbers: of image-net.org, or of ImageNetV2
             return names
         raise DataError(
             f"{folder} has {len(names)} class folders, and there is no folder train beside it. Labels are positions "
