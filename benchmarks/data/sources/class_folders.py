@@ -31,6 +31,8 @@ _NO_CLASSES = {
     "@recycle",
     "$recycle.bin",
     "system volume information",
+    "#snapshot",
+    "~snapshot",
 }
 _NAMED = 3
 # Folders of whole splits, such as train and test1, train_images and test_images, cars_train and cars_test.

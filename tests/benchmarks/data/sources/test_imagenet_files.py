@@ -360,7 +360,7 @@ def photo(fake_imagenet: Path) -> bytes:
 
 
 def test_labels_are_those_of_the_training_images_in_every_split(tmp_path: Path, photo: bytes) -> None:
-    beside = {"__MACOSX": 1, "lost+found": 0, "@eaDir": 1, ".hidden": 1}
+    beside = {"__MACOSX": 1, "lost+found": 0, "@eaDir": 1, "#snapshot": 1, ".hidden": 1}
     _class_folders(tmp_path / "train", {"ants": 1, "bees": 2, "cats": 0, "dogs": 1, **beside}, photo)
     _class_folders(tmp_path / "val", {"bees": 1, "dogs": 2, "@eaDir": 1}, photo)
     training, validation = (imagenet_files.find_imagenet(str(tmp_path), split) for split in ("train", "validation"))
@@ -369,7 +369,7 @@ def test_labels_are_those_of_the_training_images_in_every_split(tmp_path: Path, 
     for split in ("validation", "train"):
         assert imagenet_files.find_imagenet(str(tmp_path / "val"), split).labels == [1, 3, 3], "train is beside it"
     assert "of which 1 without any (cats)" in training.describe()
-    assert "(the folders @eaDir, __MACOSX, lost+found passed over)" in training.describe()
+    assert "(the folders #snapshot, @eaDir, __MACOSX, ... passed over)" in training.describe()
 
 
 def test_validation_of_unknown_classes_is_refused(tmp_path: Path, photo: bytes) -> None:
