@@ -242,6 +242,8 @@ def _how_to_move(root: Path, split: str, photo: Path) -> str:
     parts = (root.absolute().name, *photo.relative_to(root).parts)
     if parts[-4:-3] and parts[-4] in names:
         return "Move the photos of each class up, into the folder of the class."
+    if split != "train" and photo.parent.parent.absolute() in (root.absolute(), root.absolute() / "train"):
+        return "Those are for training: name the folder that holds both train and val, each with a folder per class."
     return "Name the folder in which each class has one folder, with its photos in it."
 
 

@@ -508,6 +508,9 @@ def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
         (["train/a/1.jpg", "test/a/1.jpg"], "", "validation", "Rename .*/test to val to use it for validation"),
         (["train/a/1.jpg", "test/a/1.jpg"], "test", "validation", "Rename .*/test to val"),
         (["Train/a/1.jpg", "val/a/1.jpg"], "", "train", "Rename .*/Train to train"),
+        (["a/1.jpg"], "", "validation", "Those are for training: name the folder that holds both train and val"),
+        (["train/a/1.jpg"], "", "validation", "Those are for training"),
+        (["train/a/1.jpg", "val/a/1.jpg"], "train", "validation", "Those are for training"),
     ],
 )
 def test_folders_with_other_names_are_named(
