@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.data.sources.data_sets import StoredImages
+from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 
@@ -35,6 +35,11 @@ _NO_CLASSES = {
     "~snapshot",
 }
 _NAMED = 3
+# Other data sets, each with a model for it and the names with which its files begin.
+_SMALL_IMAGES = (
+    ("cifar10", "resnet20", ("data_batch_", "cifar-10-")),
+    ("mnist", "mlp", ("train-images", "t10k-images", "MNIST")),
+)
 # Folders of whole splits, such as train and test1, train_images and test_images, cars_train and cars_test.
 _OF_SPLIT = re.compile(
     r"(.*[-_])?(?:train|test|val|eval|dev)(?:ing|id|idation|uation)?(?:[-_]?(?:images?|imgs?|photos|data|set))?\d{0,9}"
@@ -212,6 +217,9 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
             "it is empty. Make a fake ImageNet with 'run_bench.py data make_imagenet DIR', or drop --data_dir for "
             "synthetic images."
         )
+    for name, model, beginnings in _SMALL_IMAGES:
+        if any(entry.startswith(beginnings) for entry in names):
+            return f"it holds {DATA_SETS[name].title}, not photos: pass a model for {name}, such as --model={model}."
     flat = [folder for folder in (root, *(root / name for name in FOLDERS_OF[split])) if _has_photo(folder, endings)]
     if flat:
         return f"the photos of {flat[0]} are in one folder. {labels_needed(split)}"

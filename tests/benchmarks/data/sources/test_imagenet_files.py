@@ -229,6 +229,16 @@ def test_usual_names_places_and_compressions_of_shards(
     assert _defects(copied) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("cifar-10-batches-py", "CIFAR-10, not photos: pass a model for cifar10"), ("train-images-idx3-ubyte", "MNIST,")],
+)
+def test_small_images_are_told_from_photos(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=f"it holds {words}"):
+        imagenet_files.find_imagenet(str(tmp_path), "train")
+
+
 def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
     _compressed(gzip.compress, "")(copied)
     file = copied / FIRST
