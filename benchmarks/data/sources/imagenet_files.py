@@ -27,13 +27,14 @@ from benchmarks.errors import DataError
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
 
 BOX_CORNERS = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
-# Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API.
-_KIND = r"(?:\.tfrecords?|\.tfrec|\.record)"
+# Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API, or with a number alone.
+_KIND = r"(?:\.tfrecords?|\.tfrec|\.records?)"
 _SHARD = re.compile(
     rf"(?P<stem>(?:[^.].*[-._])?(?P<split>{'|'.join(sum(FOLDERS_OF.values(), ()))}))"
-    rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
+    rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|(?:[-_.]?\d+)?{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
 )
-_NUMBER = re.compile(r"(?<!\d)\d++(?=-of-)")
+_NUMBER = re.compile(r"(?<!\d)(?<!-of-)\d++(?=-of-|\.)")
+_RECORDS = re.compile(rf"{_KIND}(?:$|[-_.\d])")
 # Of the photos that a run reads from folders.
 _ENDINGS = (*JPEG_ENDINGS, ".png")
 _RECORDS_DESCRIBED = 64
@@ -172,6 +173,8 @@ def find_imagenet(directory: str, split: str) -> Photos:
             f"{problem}. Of an address, only TFRecords are read: 'run_bench.py data convert' makes them of photos."
         )
     folder = class_folders.find_class_folders(path, split, _ENDINGS)
+    if folder is None and (others := _other_records(path, split)):
+        raise DataError(f"{problem}; it holds {some(others)}: rename them so, for {split}.")
     if folder is None:
         raise DataError(
             f"{problem}, and there is no folder of photos for each class"
@@ -179,6 +182,13 @@ def find_imagenet(directory: str, split: str) -> Photos:
             f"{class_folders.what_is_there(path, split, _ENDINGS)}"
         )
     return folder
+
+
+def _other_records(directory: Path, split: str) -> list[str]:
+    """Returns the names of TFRecords in a directory, or in that of a split, of which no split is known."""
+    folders = [directory, *(directory / name for name in FOLDERS_OF[split])]
+    names = [file.name for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    return sorted(name for name in names if _RECORDS.search(name) and not _SHARD.fullmatch(name))
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
@@ -205,7 +215,7 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     if len(sets) > 1:
         named = " and ".join(sets)
         raise DataError(f"--data_dir={directory} mixes shards of {len(sets)} data sets ({named}): keep one.")
-    total = int(next(iter(shards.values()))["total"] or 1)
+    total = int(next(iter(shards.values()))["total"] or len(shards))
     if len(shards) < total:
         warn(
             f"{directory} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "

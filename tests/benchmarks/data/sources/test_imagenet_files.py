@@ -167,6 +167,15 @@ def _named(form: str) -> Callable[[Path], None]:
     return rename
 
 
+def _numbered(form: str) -> Callable[[Path], None]:
+    def rename(directory: Path) -> None:
+        _named(form)(directory)
+        for file in directory.rglob("*-of-00004*"):
+            file.rename(file.with_name(file.name.replace("-of-00004", "")))
+
+    return rename
+
+
 def _in_one_file(name: str) -> Callable[[Path], None]:
     def join(directory: Path) -> None:
         parts = sorted(directory.iterdir())
@@ -209,6 +218,8 @@ def _defects(directory: Path) -> list[Defect]:
         _named("coco_train.record-{}"),
         _named("train/train-{}"),
         _named("train-{}.tfrec"),
+        _numbered("train_{}.tfrecord"),
+        _numbered("train/flowers-train{}.records"),
         _in_one_file("train.tfrecords"),
         _in_one_file("flowers_train.tfrecord"),
         _of_tfds,
@@ -237,6 +248,16 @@ def test_small_images_are_told_from_photos(tmp_path: Path, name: str, words: str
     (tmp_path / name).mkdir()
     with pytest.raises(DataError, match=f"it holds {words}"):
         imagenet_files.find_imagenet(str(tmp_path), "train")
+
+
+def test_records_with_names_of_no_split_are_to_be_renamed(copied: Path) -> None:
+    _named("val/00-224x224-{}.tfrec")(copied)
+    with pytest.raises(DataError, match="; it holds 00-224x224-.*tfrec, .*: rename them so, for validation"):
+        imagenet_files.find_imagenet(str(copied), "validation")
+    (copied / "train_1.tfrecord").write_bytes(b"")
+    (copied / "small_train_2.tfrecord").write_bytes(b"")
+    with pytest.raises(DataError, match=r"2 data sets \(small_train_....tfrecord and train_....tfrecord\)"):
+        imagenet_files.find_imagenet(str(copied), "train")
 
 
 def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
