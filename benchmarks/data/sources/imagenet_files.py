@@ -291,7 +291,8 @@ def layout_of(files: Sequence[Path]) -> Layout:
             reason = f"it has neither {wanted}, only {some(sorted(keys)) or 'nothing'}"
         reason += "; convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
-    assert first_defect is not None, "files that are not empty hold a record or a defect"
+    if first_defect is None:  # files that are compressed are not empty
+        raise DataError(f"{files[0]} holds no record, and no other shard does: copy or make them again.")
     raise first_defect.error()
 
 

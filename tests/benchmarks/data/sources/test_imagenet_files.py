@@ -267,6 +267,12 @@ def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
     assert [defect.path for defect in _defects(copied)] == [file]
 
 
+def test_compressed_shards_without_a_record_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train-00000-of-00001.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(DataError, match="train-00000-of-00001.gz holds no record, and no other shard does"):
+        imagenet_files.find_imagenet(str(tmp_path), "train")
+
+
 def test_shards_of_both_kinds_are_refused(copied: Path) -> None:
     file = copied / FIRST
     file.write_bytes(gzip.compress(file.read_bytes()))
