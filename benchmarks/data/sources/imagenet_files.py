@@ -311,7 +311,7 @@ def encoded_of(payload: bytes, layout: Layout) -> bytes:
 
 
 def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's keys, label or pixels, and the reason; None for a sound record.
+    """Returns the kind of defect of a record's keys, label, boxes or pixels, and the reason; None for a sound record.
 
     A JPEG is not looked at. Negative labels, as of images that have none, are no classes.
     """
@@ -329,7 +329,18 @@ def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[s
         return "label", f"{what}; correct it, or pass --num_classes"
     if len(encoded) != 1:
         return "keys", f"it holds {len(encoded)} images instead of one; make it again"
-    return _problem_of_pixels(feature, encoded[0]) if layout.sides else None
+    problem = _problem_of_boxes(feature) if layout.has_boxes else None
+    return problem or (_problem_of_pixels(feature, encoded[0]) if layout.sides else None)
+
+
+def _problem_of_boxes(feature: Mapping[str, tf.train.Feature]) -> tuple[str, str] | None:
+    """Returns the kind of defect of a record's boxes, by which its random crop fails, and the reason; or None."""
+    corners = [feature[key] if key in feature else tf.train.Feature() for key in BOX_CORNERS]
+    shares = [corner.float_list.value for corner in corners]
+    if {corner.WhichOneof("kind") for corner in corners} <= {None, "float_list"} and len({*map(len, shares)}) == 1:
+        if all(0 <= share <= 1 for of_corner in shares for share in of_corner):
+            return None
+    return "boxes", "the corners of its boxes, 'image/object/bbox/*', are no shares of 0 to 1, float32; correct them"
 
 
 def _problem_of_pixels(feature: Mapping[str, tf.train.Feature], stored: bytes) -> tuple[str, str] | None:

@@ -184,6 +184,21 @@ def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
 
 
+@pytest.mark.parametrize("corners", [(0.1, 0.1, 0.5, 1.001), (0.1, 0.1, 0.5, None), (10, 10, 50, 80)])
+def test_a_box_that_is_not_in_the_photo_is_named(copied: Path, corners: tuple[float | None, ...]) -> None:
+    def put(feature: dict) -> None:
+        for key, corner in zip(imagenet_files.BOX_CORNERS, corners, strict=True):
+            feature[key].Clear()
+            if corner is not None:
+                values = feature[key].int64_list if isinstance(corner, int) else feature[key].float_list
+                values.value.append(corner)
+
+    rewrite(copied / DAMAGED, 6, put)
+    (defect,) = _defects(copied)
+    assert (defect.kind, defect.number) == ("boxes", 6)
+    assert str(_fail(copied)[1]) == str(defect)
+
+
 def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
     def ruin(feature: dict) -> None:
         encoded = feature["image/encoded"].bytes_list.value[0]
