@@ -17,6 +17,7 @@ _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _UNUSUAL_FRAMES = {0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF}
 _WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
 _SCAN, _PADDING = 0xDA, 0xFF
+_CONVERT = "replace it, or convert all with 'run_bench.py data convert', which takes JPEG, PNG, GIF, BMP, WebP and TIFF"
 
 Problem = tuple[str, str]  # a kind of defect, and the reason
 
@@ -46,9 +47,10 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     if not data:
         raise BadJpegError("zero_length", "its image is empty (0 bytes)")
     if data.startswith(PNG_SIGNATURE):
-        raise BadJpegError("png", f"its image of {len(data)} bytes is a PNG")
+        raise BadJpegError("png", f"its image of {len(data)} bytes is a PNG", _CONVERT)
     if not data.startswith(_START):
-        raise BadJpegError("not_jpeg", f"its image of {len(data)} bytes is no JPEG (it begins with {data[:4].hex()})")
+        what = f"its image of {len(data)} bytes is no JPEG (it begins with {data[:4].hex()})"
+        raise BadJpegError("not_jpeg", what, _CONVERT)
     header, position, code = None, len(_START), 0
     while code != _SCAN:
         if position + 4 > len(data):

@@ -37,3 +37,9 @@ def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str)
 def test_headers_say_the_size() -> None:
     assert jpeg_header.read_jpeg_header(_jpeg()) == jpeg_header.JpegHeader(30, 40, 3)
     assert jpeg_header.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
+
+
+@pytest.mark.parametrize("photo", [jpeg_header.PNG_SIGNATURE, b"RIFF\x00\x00\x00\x00WEBP"])
+def test_what_a_conversion_takes_is_not_only_to_be_replaced(photo: bytes) -> None:
+    problem = jpeg_header.header_problem(photo)
+    assert problem and problem[1].endswith(jpeg_header._CONVERT)
