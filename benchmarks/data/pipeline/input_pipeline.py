@@ -19,7 +19,7 @@ from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import SYNTHETIC_HOST, DataSet, data_set_of
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
-from benchmarks.errors import BenchError, OutOfMemoryError, headline, lack_of_memory, nccl_advice
+from benchmarks.errors import BenchError, DataError, OutOfMemoryError, headline, lack_of_memory, nccl_advice
 from models.layers import DataFormat
 from models.model_spec import ModelSpec
 from variable_mgr import staging
@@ -101,11 +101,14 @@ def find_source(name: str, directory: str, split: str) -> Source:
     """Finds a split of a data set (a key of `DATA_SETS`) and checks that it is complete.
 
     Raises:
-        DataError: the data set, or a part of it, is missing.
+        DataError: the data set, or a part of it, is missing, or may not be looked at.
     """
-    if name == "imagenet":
-        return imagenet_files.find_imagenet(directory, split)
-    return small_images.find_small_images(name, directory, split)
+    try:
+        if name == "imagenet":
+            return imagenet_files.find_imagenet(directory, split)
+        return small_images.find_small_images(name, directory, split)
+    except PermissionError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
 
 
 def skipping(source: Source, options: InputOptions) -> Skipping | None:

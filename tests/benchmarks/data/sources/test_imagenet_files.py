@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
+import os
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ import tensorflow as tf
 from PIL import Image
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import photo_decoding
+from benchmarks.data.pipeline import input_pipeline, photo_decoding
 from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import INCEPTION
 from benchmarks.data.sources.tfrecord import Defect
@@ -530,6 +532,17 @@ def test_the_file_that_has_another_layout_is_named_behind_one_that_is_damaged(co
     first.write_bytes(b"nothing that could be read")
     with pytest.raises(DataError, match=f"{second}: record 0 at byte 0: it is no tf.train.Example"):
         imagenet_files.find_imagenet(str(copied), "train")
+
+
+def test_files_that_may_not_be_looked_at_are_named(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a directory that may be listed and not entered; root may enter all."""
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(DataError, match=f"{copied / FIRST} cannot be read: Permission denied"):
+        input_pipeline.find_source("imagenet", str(copied), "train")
 
 
 def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
