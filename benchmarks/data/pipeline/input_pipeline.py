@@ -78,6 +78,9 @@ def build(
 
     Without `options`, images are made once on each device; without a `source`, one batch is made on the host. With
     `once`, images are those of `one_pass`, which the initializers begin. The rest is as in `deal`.
+
+    Raises:
+        DataError: images in memory have another size than the model takes.
     """
     size = f"{spec.image_size}x{spec.image_size} pixels"
     if options is None:
@@ -88,6 +91,11 @@ def build(
         dataset = synthetic_batches(spec)
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
     else:
+        if isinstance(source, Pixels) and source.images.shape[1:3] != (spec.image_size, spec.image_size):
+            height, width = source.images.shape[1:3]
+            raise DataError(
+                f"{source.directory} holds images of {width}x{height} pixels, and {model.name} takes {size}."
+            )
         bad = skipping(source, options)
         dataset = one_pass(source, spec, options, bad) if once else batches(source, spec, options, bad)
         description = f"{data_set.title}: {source.describe()}, {size}"

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from benchmarks.data.options import InputOptions
+from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources import small_images
 from benchmarks.data.sources.small_images import Pixels
 from benchmarks.data.writing import small_image_files
 from benchmarks.errors import DataError
+from models import specs
 from tests.support.images import spec, take
 
 Write = Callable[[Path], list[Path]]
@@ -226,6 +228,12 @@ def _epoch(source: Pixels, batch: int, count: int, *, crop: str = "central", wor
     wanted = spec(batch_per_device=batch, channels=source.images.shape[-1], worker=worker, workers=workers)
     batches = take(lambda: small_images.batches(source, wanted, options), count)
     return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+def test_images_of_another_size_than_the_model_takes_are_refused() -> None:
+    model, source = specs.find_model("resnet20"), _source(4)
+    with pytest.raises(DataError, match="holds images of 32x32 pixels, and resnet20 takes 28x28 pixels"):
+        input_pipeline.build(model, spec(image_size=28), ["/cpu:0"], InputOptions(), source)
 
 
 def test_an_epoch_holds_every_image_once_in_random_order() -> None:
