@@ -28,7 +28,7 @@ from benchmarks.errors import DataError
 STAGES = ("read", "augment", "batch")
 _MARGIN = 4  # pixels of zeros around an image that is cropped at random
 _TORCHVISION = ("MNIST/raw", "raw")  # where it keeps them, below its root
-_CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+_CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar-10-batches-py-target/cifar-10-batches-py")
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_PIXELS = math.prod(_CIFAR_SHAPE)
 _IDX_UINT8 = 0x08
@@ -95,7 +95,7 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     # The names on the original site, unpacked, and as some tools unpack them.
     forms = (name, f"{name}.gz", name.replace("-idx", ".idx"))
     candidates = [folder / form for folder in (directory, *(directory / raw for raw in _TORCHVISION)) for form in forms]
-    file = next((candidate for candidate in candidates if candidate.exists()), None)
+    file = next((path for path in candidates if path.exists() and not path.is_dir()), None)
     if file is None:
         raise DataError(
             f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds "

@@ -53,6 +53,13 @@ def test_idx_files_are_found_where_torchvision_keeps_them(tmp_path: Path, place:
     assert small_images.find_small_images("mnist", str(tmp_path), "train").count() == 50
 
 
+def test_a_folder_that_is_called_like_an_idx_file_does_not_hide_the_file(tmp_path: Path) -> None:
+    for file in _mnist(tmp_path):
+        file.rename(tmp_path / file.name.replace("-idx", ".idx"))
+        file.mkdir()
+    assert small_images.find_small_images("mnist", str(tmp_path), "train").count() == 50
+
+
 def test_an_idx_file_by_hand(tmp_path: Path) -> None:
     images = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 3) + bytes(range(12))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
@@ -63,9 +70,11 @@ def test_an_idx_file_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", [False, True])
-@pytest.mark.parametrize("form", ["plain", "folder", "archive"])
+@pytest.mark.parametrize("form", ["plain", "folder", "keras", "archive"])
 def test_cifar10_is_read_in_every_form(tmp_path: Path, python: bool, form: str) -> None:
     folder = tmp_path / ("cifar-10-batches-py" if python else "cifar-10-batches-bin")
+    if form == "keras":
+        folder = tmp_path / "cifar-10-batches-py-target" / "cifar-10-batches-py"
     files = _cifar10(folder if form != "plain" else tmp_path, python=python)
     if form == "archive":
         with tarfile.open(tmp_path / "cifar-10-some.tar.gz", "w:gz") as archive:
