@@ -77,17 +77,22 @@ def printable(path: Path) -> str:
 
 
 def files_in(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yields the files of an archive, each of which lies in it as one piece.
+    """Yields the files of an archive, each of which lies in it as one piece; hidden ones are left out.
 
     Raises:
-        tarfile.ReadError: one is sparse, or its size is negative, by which `tarfile` would go back.
+        tarfile.ReadError: one is sparse, or its size is negative, by which `tarfile` would go back; or a header is
+            damaged, at which `tarfile` ends as if no file followed.
     """
     for member in archive:
         if member.issparse() or member.size < 0:
             what = "a sparse file" if member.issparse() else "damaged"
             raise tarfile.ReadError(f"{ascii(member.name)} is {what} in it")
-        if member.isfile():
+        if member.isfile() and not Path(member.name).name.startswith("."):
             yield member
+    assert archive.fileobj is not None, "it is open"
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(f"its header at byte {archive.offset} is damaged")
 
 
 @contextlib.contextmanager

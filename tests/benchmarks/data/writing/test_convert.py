@@ -303,7 +303,10 @@ def test_archives_of_classes_that_are_called_like_splits_are_classes(folder: Pat
     for name in ("beaker", "bullet_train", "test_tube"):
         _tar_of_class(photos, tmp_path / f"{name}.tar")
     (tmp_path / "._beaker.tar").write_bytes(b"as macOS leaves them")
+    with tarfile.open(tmp_path / "beaker.tar", "a:") as archive:
+        archive.addfile(tarfile.TarInfo("._photo.JPEG"))
     assert _listing(tmp_path).classes == ["beaker", "bullet_train", "test_tube"]
+    assert not any(photo.name.startswith(".") for photo in _listing(tmp_path).photos)
     _tar_of_class(photos, tmp_path / "val.tar")
     found = _listing(tmp_path)
     assert len(found.classes) == 3 and "(val.tar of other splits passed over)" in found.describe()
@@ -427,6 +430,21 @@ def test_a_sparse_member_of_an_archive_is_refused(folder: Path, tmp_path: Path) 
     with tarfile.open(file, "w:") as archive:
         archive.addfile(member)
     with pytest.raises(DataError, match=f"{file} is no .*'photo.jpg' is a sparse file"):
+        originals.find_originals(source, "train")
+
+
+@rotating("form", [_as_tars, _as_tar_of_tars], first=1)
+def test_an_archive_does_not_end_at_a_damaged_header(
+    folder: Path, tmp_path: Path, form: Callable[[Path, Path], Path]
+) -> None:
+    source = form(folder, tmp_path / "source")
+    file = source if source.is_file() else max(source.iterdir(), key=lambda file: file.stat().st_size)
+    with tarfile.open(file) as archive:
+        *_, last = archive.getmembers()
+    with file.open("r+b") as opened:
+        opened.seek(last.offset)
+        opened.write(b"\xff" * 8)
+    with pytest.raises(DataError, match=f"{file} is no .*its header at byte {last.offset} is damaged"):
         originals.find_originals(source, "train")
 
 
