@@ -448,6 +448,16 @@ def test_an_archive_does_not_end_at_a_damaged_header(
         originals.find_originals(source, "train")
 
 
+def test_shards_of_a_webdataset_are_no_classes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    for number in range(2):
+        with tarfile.open(tmp_path / "shards" / f"train-{number:06d}.tar", "w:") as archive:
+            archive.add(next(folder.rglob("*.JPEG")), "0001.jpg")
+            archive.addfile(tarfile.TarInfo("0001.cls"))
+    with pytest.raises(DataError, match="train-000000.tar holds 0001.cls, so it is a shard of a WebDataset"):
+        originals.find_originals(tmp_path / "shards", "train")
+
+
 def test_a_member_or_photo_that_is_too_large_is_left_out(folder: Path, tmp_path: Path) -> None:
     photo = next(folder.rglob("*.JPEG"))
     os.truncate(photo, 2**40)
