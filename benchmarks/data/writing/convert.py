@@ -123,18 +123,21 @@ def _shares(
 
 
 def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
-    """Refuses to mix the shards of two conversions."""
+    """Refuses to mix the shards of two conversions. What is left of one without any finished shard does not matter."""
     for other in directory.glob(".*-conversion.json"):
-        if plan["classes"] and (_read_json(other) or {}).get("classes") not in (None, plan["classes"]):
+        name = other.name[1:].partition("-")[0]
+        if not plan["classes"] or not dataclasses.replace(split, name=name).shards_in(directory):
+            continue
+        if (_read_json(other) or {}).get("classes") not in (None, plan["classes"]):
             raise UsageError(
-                f"{directory} holds {other.name[1:].partition('-')[0]} shards whose labels are of other classes: "
-                "convert both splits from one folder with train and val, or name another directory."
+                f"{directory} holds {name} shards whose labels are of other classes: convert both splits from one "
+                "folder with train and val, or name another directory."
             )
     file = directory / f".{split.name}-conversion.json"
-    if not file.exists():
-        if split.shards_in(directory):
-            raise UsageError(f"{directory} already holds {split.name} shards: name another directory.")
+    if not split.shards_in(directory):
         store.replace(file, json.dumps(plan))
+    elif not file.exists():
+        raise UsageError(f"{directory} already holds {split.name} shards: name another directory.")
     elif _read_json(file) != plan:
         raise UsageError(
             f"{directory} holds part of another conversion, of other photos or with other flags: continue that one "

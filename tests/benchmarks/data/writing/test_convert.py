@@ -251,6 +251,14 @@ def test_what_was_left_out_is_said_again(folder: Path, tmp_path: Path) -> None:
     assert len(first.left_out) == 1 and _convert(folder, tmp_path / "out") == first
 
 
+def test_a_directory_whose_shards_were_removed_takes_another_conversion(folder: Path, tmp_path: Path) -> None:
+    _convert(folder, tmp_path / "out")
+    for shard in (tmp_path / "out").glob("train-*"):
+        shard.unlink()
+    shutil.rmtree(next(folder.iterdir()))
+    assert _convert(folder, tmp_path / "out", shards=2).written == len([*folder.rglob("*.JPEG")])
+
+
 def test_a_shard_without_any_photo_is_no_data_set(folder: Path, tmp_path: Path) -> None:
     next(folder.rglob("*.JPEG")).write_bytes(b"nothing")
     with pytest.raises(DataError, match="pass a larger --images_per_shard"):
