@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,11 +159,13 @@ def _write_shard(
     work: FileWork,
     share: tuple[Path, Iterable[Photo] | Iterable[RecordedPhoto]],
 ) -> Conversion:
-    """Writes a shard and, beside it, the result, unless both exist."""
+    """Writes a shard and, beside it, the result, unless both exist and no photo of a list has changed since."""
     path, photos = share
     notes = path.with_name(f".{path.name}.json")
     if path.exists() and (known := _read_json(notes)):
-        return Conversion(**known)
+        written_at = notes.stat().st_mtime
+        if not isinstance(photos, list) or all(_changed_at(photo.file) <= written_at for photo in photos):
+            return Conversion(**known)
     result = Conversion()
     with written_whole(path) as file:
         for photo in photos:
@@ -180,6 +183,14 @@ def _write_shard(
             result.encoded_anew += encoded_anew
         store.replace(notes, json.dumps(dataclasses.asdict(result)))
     return result
+
+
+def _changed_at(file: Path) -> float:
+    """Returns when a file last changed, or was put where it is; of a link without a file, that is always now."""
+    try:
+        return file.stat().st_ctime
+    except OSError:
+        return math.inf
 
 
 def _converted(original: Original, shorter_side: int | None, decoded: bool) -> tuple[bytes, bool]:

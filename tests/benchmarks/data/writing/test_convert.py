@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,22 @@ def test_what_was_left_out_is_said_again(folder: Path, tmp_path: Path) -> None:
     next(folder.rglob("*.JPEG")).write_bytes(b"nothing")
     first = _convert(folder, tmp_path / "out")
     assert len(first.left_out) == 1 and _convert(folder, tmp_path / "out") == first
+
+
+def test_photos_that_have_changed_are_converted_again(folder: Path, tmp_path: Path) -> None:
+    repaired = next(folder.rglob("*.JPEG"))
+    sound = repaired.read_bytes()
+    repaired.write_bytes(b"nothing")
+    assert len(_convert(folder, tmp_path / "out").left_out) == 1
+    others = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("train-*")}
+    time.sleep(0.02)  # more than a tick of the clock of a file system
+    (tmp_path / "repaired").write_bytes(sound)
+    os.utime(tmp_path / "repaired", (0, 0))
+    (tmp_path / "repaired").replace(repaired)
+    outcome = _convert(folder, tmp_path / "out")
+    assert (outcome.written, outcome.left_out) == (40, [])
+    assert _photos_of(tmp_path / "out")[repaired.name][2] == sound
+    assert sum(file.stat().st_mtime_ns != written for file, written in others.items()) == 1
 
 
 def test_a_directory_whose_shards_were_removed_takes_another_conversion(folder: Path, tmp_path: Path) -> None:
