@@ -420,6 +420,15 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     assert tf.io.decode_jpeg(encoded).numpy().mean() == pytest.approx(127.5, abs=2)
 
 
+def test_floating_point_numbers_are_left_out(folder: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    photo = next(folder.rglob("*.JPEG"))
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(photo.with_suffix(".tif"))
+    (left_out,) = _convert(folder, tmp_path / "out").left_out
+    assert left_out.endswith(f"{photo.stem}.tif: its pixels are floating-point numbers, of which white is not known")
+
+
 def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path, folder: Path) -> None:
     photo = next(folder.rglob("*.JPEG"))
     photo.parent.rename(photo.parent.with_name("caf\udce9"))
