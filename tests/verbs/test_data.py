@@ -268,6 +268,15 @@ def test_a_second_conversion_into_a_directory_is_refused_while_the_first_runs(
     assert run_bench("data", "make_mnist", "digits", "--train_images=20").status == 0
 
 
+def test_records_are_not_written_where_they_would_be_a_class(
+    run_bench: RunBench, fake_imagenet: Path, tmp_path: Path
+) -> None:
+    to_folder(fake_imagenet, tmp_path / "photos")
+    done = run_bench("data", "convert", "photos", "photos/records")
+    assert done.status == 2 and "photos/records would count as a class of photos" in done.stderr
+    assert not (tmp_path / "photos" / "records").exists()
+
+
 def test_every_command_expects_the_file_it_works_on(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
