@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -103,7 +104,8 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
                 work=FileWork(watchdog),
             )
     total = sum(part.images for part in parts)
-    say(f"{total} images in {sum(part.shards for part in parts)} shards. Use them with --data_dir={directory}")
+    shards = sum(part.shards for part in parts)
+    say(f"{total} images in {shards} shards. Use them with --data_dir={shlex.quote(str(directory))}")
     return ExitStatus.OK
 
 
@@ -131,10 +133,10 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
                 files = small_image_files.write_idx(directory, *part, split=split, compressed=bool(given["gzip"]))
             say(f"{', '.join(file.name for file in files)}: {len(part[1])} {split} images")
     if name == "digits":
-        say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
+        say(f"Handwritten digits. Train on them with --preset=digits --data_dir={shlex.quote(str(directory))}")
     else:
         model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
-        say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
+        say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={shlex.quote(str(directory))}")
     return ExitStatus.OK
 
 
@@ -185,7 +187,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     how = "all were decoded" if given["decoded"] else f"{result.encoded_anew} were encoded again"
     say(
         f"{result.written} photos in {part.shards} shards; {how}, {len(result.left_out)} left out. Use them with "
-        f"--data_dir={directory}"
+        f"--data_dir={shlex.quote(str(directory))}"
     )
     return ExitStatus.DATA if result.left_out else ExitStatus.OK
 

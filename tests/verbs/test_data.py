@@ -277,6 +277,11 @@ def test_records_are_not_written_where_they_would_be_a_class(
     assert not (tmp_path / "photos" / "records").exists()
 
 
+def test_a_directory_is_named_as_a_shell_takes_it(run_bench: RunBench) -> None:
+    done = run_bench("data", "make_mnist", "my digits", "--train_images=20")
+    assert "--model=mlp --data_dir='my digits'" in done.stdout
+
+
 def test_every_command_expects_the_file_it_works_on(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
