@@ -22,14 +22,14 @@ from benchmarks.run import loop, train
 
 
 class Others(Alone):
-    """A team of two, the other of which wants to measure so many steps."""
+    """A team of two, the other of which sends one message: how many steps it wants to measure, or what it reads."""
 
-    def __init__(self, wanted: int) -> None:
+    def __init__(self, message: Any) -> None:
         super().__init__()
-        self.wanted = wanted
+        self.message = message
 
-    def meet(self, what: str, message: int | None = None, *, patient: bool = False) -> dict[str, int | None]:
-        return {"": message, "other": self.wanted}
+    def meet(self, what: str, message: Any = None, *, patient: bool = False) -> dict[str, Any]:
+        return {"worker 0": message, "worker 1": self.message}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,18 @@ def test_one_worker_measures_the_input_while_the_others_wait() -> None:
         run: Any = types.SimpleNamespace(built=built, config=None, log=log, team=team)
         with contextlib.nullcontext() if not is_leader else pytest.raises(AttributeError, match="display"):
             train._measure_input(run)
+
+
+@pytest.mark.parametrize(("theirs", "warned"), [("4 files", False), ("3 files", True)])
+def test_workers_with_different_data_are_named(theirs: str, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    session: Any = None
+    step = types.SimpleNamespace(initialize=lambda *_, shared_is_there, **__: shared_is_there())
+    built: Any = types.SimpleNamespace(step=step, input=types.SimpleNamespace(initializers=()))
+    restored: Any = types.SimpleNamespace(values={}, resumes=False)
+    chosen: Any = types.SimpleNamespace(processes=types.SimpleNamespace(preparation_seconds=60.0))
+    train._initialize(session, session, built, restored, chosen, Others(theirs), "4 files")
+    sentence = "The workers have different data (worker 0: 4 files; worker 1: 3 files)"
+    assert (sentence in capsys.readouterr().err) == warned
 
 
 def _measure(
