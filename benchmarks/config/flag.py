@@ -236,10 +236,17 @@ def spelled(word: str) -> str:
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
-    """Turns `--xla true` into `--xla=true` for boolean flags, and boolean spellings into the choices they stand for."""
+    """Turns `--xla true` into `--xla=true` for boolean flags, and boolean spellings into the choices they stand for.
+
+    Raises:
+        UsageError: a flag follows one that lacks its value.
+    """
     values = {f"--{f.name}": ("true", "false", *(f.boolean or ())) for f in table if f.kind is bool or f.boolean}
+    needing = {f"--{f.name}" for f in table} - values.keys()
     joined: list[str] = []
     for argument in arguments:
+        if joined and joined[-1] in needing and argument.startswith("--"):  # as after a variable that is empty
+            raise UsageError(f"{joined[-1]} has no value: {argument} follows it. Write {joined[-1]}=VALUE.")
         if joined and argument.lower() in values.get(joined[-1], ()):
             joined[-1] += f"={argument.lower()}"
         else:

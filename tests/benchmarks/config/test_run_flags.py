@@ -108,6 +108,11 @@ def test_a_flagfile_is_read(tmp_path: Path, first: str) -> None:
         (["--noforward_only=3"], "--noforward_only=3 does not take an argument"),
         (["--flagfile=/nowhere/flags"], "/nowhere/flags"),
         (["--model"], "model"),
+        (
+            ["--output_dir", "--model=vgg16"],
+            "--output_dir has no value: --model=vgg16 follows it. Write --output_",
+        ),
+        (["--num_gpus", "-xla"], "--num_gpus has no value: --xla follows it"),
     ],
 )
 def test_misses_are_explained(arguments: list[str], words: str) -> None:
