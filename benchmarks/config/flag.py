@@ -22,7 +22,8 @@ _PRESETS = Path(__file__).resolve().parent / "presets"
 # Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
 _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
-_OF_A_SHELL = re.compile(r"\$\{?[A-Za-z_]|^(['\"]).*\1$", re.DOTALL)
+# Variables of a shell, of Kubernetes and of templates; quotes; a comment, or the end of a line that continues.
+_OF_A_SHELL = re.compile(r"\$[{(]?[A-Za-z_]|\{\{|^(['\"]).*\1$|\s#|[\\\s]$", re.DOTALL)
 _BYTE_ORDER_MARK = "\ufeff"
 _FLAG = re.compile(r"--?([A-Za-z][\w-]+)")
 SHORT_FLAGS = {"-m": "--model", "-b": "--batch_size", "-g": "--num_gpus"}
@@ -182,7 +183,8 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
         raise UsageError(f"{where}'{text}': there is no user '{text[1:].partition('/')[0]}' with a home directory.")
     if _OF_A_SHELL.search(path) and not os.path.lexists(path):
         raise UsageError(
-            f"{where}'{shortened(text)}': only a shell replaces $NAME and takes quotes away: write the path itself."
+            f"{where}'{shortened(text)}': only a shell replaces $NAME and takes away quotes, comments and what ends a "
+            "line: write the path itself."
         )
     try:
         os.lstat(path)

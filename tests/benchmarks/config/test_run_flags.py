@@ -74,9 +74,13 @@ def test_a_path_means_what_it_means_to_a_shell(
         ("dbfs:/results", "dbfs://... is an address of another storage"),
         ("gs:/bucket/results", "gs://... is an address of another storage"),
         ("~nobody-of-this-name/x", "there is no user 'nobody-of-this-name' with a home directory"),
-        ("$HOME/results", "only a shell replaces .NAME and takes quotes away: write the path itself"),
+        ("$HOME/results", "only a shell replaces .NAME and takes away quotes, .*: write the path itself"),
         ("/data/${USER}", "only a shell replaces .NAME"),
-        ('"/results"', "only a shell replaces .NAME and takes quotes away"),
+        ("$(RESULTS)/run", "only a shell replaces .NAME"),  # of Kubernetes, if there is no such variable
+        ("{{ results }}", "only a shell replaces .NAME"),
+        ('"/results"', "only a shell replaces .NAME and takes away quotes"),
+        ("results  # of today", "takes away quotes, comments and what ends a line"),
+        ("results \\", "takes away quotes, comments and what ends a line"),
     ],
 )
 def test_a_path_that_is_none_of_this_host_is_refused(given: str, words: str) -> None:
