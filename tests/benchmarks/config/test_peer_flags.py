@@ -158,6 +158,9 @@ def test_a_sweep_takes_each_as_one_value() -> None:
         (["-nodistortions"], "distortions", False),
         (["--batch-size=8"], "batch_size", 8),
         (["--train-dir", "a-b"], "train_dir", "a-b"),
+        (["\u2013-batch_size=8"], "batch_size", 8),  # as web pages show two dashes
+        (["\u2014model", "resnet50"], "model", "resnet50"),
+        ([" --batch_size=8"], "batch_size", 8),  # lines that end with a backslash, pasted as one line
         (["-no-distortions"], "distortions", False),
         (["-m", "resnet50"], "model", "resnet50"),
         (["-b=8"], "batch_size", 8),
