@@ -50,6 +50,8 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     Raises:
         BenchError: it cannot be run; the message says why.
     """
+    if any(word.endswith("\r") for word in arguments):  # part of a value, or the next line is a command of its own
+        raise UsageError("The script of this command has lines as on Windows: convert it, as with sed -i 's/\\r$//'.")
     arguments = [flag.spelled(word) for word in arguments]
     if "--version" in arguments:
         say(help_text.versions())

@@ -136,6 +136,7 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
         (["ResNet50"], 2, "'ResNet50' is not a verb, but a value of --model: run_bench.py --model=resnet50"),
         (["--flagfile=nowhere"], 2, "run_bench: --flagfile=nowhere cannot be read: No such file or directory. Name a"),
         (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=off?"),
+        (["--device=cpu", "--output_dir=out\r"], 2, "has lines as on Windows"),
         (["--num_gpus=64"], 2, "--num_gpus=64 asks for 64 GPUs"),
         (["--batch_size=-1"], 2, "--batch_size=-1 is too small"),
         (["--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
