@@ -7,15 +7,21 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.errors import BenchError
+from benchmarks.machine import linux
 from benchmarks.outside_text import whole_number
 
+ROOT = Path("/")  # holds `dev` and `sys`
 _ANSWER_SECONDS = 60.0
-_MOST_GPUS = 1024
+# Values of CUDA_VISIBLE_DEVICES that are meant to hide all GPUs: nothing, -1, Slurm's NoDevFiles, none, void.
+_HIDES_ALL = re.compile(r"\s*(-\d+|no[a-z]*|void)?\s*(,.*)?", re.IGNORECASE)
+_OF_NVIDIA, _DISPLAY = "0x10de", "0x03"  # of PCI devices: the vendor, and how the class begins
 # Reasons for a lowered clock, by pynvml's names. A power limit is not one: it is usual under full load.
 SLOWED_BY = {
     "nvmlClocksThrottleReasonHwThermalSlowdown": "heat (hardware)",
@@ -112,13 +118,13 @@ def _within_limit(ask: Callable[[], Driver]) -> Driver:
 
 
 def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
-    are_hidden = not visible_indices(_MOST_GPUS, environment)
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    are_hidden = setting is not None and _HIDES_ALL.fullmatch(setting) is not None
     try:
         driver.nvmlInit()
         count = driver.nvmlDeviceGetCount()
     except driver.NVMLError as error:
-        is_absent = error.value in (driver.NVML_ERROR_LIBRARY_NOT_FOUND, driver.NVML_ERROR_DRIVER_NOT_LOADED)
-        return Driver(problem="" if is_absent or are_hidden else f"NVIDIA's driver does not start ({error})")
+        return Driver(problem="" if are_hidden else _why_not_started(error, driver))
     every, problems = [], []
     for index in range(count):
         try:
@@ -134,7 +140,24 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
         cuda = f"{number // 1000}.{number % 1000 // 10}"
     indices = visible_indices(len(every), environment, lambda name: _index_of(name, every, driver))
     gpus = _shown_by_cuda([every[index] for index in indices], environment)
+    if every and not gpus:
+        problems.append(f"CUDA_VISIBLE_DEVICES='{setting}' names none of the driver's GPUs, 0 to {len(every) - 1}")
     return Driver(gpus, version, cuda, "" if are_hidden else "; ".join(problems))
+
+
+def _why_not_started(error: Any, driver: Any) -> str:
+    """Returns why there are no GPUs; nothing on a machine without any, as far as Linux shows."""
+    hint = ""
+    if error.value == driver.NVML_ERROR_LIBRARY_NOT_FOUND:
+        if not any((ROOT / "dev").glob("nvidia[0-9]*")):
+            return ""
+        hint = "; in a container, NVIDIA_DRIVER_CAPABILITIES needs 'utility'"
+    elif error.value == driver.NVML_ERROR_DRIVER_NOT_LOADED:
+        devices = (ROOT / "sys/bus/pci/devices").glob("*")
+        facts = [(linux.text(device / "vendor"), linux.text(device / "class") or "") for device in devices]
+        if not any(vendor == _OF_NVIDIA and kind.startswith(_DISPLAY) for vendor, kind in facts):
+            return ""
+    return f"NVIDIA's driver does not start ({error}{hint})"
 
 
 def _shown_by_cuda(gpus: list[DriverGpu], environment: Mapping[str, str]) -> tuple[DriverGpu, ...]:

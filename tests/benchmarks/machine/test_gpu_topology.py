@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.machine import gpu_topology
+from benchmarks.machine import gpu_topology, nvml
 from benchmarks.machine.gpu_topology import SUGGESTIONS, advice, suggestion_for
 from benchmarks.machine.hardware import Connection, Gpu, Inventory
 from tests.support.nvidia import NO_PEERS, SWITCH, Machine
@@ -130,6 +130,43 @@ def test_without_a_driver_there_is_nothing() -> None:
     machine._answers["nvmlInit"] = raising(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     assert "version mismatch" in read(machine).problem
     assert read(machine, CUDA_VISIBLE_DEVICES="") == Inventory(), "no GPU is wanted"
+
+
+@pytest.mark.parametrize(
+    ("absent", "file", "text", "problem"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "dev/nvidia0", "", "NVIDIA_DRIVER_CAPABILITIES needs 'utility'"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "dev/nvidia-uvm", "", ""),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "class", "0x030200", "driver does not start (Driver Not Loaded)"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "class", "0x068000", ""),  # a switch between GPUs
+    ],
+)
+def test_a_gpu_without_its_driver_is_missed(
+    absent: int, file: str, text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = tmp_path / "sys/bus/pci/devices/0000:00:04.0"
+    for folder in (slot, tmp_path / "dev"):
+        folder.mkdir(parents=True)
+    (slot / "vendor").write_text("0x10de\n")
+    (slot / file if file == "class" else tmp_path / file).write_text(text)
+    monkeypatch.setattr(nvml, "ROOT", tmp_path)
+    machine = Machine(1)
+    machine._answers["nvmlInit"] = raising(absent)
+    found = read(machine)
+    assert problem in found.problem and bool(found.problem) == bool(problem)
+    assert read(machine, CUDA_VISIBLE_DEVICES="-1") == Inventory(), "no GPU is wanted"
+
+
+@pytest.mark.parametrize("setting", ["all", "2", '"0,1"', "0 1", "cuda:0", "[0]"])
+def test_a_choice_of_gpus_that_names_none_is_a_problem(setting: str) -> None:
+    found = read(Machine(2), CUDA_VISIBLE_DEVICES=setting)
+    assert not found.gpus and found.problem.startswith(f"CUDA_VISIBLE_DEVICES='{setting}' names none of the driver's")
+
+
+@pytest.mark.parametrize("setting", ["", " ", "-1", "-1,0", "none", "void", "NoDevFiles"])
+def test_gpus_may_be_hidden(setting: str) -> None:
+    found = read(Machine(2), CUDA_VISIBLE_DEVICES=setting)
+    assert (found.gpus, found.problem) == ((), "")
 
 
 def raising(number: int) -> Callable[[], None]:
