@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster.cluster_spec import Cluster
@@ -17,6 +18,7 @@ from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices
 from results.text import counted
 
 _MOST_DEVICES = 1024
+_AMD_GPU = Path("/dev/kfd")
 
 
 DEVICE_FLAGS = (
@@ -117,7 +119,7 @@ def decide(
     own = {name: getattr(chosen, name) for name in ("device", "num_devices", "virtual_gpus", "visible_gpus")}
     devices = filled(Devices, given, **own)
     if not devices.on_gpu:
-        return devices, ()
+        return devices, () if given["device"] == "cpu" else tuple(_unused_gpus())
     devices, notices = _with_launch_threads(devices, reads=given["data_dir"] is not None)
     if given["num_gpus"] is None and len(devices.visible_gpus or ()) > devices.physical_gpus:
         notices += (f"--gpus={given['gpus']}: a process uses one GPU unless --num_gpus says how many.",)
@@ -135,6 +137,15 @@ def decide(
             f"memory. Use at most {each:g}, or leave it out."
         )
     return devices, notices
+
+
+def _unused_gpus() -> Iterator[str]:
+    """Yields a sentence on GPUs of this machine that a run on its CPU could have been meant for."""
+    hidden_by = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden_by is not None and hardware.gpu_inventory().driver_version:
+        yield f"CUDA_VISIBLE_DEVICES='{hidden_by}' hides all GPUs, so the CPU computes: unset it, or use --device=cpu."
+    if _AMD_GPU.exists():
+        yield f"The AMD GPU of this machine ({_AMD_GPU}) is not used, since this suite runs on NVIDIA's and on CPUs."
 
 
 def _with_launch_threads(devices: Devices, *, reads: bool) -> tuple[Devices, tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -41,6 +42,22 @@ def test_gpus_that_do_not_answer_are_no_reason_for_the_cpu(words: str, monkeypat
     assert options.default_to_all(values, 0) == values, "nor for the verbs that use all devices"
     assert options.default_to_all({**values, "device": "cpu"}, 0)["num_gpus"] == 2
     assert not resolve(without(*range(8)), monkeypatch, "--device=cpu").devices.on_gpu
+
+
+def test_a_run_that_falls_back_to_the_cpu_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in(monkeypatch, MACHINES[H100])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(options, "_AMD_GPU", tmp_path)
+
+    def notices(*words: str) -> tuple[str, ...]:
+        return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, hardware.count_gpus).notices
+
+    hidden, of_amd = notices()
+    assert hidden.startswith("CUDA_VISIBLE_DEVICES='' hides all GPUs") and f"({tmp_path}) is not used" in of_amd
+    assert not notices("--device=cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "8")
+    with pytest.raises(UsageError, match="^No GPU of this machine can be used: CUDA_VISIBLE_DEVICES='8' names none"):
+        notices()
 
 
 def test_a_missing_gpu_is_named_where_it_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
