@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from benchmarks.errors import UsageError
@@ -40,6 +41,16 @@ _INSTRUCTIONS = {  # as Linux names them: x86, Arm
 _FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 avx_ne_convert".split())
 _FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}  # TensorFlow's variables, in any case
+# Variables by which a graph is computed otherwise than flags say: their values, on which devices, and the effect.
+_COMPILES, _ROUNDS = "XLA compiles parts of the graph, also without --xla", "oneDNN may round factors, as with tf32"
+_OVERRULING = (
+    ("TF_XLA_FLAGS", re.compile("auto_jit=(?!0|-1)"), "gpu", _COMPILES),
+    ("TF_XLA_FLAGS", re.compile("(?=.*auto_jit=(?!0|-1)).*cpu_global_jit"), "cpu", _COMPILES),
+    ("ONEDNN_DEFAULT_FPMATH_MODE", re.compile("16|tf32|any", re.IGNORECASE), "cpu", _ROUNDS),
+    ("TF_SET_ONEDNN_FPMATH_MODE", re.compile("16|tf32|any", re.IGNORECASE), "cpu", _ROUNDS),
+    ("TF_DETERMINISTIC_OPS", re.compile("1|true", re.IGNORECASE), "", "kernels are those of --deterministic"),
+    ("CUDA_LAUNCH_BLOCKING", re.compile("[1-9]"), "gpu", "each kernel is awaited, so that steps take longer"),
+)
 LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 FIRST_DYNAMIC_SCALE = 2.0**15
 SCALED_UP_EVERY = 1000
@@ -190,12 +201,12 @@ def decide(
         fused_bn=_fused_bn(given, on_gpu=on_gpu and spec.has_batch_norm),
         batchnorm_persistent=_batchnorm_persistent(given) if on_gpu else None,
     )
-    notices: tuple[str, ...] = ()
     precision = computing.precision
+    notices = tuple(_overruled(precision, onednn, on_gpu=on_gpu))
     if precision in _16_BITS and not on_gpu and not has_instructions(precision):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
         better = "fp32" if precision == "bf16" or not has_instructions("bf16") else "bf16 or fp32"
-        notices = (
+        notices += (
             f"--precision={precision}: this CPU has no {name} instructions, and emulating them is much slower than "
             f"fp32: use --precision={better}.",
         )
@@ -204,6 +215,21 @@ def decide(
     if not computing.fused_bn and computing.xla != "off" and not on_gpu:
         notices += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
     return computing, notices
+
+
+def _overruled(precision: str, onednn: str | None, *, on_gpu: bool) -> Iterator[str]:
+    """Yields a sentence on each environment variable by which a run computes otherwise than its flags say."""
+    for name, values, on, effect in _OVERRULING:
+        value = os.environ.get(name, "")
+        acts = values.search(value) and on in ("", "gpu" if on_gpu else "cpu")
+        if acts and (effect, precision) != (_ROUNDS, "tf32"):
+            yield f"{name}={value}: {effect}: unset it, unless that is meant."
+    value = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
+    if not (on_gpu or onednn) and _SWITCHES.get(value.lower()) is False and other_onednn_mode({}) == "off":
+        yield (
+            f"TF_ENABLE_ONEDNN_OPTS={value}: oneDNN's kernels are off, and reports do not tell such runs apart: use "
+            "--onednn=off instead, or unset it."
+        )
 
 
 def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, ...]:

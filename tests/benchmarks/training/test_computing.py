@@ -30,6 +30,35 @@ def test_float32_without_xla_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "on_cpu", "on_gpu"),
+    [
+        ("TF_XLA_FLAGS", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit", True, True),
+        ("TF_XLA_FLAGS", "--tf_xla_auto_jit=2", False, True),
+        ("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit --tf_xla_auto_jit=0", False, False),
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", True, False),
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT", False, False),
+        ("TF_SET_ONEDNN_FPMATH_MODE", "bf16", True, False),
+        ("TF_DETERMINISTIC_OPS", "1", True, True),
+        ("TF_DETERMINISTIC_OPS", "0", False, False),
+        ("CUDA_LAUNCH_BLOCKING", "1", False, True),
+        ("TF_ENABLE_ONEDNN_OPTS", "0", True, False),
+        ("TF_ENABLE_ONEDNN_OPTS", "1", False, False),
+    ],
+)
+def test_a_variable_that_overrules_flags_has_a_notice(
+    cpu: Cpu, monkeypatch: pytest.MonkeyPatch, name: str, value: str, on_cpu: bool, on_gpu: bool
+) -> None:
+    cpu("sse2 avx512_vnni")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    monkeypatch.setenv(name, value)
+    for device, expected in ((False, on_cpu), (True, on_gpu)):
+        notices = decide(on_gpu=device)[1]
+        assert [notice.startswith(f"{name}={value}: ") for notice in notices] == [True] * expected
+    if name == "TF_ENABLE_ONEDNN_OPTS":
+        assert not decide(onednn="off")[1]
+
+
+@pytest.mark.parametrize(
     ("precision", "nchw", "capabilities", "expected"),
     [
         ("fp32", True, ["9.0"], "NCHW"),
