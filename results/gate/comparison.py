@@ -21,6 +21,11 @@ from results.summary import hardware_in_words
 from results.text import counted
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
+# Recorded environment variables that say which devices, which task, or how much is logged.
+_HARMLESS = (
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TORCH_CPP_LOG_LEVEL"),
+)
 _MOST_FIELDS = 5
 _NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
@@ -147,9 +152,8 @@ def _notes_on_software(sides: Sequence[Sequence[Record]], names: tuple[str, str]
         if mixtures:
             notes.append(f"{name} mixes {' and '.join(mixtures)}; a difference between them counts as noise.")
     first, second = (records[0] for records in sides)
-    if first.identity.software_key != second.identity.software_key:
-        differing = software_differences(first, second, names)
-        notes += [f"The software differs: {listed(differing)}."] if differing else []
+    if differing := software_differences(first, second, names):
+        notes.append(f"The software differs: {listed(differing)}.")
     return notes
 
 
@@ -225,9 +229,10 @@ def software_in_words(records: Iterable[Record]) -> str:
 
 
 def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
-    """Returns how recorded versions differ, a phrase each."""
+    """Returns how recorded versions, and environment variables that may change a rate, differ, a phrase each."""
     first, second = (
         {name: value for name, value in record.environment.items() if name.endswith("_version")}
+        | {name: value for name, value in (record.environment.get("variables") or {}).items() if name not in _HARMLESS}
         for record in (base, candidate)
     )
     return differences(first, second, names)

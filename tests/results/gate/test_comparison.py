@@ -286,6 +286,18 @@ def test_software_may_differ_and_is_named() -> None:
     assert any("branch mixes 2 commits of the suite;" in note for note in mixed.notes)
 
 
+def test_variables_of_the_environment_that_differ_are_named() -> None:
+    def under(**variables: str) -> list[Record]:
+        return [replace(record, environment={**record.environment, "variables": variables}) for record in apart()]
+
+    def notes(base: Sequence[Record], candidate: Sequence[Record]) -> list[str]:
+        return [note for note in judged(base, candidate).notes if "software differs" in note]
+
+    (note,) = notes(under(CUDA_VISIBLE_DEVICES="0"), under(CUDA_VISIBLE_DEVICES="1", TF_ENABLE_ONEDNN_OPTS="0"))
+    assert "TF_ENABLE_ONEDNN_OPTS is not recorded in main and 0 in branch" in note and "VISIBLE" not in note
+    assert not notes(under(NCCL_ALGO="Ring"), under(NCCL_ALGO="Ring"))
+
+
 def test_that_only_some_runs_interleaved_their_steps_is_noted() -> None:
     def sliced(records: Sequence[Record]) -> list[Record]:
         return [replace(r, environment={**r.environment, STEPS_PER_SLICE: 3}) for r in records]
