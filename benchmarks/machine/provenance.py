@@ -54,12 +54,18 @@ RECORDED_VARIABLES = frozenset(
     """.split()
 )
 
+# Packages that contain TensorFlow: its own, and those of makers of hardware.
+_TENSORFLOWS = (
+    *("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+    *("tensorflow-rocm", "intel-tensorflow", "tensorflow-cpu-aws", "tensorflow-aarch64", "nvidia-tensorflow"),
+)
+
 
 def describe_software() -> dict[str, Any]:
     """Returns the versions that can move a number, as installed: TensorFlow need not have been imported."""
     return {
         "python_version": platform.python_version(),
-        "tensorflow_version": installed("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+        "tensorflow_version": installed(*_TENSORFLOWS),
         "keras_version": installed("keras", "keras-nightly"),
         "numpy_version": installed("numpy"),
         "cuda_version": installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 from pathlib import Path
@@ -34,6 +35,16 @@ def test_what_the_suite_sets_for_tensorflow_is_recorded() -> None:
     names = set(re.findall(r'os\.environ(?:\.setdefault\(|\[)"([A-Z_0-9]+)"', source))
     assert len(names) > 5
     assert names - provenance.RECORDED_VARIABLES <= {"GRPC_ENABLE_FORK_SUPPORT"}
+
+
+def test_tensorflow_of_another_maker_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name != "tensorflow-rocm":
+            raise importlib.metadata.PackageNotFoundError
+        return "2.20.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert provenance.describe_software()["tensorflow_version"] == "2.20.0"
 
 
 def git(home: Path, *words: str) -> None:
