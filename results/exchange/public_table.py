@@ -119,7 +119,8 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
                 f"{name}:1: there is no column {', '.join(missing)}. The first line must name the columns of a public "
                 f"table: {', '.join(column.name for column in COLUMNS)}."
             )
-        return tuple(_figure(line, f"{name}:{reader.line_num}", separator) for line in reader)
+        # Spreadsheets save empty rows, too.
+        return tuple(_figure(line, f"{name}:{reader.line_num}", separator) for line in reader if any(line.values()))
     except csv.Error as error:
         raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
 
@@ -150,6 +151,8 @@ def _figure(line: dict[Any, Any], place: str, separator: str) -> Figure:
 
 def _value(column: PublicColumn, cell: str, place: str, separator: str) -> Any:
     text = one_line(cell)
+    if column.kind is int:
+        text = text.removesuffix(".0")  # as pandas writes a column of which a cell is empty
     if separator != "," and column.kind is float:
         if _POINTS.fullmatch(text) if separator == ";" else _POINTS_OR_COMMAS.fullmatch(text):
             raise TableError(

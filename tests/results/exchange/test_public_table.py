@@ -70,6 +70,14 @@ def test_a_table_of_a_spreadsheet_with_decimal_commas_is_read() -> None:
         public_table.parsed(f"{head}\n{cells}\n", "t.csv")
 
 
+def test_rows_and_numbers_are_read_as_spreadsheets_and_pandas_save_them() -> None:
+    text = f"{HEADER},,\nM,m,8.0,64.0,10.5,,,,,\n,,,,,,,,,\n\n"
+    (figure,) = public_table.parsed(text, "t.csv")
+    assert (figure.devices, figure.batch_per_device) == (8, 64)
+    with pytest.raises(TableError, match=r"column devices is '8\.5'"):
+        public_table.parsed(f"{HEADER}\nM,m,8.5,64,10.5,,,\n", "t.csv")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
