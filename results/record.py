@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from results.masking import without_secrets
 from results.measurement import Derived, Measurement
-from results.record_parts import PARTS
+from results.record_parts import COUNTS, PARTS
 from results.text import harmless
 from results.version import SUITE_VERSION
 
@@ -230,10 +230,16 @@ def _read_part(name: str, text: msgspec.Raw, shared: Shared) -> Any:
             part = _CHECKS[name].decode(text)
             if name in PARTS:
                 part = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
+                part |= {field: int(part[field]) for field in COUNTS if _is_count(part.get(field))}
         except msgspec.ValidationError as error:
             raise msgspec.ValidationError(f"{name}: {error}") from error
         shared[key] = part
     return shared[key]
+
+
+def _is_count(value: Any) -> bool:
+    # Programs that rewrite a file may make 2.0 of 2.
+    return isinstance(value, float) and value.is_integer() and 0 <= value < -_SMALLEST_INTEGER
 
 
 def _read_entry(text: msgspec.Raw, shared: Shared) -> Any:

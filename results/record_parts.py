@@ -102,3 +102,5 @@ class Placement(msgspec.Struct):
 
 
 PARTS: Mapping[str, type] = {"config": Config, "environment": Environment, "model": Model, "placement": Placement}
+# The fields of `config` that are whole numbers.
+COUNTS = ("num_devices", "num_workers", "num_ps", "num_hosts", "batch_per_device", "virtual_gpus")

@@ -50,6 +50,12 @@ def test_text_is_harmless_in_what_is_read_and_in_what_is_saved(text: str, shown:
         assert one.environment == {"variables": {"X": shown}}
 
 
+def test_a_count_that_another_program_wrote_as_2_0_is_2() -> None:
+    line = make_record().to_json().replace('"num_devices":2,', '"num_devices":2.0,')
+    assert '"num_devices":2.0,' in line
+    assert repr(Record.from_json(line).config["num_devices"]) == "2"
+
+
 def test_json_holds_no_nan() -> None:
     broken = make_record(measurement=Measurement(images_per_step=1, losses=[math.nan, math.inf, 1.0]))
     parsed = json.loads(broken.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
