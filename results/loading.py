@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from results.record import Record, Shared, UnknownFormatError
 
 _MOST_PROBLEMS = 20  # of one file
+_JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
 # How files begin that users take for records, and the message about them.
@@ -92,7 +93,7 @@ class Loaded:
         enabled = gc.isenabled()
         gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
         try:
-            for number, line in enumerate(file, start=1):
+            for number, line in _lines(file):
                 line = line.removeprefix(codecs.BOM_UTF8)  # also within a file that was joined of several
                 if number == 1:
                     begins_otherwise = not line.startswith((b"{", *CONFLICT_MARKS))
@@ -144,6 +145,13 @@ class Loaded:
         if key != record.identity.config_key:
             record = replace(record, identity=replace(record.identity, config_key=key))
         self.records.append(record)
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yields each line with its number, and each record of a line: a file may have ended without a line break."""
+    for number, line in enumerate(file, start=1):
+        for part in line.replace(_JOINT, _PARTED).splitlines(keepends=True) if _JOINT in line else [line]:
+            yield number, part
 
 
 def _is_same_run(record: Record, other: Record) -> bool:

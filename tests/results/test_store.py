@@ -319,6 +319,13 @@ def test_a_merge_conflict_is_said_and_both_sides_are_read(tmp_path: Path) -> Non
         Store(tmp_path)
 
 
+def test_files_that_were_joined_without_a_line_break_lose_no_record(tmp_path: Path) -> None:
+    records = [make_record() for _ in range(3)]
+    (tmp_path / "joined.jsonl").write_text("".join(record.to_json() for record in records))
+    loaded = load(tmp_path / "joined.jsonl")
+    assert (loaded.records, loaded.problems) == (records, [])
+
+
 def _append_many(directory: Path, count: int) -> None:
     store = Store(directory)
     for _ in range(count):
