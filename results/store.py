@@ -30,7 +30,7 @@ from results.record import Record
 JSONL_NAME = "results.jsonl"
 LOCK_DEADLINE_SECONDS = 60.0
 _LOCK_RETRY_SECONDS = 0.05
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, 524)  # 524: ENOTSUPP, of NFS
 _BLOCK_BYTES = 2**16
 _NO_RECORDS = "does not begin with a record: name another directory, or move the file away"
 # What a results directory must have room for before a run starts: the record of some 50,000 steps.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import errno
 import fcntl
 import json
 import multiprocessing
@@ -324,6 +325,18 @@ def test_files_that_were_joined_without_a_line_break_lose_no_record(tmp_path: Pa
     (tmp_path / "joined.jsonl").write_text("".join(record.to_json() for record in records))
     loaded = load(tmp_path / "joined.jsonl")
     assert (loaded.records, loaded.problems) == (records, [])
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, 524])
+def test_a_file_system_without_locks_is_refused_by_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(store_module.fcntl, "flock", refuse)
+    with pytest.raises(StoreError, match="its file system has no locks"):
+        Store(tmp_path)
 
 
 def _append_many(directory: Path, count: int) -> None:
