@@ -175,10 +175,11 @@ def repository_of(names: Iterable[str]) -> Repository:
         roots[name] = Path(_git(models[name].parent, "rev-parse", "--show-toplevel", why=why))
     if not models:
         if suite is None:
-            raise UsageError(
-                f"{builds.RUN_BENCH.parent} is no git repository, so this suite has no revisions to compare: name the "
-                "file of your own model with --model, or set --base_command."
-            )
+            home = builds.RUN_BENCH.parent
+            why = "This suite has no revisions to compare: name the file of your own model with --model, or set "
+            why += "--base_command"
+            other = _git(home, "rev-parse", "--show-toplevel", why=f"{why}. git reports of {home}")
+            raise UsageError(f"{why}. The repository {other} does not hold {home}.")
         return Repository(suite, has_suite=True)
     first = next(iter(models))
     for name, root in roots.items():
@@ -208,7 +209,7 @@ def _git(home: Path, *words: str, why: str) -> str:
     try:
         return provenance.git(home, *words, timeout_seconds=_GIT_SECONDS)
     except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines()
-        raise UsageError(f"{why}{f': {lines[-1]}' if lines else ''}.") from error
+        reason = f": {provenance.why_git_failed(error)}" if error.stderr.strip() else ""
+        raise UsageError(f"{why}{reason}.") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{why}: git cannot be run ({error}).") from error

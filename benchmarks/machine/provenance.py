@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.console import warn
 from benchmarks.machine import contention, hardware
 from results.record import Identity, identify
+from results.text import one_line
 
 # The variables that may move a number, by their exact names: a prefix such as TF_ or NVIDIA_ is also that of passwords
 # (Terraform's TF_VAR_..., NVIDIA_API_KEY), and records are published. A new name is one word here.
@@ -61,6 +63,9 @@ _TENSORFLOWS = (
 )
 
 
+_warn_once = functools.cache(warn)  # the commit is asked for several times
+
+
 def describe_software() -> dict[str, Any]:
     """Returns the versions that can move a number, as installed: TensorFlow need not have been imported."""
     return {
@@ -102,10 +107,14 @@ def file_at_commit(file: Path, sources: tuple[str, ...]) -> str:
 
 
 def _commit(folder: Path, *words: str) -> str | None:
-    """Returns the commit of a checkout, with '+' if `git status` with these words finds a change; None without one."""
+    """Returns the commit of a checkout, with '+' if `git status` with these words finds a change; None without one.
+
+    If git fails, a warning gives its reason, such as that the checkout belongs to another user.
+    """
     try:
         lines = git(folder, "--no-optional-locks", "status", "--porcelain=v2", "--branch", *words).splitlines()
-    except (OSError, ValueError, subprocess.SubprocessError):
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        _warn_once(f"The commit of {folder} is unknown, and records lack it: {why_git_failed(error)}.")
         return None
     facts = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# branch."))
     commit = facts.get("branch.oid", "(initial)")
@@ -132,6 +141,13 @@ def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
         start_new_session=True,
     )
     return done.stdout.strip()
+
+
+def why_git_failed(error: Exception) -> str:
+    """Returns the reason of an error that `git` raised, on one line: what git calls fatal, with its advice."""
+    printed = str(getattr(error, "stderr", None) or "").strip()
+    fatal = printed.partition("fatal: ")[2] or printed.rpartition("\n")[2]
+    return one_line(fatal or str(error)).rstrip(".")
 
 
 @dataclasses.dataclass(frozen=True)

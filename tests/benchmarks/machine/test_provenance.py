@@ -107,6 +107,21 @@ def test_a_checkout_without_a_commit_has_none(tmp_path: Path, monkeypatch: pytes
     assert provenance.suite_commit() is None
 
 
+@pytest.mark.process
+def test_why_git_does_not_know_the_commit_is_reported_once(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout / ".git" / "config").write_text("[core")
+    assert [provenance.suite_commit(), provenance.suite_commit()] == [None, None]
+    assert capsys.readouterr().err.count("is unknown, and records lack it: bad config line") == 1
+
+
+def test_the_reason_of_git_is_what_it_calls_fatal_and_its_advice() -> None:
+    advice = "To add an exception for this directory, call:\n\n\tgit config --global --add safe.directory /x\n"
+    stderr = f"Preparing worktree\nfatal: detected dubious ownership in repository at '/x'\n{advice}"
+    why = provenance.why_git_failed(subprocess.CalledProcessError(128, "git", stderr=stderr))
+    assert why.startswith("detected dubious ownership in repository")
+    assert why.endswith("call: git config --global --add safe.directory /x")
+
+
 def test_a_git_that_hangs_costs_only_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*words: object, **_: object) -> None:
         raise subprocess.TimeoutExpired("git", 10)
