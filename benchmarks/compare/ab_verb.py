@@ -145,6 +145,7 @@ def _compare(
     decided = [each for each in configurations if not each.refusal]
     refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in configurations if each.refusal]
     pairs = [pair for each in configurations for pair in each.pairs]
+    of_suite = compared.repository is not None and not compared.repository.models
     base = [pair.base for pair in pairs if rate(pair.base) is not None]
     candidate = [pair.candidate for pair in pairs if rate(pair.candidate) is not None]
     return Findings(
@@ -152,7 +153,7 @@ def _compare(
         candidate=Side(name=sides[CANDIDATE].name, software=software_in_words(candidate) or _UNKNOWN),
         hardware=next(map(hardware_in_words, [*base, *candidate]), _UNKNOWN),
         findings=[each.finding(title) for each, title in zip(decided, interleaved_rounds.titles(decided), strict=True)],
-        notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs), *refused])),
+        notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs, of_suite), *refused])),
     )
 
 
@@ -182,7 +183,8 @@ def _supported_threshold(baselines_dir: Path, pair: Pair, notes: list[str]) -> f
     return stored.threshold
 
 
-def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
+def _notes_on_differences(pairs: Sequence[Pair], of_suite: bool) -> Iterator[str]:
+    """Yields in what the sides differ; `of_suite`: that should be the suite, of which one side is a revision."""
     for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
         if fields := software_differences(base, candidate, SIDES):
             yield f"The software differs: {listed(fields)}."
@@ -195,6 +197,9 @@ def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
             yield f"The code of the model differs: {names[0]} in the base, {names[1]} in the candidate."
         elif codes[0] is not None:
             yield f"The code of {base.config.get('model')} is the same in {SIDES[0]} and {SIDES[1]}."
+        commits = {record.identity.suite_commit or "+" for record in (base, candidate)}
+        if of_suite and len(commits) == 1 and not (commit := commits.pop()).endswith("+"):
+            yield f"The suite is the same in {SIDES[0]} and {SIDES[1]}: commit {commit} without changes."
 
 
 AB_FLAGS: Groups = {

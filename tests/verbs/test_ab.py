@@ -339,6 +339,12 @@ def test_without_a_candidate_it_is_the_working_tree_as_it_is(ab: Ab, builds: Bui
     assert {line.split()[-2] for line in builds.order} == {"first", "uncommitted"}
 
 
+def test_that_a_revision_is_the_other_side_is_noted(ab: Ab, repository: Repository) -> None:
+    (note,) = ab("--base=HEAD~1", "--candidate=main").notes  # by their records, these are of one commit
+    assert note == "The suite is the same in the base and the candidate: commit abc without changes."
+    assert not ab().notes
+
+
 def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), checked_out("HEAD") as side:
         assert Path(side.program[1]).exists() and repository.worktrees == 2
