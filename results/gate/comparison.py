@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
@@ -66,11 +66,12 @@ def compare(
         )
     mine, others = map(rounds.group, rounds.completed(base, own))
     _refuse_unlike(mine, others, names)
+    of_both = {record.identity.session_id for record in base} & {record.identity.session_id for record in own} - {""}
     findings, apart = [], []
     for key, of_base in mine.items():
         of_candidate = others.get(key, _NO_RUNS)
         paired = rounds.pairs(of_base, of_candidate)
-        decision = _without_rates(of_base, of_candidate)
+        decision = _without_rates(of_base, of_candidate, of_both)
         if decision is None:
             apart += [of_base.title] if paired is None else []
             decision = _judged(of_base, of_candidate, paired or [], threshold)
@@ -78,6 +79,8 @@ def compare(
     machines = {key[1]: hardware_in_words(of.records[0]) for key, of in mine.items() if key in others}
     sides = [[record for group in side.values() for record in group.records] for side in (mine, others)]
     only = [side.title for key, side in others.items() if key not in mine]
+    groups = [*mine.values(), *others.values()]
+    again = sum(len(side.failures) - len(_failures(side, of_both)) for side in groups)
     return Findings(
         base=Side(name=names[0], software=software_in_words(sides[0])),
         candidate=Side(name=names[1], software=software_in_words(sides[1])),
@@ -85,6 +88,7 @@ def compare(
         findings=findings,
         notes=[
             *([_IN_BOTH.format(counted(shared, "run"), *names[::-1])] if shared else []),
+            *([f"Not counted: {counted(again, 'failed run')} that `ab` ran again."] if again else []),
             *_notes_on_software(sides, names),
             *rounds.notes_on_interleaving([*sides[0], *sides[1]]),
             *([_SEPARATE_ROUNDS.format(listed(apart))] if apart else []),
@@ -93,22 +97,26 @@ def compare(
     )
 
 
-def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
-    """Returns the decision if a side has failed or has too few rounds; None if rates must decide."""
+def _without_rates(base: RunGroup, candidate: RunGroup, of_both: Collection[str]) -> Decision | None:
+    """Returns the decision if a side has failed or has too few rounds; None if rates must decide.
+
+    `of_both` are the sessions with runs of both sides: those of `ab`, which runs once more what failed.
+    """
     counts = len(base.rates), len(candidate.rates)
+    failed, failed_in_base = (_failures(side, of_both) for side in (candidate, base))
     if not candidate.records:
         return Decision(verdict=Verdict.MISSING, reason="The candidate has no run of it on this hardware.")
     if not base.rates:
         reason = f"The base has no valid run to compare with. {_how_it_ended(base)}"
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason)
-    if candidate.failures:
-        seen = f"{len(candidate.failures)} of {len(candidate.records)} runs failed"
-        if candidate.rates and base.failures:
-            reason = f"{seen}, but so did {len(base.failures)} of {len(base.records)} of the base."
+    if failed:
+        seen = f"{len(failed)} of {len(candidate.records)} runs failed"
+        if candidate.rates and failed_in_base:
+            reason = f"{seen}, but so did {len(failed_in_base)} of {len(base.records)} of the base."
             verdict = Verdict.INCONCLUSIVE
         else:
             reason, verdict = f"{seen} where the base ran.", Verdict.FAILED
-        return Decision(verdict=verdict, reason=f"{reason} {_how_it_ended(candidate)}")
+        return Decision(verdict=verdict, reason=f"{reason} {rounds.why_failed(failed[0])}")
     if not candidate.rates:
         reason = f"The candidate did not run it. {_how_it_ended(candidate)}"
         return Decision(verdict=Verdict.MISSING, reason=reason)
@@ -119,6 +127,12 @@ def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
         )
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason)
     return None
+
+
+def _failures(side: RunGroup, of_both: Collection[str]) -> list[Record]:
+    """Returns the failed runs of a side that `ab` did not run again."""
+    last = {record.identity.session_id: record for record in side.records}
+    return [run for run in side.failures if (name := run.identity.session_id) not in of_both or run is last[name]]
 
 
 def _judged(base: RunGroup, candidate: RunGroup, paired: Sequence[tuple[float, float]], threshold: float) -> Decision:

@@ -119,6 +119,16 @@ def test_a_failure_where_the_base_ran_is_one(status: Status, failing: int) -> No
     assert finding.candidate_rounds == 8 - failing
 
 
+def test_a_failed_run_counts_unless_ab_ran_it_again() -> None:
+    base, candidate = interleaved(session="ab-1")
+    crash = fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")
+    findings = judged(base, [*candidate, at(crash, 5.5, "ab-1")])
+    assert findings.findings[0].verdict is Verdict.UNCHANGED
+    assert "Not counted: 1 failed run that `ab` ran again." in findings.notes
+    for minute, session in ((5.5, "other"), (99, "ab-1")):
+        assert only(base, [*candidate, at(crash, minute, session)]).verdict is Verdict.FAILED
+
+
 @pytest.mark.parametrize("rate", [math.nan, None, 0.0, -3.0, math.inf])
 def test_a_run_without_a_rate_does_not_count_as_one(rate: float | None) -> None:
     broken = [with_rate(record, rate) for record in apart()]
