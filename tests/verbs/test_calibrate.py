@@ -95,8 +95,10 @@ def test_noise_in_words() -> None:
     assert "too few to be sure: increase --repeats" in advice
     lines = calibration.noise_lines(Noise(noise=0.08, low=0.05, high=0.1, rounds=5))
     assert "threshold that this machine supports: 16.0 %" in lines[2] and "Noisy: look for other load" in lines[-1]
-    words = calibration.noise_lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
-    assert any("more than 60 repeats" in line for line in words)
+    words = calibration.noise_lines(Noise(noise=0.3, low=0.2, high=0.5, rounds=5))
+    assert any("a drop of 90.0 % is found in 95 % of the cases" in line for line in words)
+    words = calibration.noise_lines(Noise(noise=0.4, low=0.2, high=0.6, rounds=5))
+    assert "  no drop is found reliably with 60 repeats" in words
 
 
 def test_a_damaged_file_is_not_overwritten(calibrate: Calibrate, tmp_path: Path) -> None:
