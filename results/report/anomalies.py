@@ -61,6 +61,12 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
             "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor' "
             "measures it on a quiet machine)."
         )
+    builds = {(record.identity.suite_version, record.identity.suite_commit) for record in row.valid}
+    if len(builds) > 1:
+        yield (
+            f"its repeats are of {len(builds)} commits of the suite, and a difference between these counts as noise: "
+            "select runs with --where (session_id, time_utc), or name their files alone."
+        )
     yield from _of_scaling(row)
     rates = [record.derived.images_per_sec for record in row.valid if record.derived.images_per_sec]
     if len(rates) >= 3:

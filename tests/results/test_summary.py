@@ -262,6 +262,14 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
     assert anomalies(summarize(cpu)) == [], "logical CPU devices share the cores"
 
 
+def test_repeats_of_several_commits_are_noted() -> None:
+    runs = [fake_run() for _ in range(3)]
+    assert not anomalies(summarize(runs))
+    runs[0] = replace(runs[0], identity=replace(runs[0].identity, suite_commit="def"))
+    (note,) = anomalies(summarize(runs))
+    assert "its repeats are of 2 commits of the suite" in note
+
+
 def test_numbers_of_processes_are_in_the_title() -> None:
     runs = [fake_run(num_ps=n, num_workers=2, cluster="hosts") for n in (1, 2)]
     assert [title(row) for row in summarize(runs)] == [
