@@ -21,21 +21,23 @@ from results.report import headline
 from results.report.anomalies import title as label
 from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
 from results.report.contents import TITLE, Report
-from results.report.figures import COLOURS, Plot, drawn, is_broad
+from results.report.figures import COLOURS, MOST_BARS, MOST_LINES, MOST_PANELS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.store import as_csv, replace
 from results.summary import Row, grouped, hardware_in_words
 from results.text import CODE, Table
 from results.version import SUITE_VERSION
 
-_BARS = "Bars: 95 % intervals."
+_INTERVALS = "Bars: 95 % intervals."
+_LINES = f"At most {MOST_PANELS} panels of {MOST_LINES} lines. {_INTERVALS}"
+_BARS = f"At most {MOST_BARS} bars. {_INTERVALS}"
 PLOTS = (
-    Plot("scaling", "Scaling", f"Dotted: one device times the number of devices. {_BARS}", scaling),
+    Plot("scaling", "Scaling", f"Dotted: one device times the number of devices. {_LINES}", scaling),
     Plot("efficiency", "Efficiency", f"Speed-up over one device / devices. Dotted: ideal. {_BARS}", efficiency),
     Plot(
         "predicted",
         "How far it scales",
-        f"Points: measured. Line: the law fitted to them; dashed: predicted; band: its 95 % interval. {_BARS}",
+        f"Points: measured. Line: the law fitted to them; dashed: predicted; band: its 95 % interval. {_LINES}",
         predicted,
     ),
     Plot(
@@ -44,14 +46,15 @@ PLOTS = (
         f"With the most devices. Orange: trains differently, so it is not ranked with the others. {_BARS}",
         managers,
     ),
-    Plot("batches", "Batch size", f"Where a line is flat, a larger batch gains nothing. {_BARS}", batches),
+    Plot("batches", "Batch size", f"Where a line is flat, a larger batch gains nothing. {_LINES}", batches),
     Plot(
         "time",
         "Where time goes",
-        "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
+        "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing, "
+        f"and at most {MOST_BARS}.",
         time_goes,
     ),
-    Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
+    Plot("sent", "Bytes sent per step", f"By formula, all devices together. At most {MOST_BARS} bars.", sent),
     Plot("real_over_synthetic", "Real over synthetic", f"1: input costs nothing. {_BARS}", real_over_synthetic),
     Plot(
         "steps",
