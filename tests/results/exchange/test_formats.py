@@ -76,8 +76,9 @@ def test_prometheus_reads_a_label_that_a_hostile_record_has(parse: Callable[[str
 
 
 def test_no_two_samples_of_a_gauge_have_the_same_labels(records: list[Record]) -> None:
-    """Prometheus rejects the whole file otherwise. Two machines differ only in a key."""
-    text = formats.render_openmetrics([*records, fake_run(num_devices=2, hardware="another")])
+    """Prometheus rejects the whole file otherwise. Two machines differ only in a key, runs of `ab` in their steps."""
+    interleaved = replace(records[0], environment={**records[0].environment, STEPS_PER_SLICE: 3})
+    text = formats.render_openmetrics([*records, interleaved, fake_run(num_devices=2, hardware="another")])
     samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(samples) == len(set(samples)) > 15
 
