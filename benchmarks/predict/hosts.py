@@ -228,7 +228,7 @@ def load(path: Path) -> Hardware:
         UsageError: the file cannot be read, is no TOML, or a field is missing, unknown, misspelled or out of range.
     """
     try:
-        table: dict[str, Any] = parse_toml(path.read_text(encoding="utf-8"))
+        table: dict[str, Any] = parse_toml(path.read_text(encoding="utf-8-sig"))
         hardware = msgspec.convert(table, Hardware)
     except OSError as error:
         raise UsageError(f"--hardware={path}: the file cannot be read: {error.strerror or error}.") from error

@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(
 
 
 def test_a_host_without_gpus_is_one_device_that_also_copies(tmp_path: Path) -> None:
-    (path := tmp_path / "mine.toml").write_text(ONE_CORE)
+    (path := tmp_path / "mine.toml").write_text(ONE_CORE, encoding="utf-8-sig")  # as editors on Windows save it
     host = find_hardware(str(path))
     assert (host.gpu, host.gpus) == ("", 1)
     assert link_rates(host, reached(), 1)[COPIES].bytes_per_sec == 2e9
