@@ -70,6 +70,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         return ExitStatus.OK
     _refuse_words_of_others(verb, rest)
     if verb.takes == "lists":
+        grid.warn_of_repeats(rest)
         parsed = flag.parse(grid.spell_out_booleans(rest), grid.sweep_groups(verb.flags))
     else:
         parsed = flag.parse(rest, peer_flags.groups_to_parse(verb.flags))

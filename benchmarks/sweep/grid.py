@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.cluster import launch_plan
 from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import progress
+from benchmarks.console import progress, warn
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import parse_toml, shortened
@@ -82,6 +82,16 @@ def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     words = {f"--{no}{name}": f"--{name}={value}" for name in booleans for no, value in (("", "true"), ("no", "false"))}
     followed = zip(arguments, [*arguments, "--"][1:], strict=True)
     return [word if not after.startswith("-") else words.get(word, word) for word, after in followed]
+
+
+def warn_of_repeats(arguments: Sequence[str]) -> None:
+    """Warns of flags with several values, of which the last counts: a shell makes these of `--num_gpus={1,2}`."""
+    given = [word.removeprefix("--").partition("=") for word in arguments if word.startswith("--")]
+    for name in [option.name for group in _PARSED.values() for option in group if option.name not in _NO_LISTS]:
+        values = [value for word, equals, value in given if word == name and equals]
+        if len(different := dict.fromkeys(values)) > 1:
+            every = ",".join(different)
+            warn(f"Of --{name}, only the last value counts ({values[-1]}); all of them: --{name}={every}.")
 
 
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
