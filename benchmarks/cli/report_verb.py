@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from results.report.figures import Plot
 
 _MOST_NOTES = 10
+# Of files that users want where a report would be a directory.
+_SUFFIXES = (".html", *(f".{name}" for name in FORMATS))
 _LONGEST_VALUE = 200  # characters
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 # The flags that `rerun` repeats: those of these groups, and some others.
@@ -69,7 +71,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     tracker_list.require(targets)
     exports = values["output_format"] not in (None, "text")
     if exports:
-        _export(records, values)
+        _export(records, values, paths)
     elif values["table"] is not None:
         raise UsageError(f"--table={values['table']} is for --output_format=csv, json or parquet: set one.")
     else:
@@ -91,14 +93,17 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
     Raises:
         UsageError: the directory cannot be written, or holds results of its own.
     """
-    from results.report import write  # with matplotlib, which takes its time
-
+    if output.suffix in _SUFFIXES and not output.is_dir():
+        format_flag = "" if output.suffix == ".html" else f", or add --output_format={output.suffix[1:]}"
+        raise UsageError(f"--output={output}: a report is a directory of files: name one{format_flag}.")
     if (output / JSONL_NAME).exists():
         raise UsageError(
             f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
             f"Name another directory, such as {output / 'report'}."
         )
     with writing(f"--output={output}", "directory that can be written"):
+        from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
+
         write.write(contents, sources, output, _shown_drawing)
     for line in contents.lines:
         say(line)
@@ -107,11 +112,11 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
     say(f"{len(contents.records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
 
 
-def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
+def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Sequence[Path]) -> None:
     """Writes records in the format of --output_format to the file --output, or to stdout.
 
     Raises:
-        UsageError: the format needs another flag or a package, or the file cannot be written.
+        UsageError: the format needs another flag or a package, or the file cannot be written, or is one of the sources.
     """
     name, form = values["output_format"], FORMATS[values["output_format"]]
     if values["against"]:
@@ -131,6 +136,8 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
         for line in str(content).split("\n")[:-1]:
             say(line)
         return
+    if any(path.resolve() == Path(values["output"]).resolve() for path in sources):
+        raise UsageError(f"--output={values['output']}: the records were read from it: name another file.")
     with writing(f"--output={values['output']}"):
         replace(Path(values["output"]), content)
 

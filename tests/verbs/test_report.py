@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -181,6 +182,9 @@ def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Pa
             "Is a directory. Name a file",
         ),
         (["--output_format=xls"], "--output_format=xls"),
+        (["--output_format=csv", "--output=out/../out/results.jsonl"], "the records were read from it"),
+        (["--output=runs.csv"], "a report is a directory of files: name one, or add --output_format=csv."),
+        (["--output=page.html"], "a report is a directory of files: name one."),
     ],
 )
 def test_an_export_that_cannot_be_is_refused_in_words(
@@ -189,6 +193,7 @@ def test_an_export_that_cannot_be_is_refused_in_words(
     Store(tmp_path / "out").append(fake_run())
     done = run_bench("report", *flags)
     assert done.status == 2 and why in done.stderr and done.stdout == ""
+    assert os.listdir(tmp_path) == ["out"] and len(Store(tmp_path / "out").load().records) == 1
 
 
 def test_an_export_without_its_package_names_the_command_that_installs_it(
@@ -198,3 +203,21 @@ def test_an_export_without_its_package_names_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = run_bench("report", "--output_format=parquet", "--output=x")
     assert done.status == 2 and "-m pip install pyarrow" in done.stderr
+
+
+def test_a_report_without_a_temporary_directory_is_refused_in_words(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose file system is read-only: matplotlib needs one when it is imported."""
+
+    class NoTemporaryDirectory:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "results.report.write":
+                raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    Store(tmp_path / "out").append(fake_run())
+    monkeypatch.setattr(sys, "meta_path", [NoTemporaryDirectory(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "results.report.write", raising=False)
+    monkeypatch.delattr("results.report.write", raising=False)
+    done = run_bench("report", "--output=report")
+    assert done.status == 2 and "--output=report: No usable temporary directory found" in done.stderr
