@@ -133,6 +133,7 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
         (["swep"], 2, "There is no verb 'swep'."),
         (["--modle=vgg16"], 2, "Did you mean '--model'?"),
         (["--device=cpu", "fast"], 2, "'fast' is not a flag."),
+        (["--device=cpu", "--", "num_gpus=2"], 2, "'num_gpus=2' is not a flag. Did you mean --num_gpus=2?"),
         (["ResNet50"], 2, "'ResNet50' is not a verb, but a value of --model: run_bench.py --model=resnet50"),
         (["--flagfile=nowhere"], 2, "run_bench: --flagfile=nowhere cannot be read: No such file or directory. Name a"),
         (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=off?"),
