@@ -19,8 +19,8 @@ from benchmarks.outside_text import whole_number
 
 ROOT = Path("/")  # holds `dev` and `sys`
 _ANSWER_SECONDS = 60.0
-# Values of CUDA_VISIBLE_DEVICES that are meant to hide all GPUs: nothing, -1, Slurm's NoDevFiles, none, void.
-_HIDES_ALL = re.compile(r"\s*(-\d+|no[a-z]*|void)?\s*(,.*)?", re.IGNORECASE)
+# Words of CUDA_VISIBLE_DEVICES that are meant to hide all GPUs: nothing, -1, Slurm's NoDevFiles, none, void.
+_HIDES_ALL = re.compile(r"(-\d+|no[a-z]*|void)?", re.IGNORECASE)
 _OF_NVIDIA, _DISPLAY = "0x10de", "0x03"  # of PCI devices: the vendor, and how the class begins
 # Reasons for a lowered clock, by pynvml's names. A power limit is not one: it is usual under full load.
 SLOWED_BY = {
@@ -119,7 +119,7 @@ def _within_limit(ask: Callable[[], Driver]) -> Driver:
 
 def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
     setting = environment.get("CUDA_VISIBLE_DEVICES")
-    are_hidden = setting is not None and _HIDES_ALL.fullmatch(setting) is not None
+    are_hidden = setting is not None and _HIDES_ALL.fullmatch(setting.partition(",")[0].strip()) is not None
     try:
         driver.nvmlInit()
         count = driver.nvmlDeviceGetCount()
