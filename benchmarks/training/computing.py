@@ -42,15 +42,14 @@ _FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 av
 _FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}  # TensorFlow's variables, in any case
 # Variables by which a graph is computed otherwise than flags say: their values, on which devices, and the effect.
-_COMPILES, _ROUNDS = "XLA compiles parts of the graph, also without --xla", "oneDNN may round factors, as with tf32"
+_ROUNDING, _ROUNDS = ("bf16", "f16", "tf32", "any"), "oneDNN may round factors, as with tf32"
 _OVERRULING = (
-    ("TF_XLA_FLAGS", re.compile("auto_jit=(?!0|-1)"), "gpu", _COMPILES),
-    ("TF_XLA_FLAGS", re.compile("(?=.*auto_jit=(?!0|-1)).*cpu_global_jit"), "cpu", _COMPILES),
-    ("ONEDNN_DEFAULT_FPMATH_MODE", re.compile("16|tf32|any", re.IGNORECASE), "cpu", _ROUNDS),
-    ("TF_SET_ONEDNN_FPMATH_MODE", re.compile("16|tf32|any", re.IGNORECASE), "cpu", _ROUNDS),
-    ("TF_DETERMINISTIC_OPS", re.compile("1|true", re.IGNORECASE), "", "kernels are those of --deterministic"),
-    ("CUDA_LAUNCH_BLOCKING", re.compile("[1-9]"), "gpu", "each kernel is awaited, so that steps take longer"),
+    ("ONEDNN_DEFAULT_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
+    ("TF_SET_ONEDNN_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
+    ("TF_DETERMINISTIC_OPS", ("1", "true"), "", "kernels are those of --deterministic"),
+    ("CUDA_LAUNCH_BLOCKING", ("1",), "gpu", "each kernel is awaited, so that steps take longer"),
 )
+_AUTO_JIT = re.compile("auto_jit=(?!0|-1)")
 LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 FIRST_DYNAMIC_SCALE = 2.0**15
 SCALED_UP_EVERY = 1000
@@ -219,9 +218,12 @@ def decide(
 
 def _overruled(precision: str, onednn: str | None, *, on_gpu: bool) -> Iterator[str]:
     """Yields a sentence on each environment variable by which a run computes otherwise than its flags say."""
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    if _AUTO_JIT.search(flags) and (on_gpu or "cpu_global_jit" in flags):
+        yield f"TF_XLA_FLAGS={flags}: XLA compiles parts of the graph, also without --xla: unset it, unless meant."
     for name, values, on, effect in _OVERRULING:
         value = os.environ.get(name, "")
-        acts = values.search(value) and on in ("", "gpu" if on_gpu else "cpu")
+        acts = value.lower() in values and on in ("", "gpu" if on_gpu else "cpu")
         if acts and (effect, precision) != (_ROUNDS, "tf32"):
             yield f"{name}={value}: {effect}: unset it, unless that is meant."
     value = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
