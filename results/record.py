@@ -162,13 +162,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         line = line.encode() if isinstance(line, str) else line
         shared = {} if shared is None else shared
         try:
+            if b"NaN" in line or b"Infinity" in line:  # as Python writes them, which is no JSON
+                line = json.dumps(json.loads(line, parse_constant=lambda name: None)).encode()
             fields = msgspec.structs.asdict(_LINE.decode(_harmless_line(line)))
             _check_steps(fields["status"], fields["measurement"].step_seconds)
             identity = fields["identity"]
             command = shared.setdefault(("command", "\0".join(identity.command)), identity.command)
             msgspec.structs.force_setattr(identity, "command", command)
             return cls(**fields | {name: _read_part(name, fields[name], shared) for name in _SHARED})
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, json.JSONDecodeError, UnicodeError, RecursionError) as error:
             raise _why_not_read(line, error) from error
 
 

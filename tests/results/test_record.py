@@ -62,6 +62,15 @@ def test_json_holds_no_nan() -> None:
     assert parsed["measurement"]["losses"] == [None, None, 1.0]
 
 
+def test_what_python_writes_for_no_number_is_unknown() -> None:
+    fields = json.loads(make_record(reason="Infinity, NaN").to_json())
+    fields["measurement"]["losses"] = [math.nan, -math.inf, 1.0]
+    read = Record.from_json(json.dumps(fields))
+    assert (read.measurement.losses, read.reason) == ([None, None, 1.0], "Infinity, NaN")
+    with pytest.raises(ValueError, match="not a record"):
+        Record.from_json(json.dumps(fields)[:-9])
+
+
 @pytest.mark.parametrize("line", ["{}", "[]", "{", '{"format_version": 1}', "null"])
 def test_what_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(ValueError):
