@@ -138,9 +138,9 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
     Raises:
         FilterError: it is no condition, or names no column.
     """
-    if re.fullmatch(rf"{_CONDITION}(,{_CONDITION})*", condition):
+    if re.fullmatch(rf"{_CONDITION}(,\s*{_CONDITION})*", condition):
         kept = pd.Series(True, frame.index)
-        for name, _, value in (part.partition("=") for part in condition.split(",")):
+        for name, value in (map(str.strip, part.split("=")) for part in condition.split(",")):
             if name not in frame:
                 raise FilterError(f"there is no column '{name}'", unknown=name)
             kept &= frame[name].astype("string").fillna("").str.lower() == value.lower()

@@ -155,7 +155,8 @@ def test_to_have_compared_nothing_passes_no_gate() -> None:
 
 def test_conditions_name_columns_and_the_case_of_values_does_not_matter() -> None:
     one, other = fake_run(), fake_run(model="vgg16")
-    assert record_files.matching([one, other], "model=ResNet50,num_gpus=1") == [one]
+    for condition in ("model=ResNet50,num_gpus=1", "model= resnet50, num_gpus=1"):
+        assert record_files.matching([one, other], condition) == [one]
     assert record_files.matching([one, other], None) == [one, other]
     with pytest.raises(UsageError, match="--where=modell=x.*Did you mean 'model'"):
         record_files.matching([], "modell=x")
