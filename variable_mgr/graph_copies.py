@@ -68,6 +68,7 @@ class GraphCopies:
         needed = _needed(definition, {result.op.name for result in tf.nest.flatten(results)})
         used = [placeholder.name if placeholder.op.name in needed else None for placeholder in placeholders]
         keep(definition, needed - {placeholder.op.name for placeholder in placeholders})
+        _free(definition)
         return _Built(definition, used, [result.name for result in tf.nest.flatten(results)], results)
 
 
@@ -83,6 +84,20 @@ def _needed(definition: Any, names: Collection[str]) -> set[str]:
         needed |= new
         waiting += new
     return needed
+
+
+def _free(definition: Any) -> None:
+    """Lets nodes be colocated only with nodes of the definition, which have other names in every copy.
+
+    The nodes of functions, such as gradients of loops, would be colocated with those of the first copy.
+    """
+    names = {f"loc:@{node.name}".encode() for node in definition.node}
+    for node in definition.node:
+        if "_class" in node.attr and {*node.attr["_class"].list.s} - names:
+            del node.attr["_class"]
+    for function in definition.library.function:
+        for node in function.node_def:
+            node.attr.pop("_class", None)
 
 
 def keep(definition: Any, names: Collection[str]) -> None:

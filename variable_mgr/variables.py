@@ -71,7 +71,8 @@ def _graph_of_copies(specs: Sequence[VariableSpec]) -> tf.compat.v1.MetaGraphDef
         for number, spec in enumerate(specs):
             given = tf.compat.v1.placeholder(spec.dtype, spec.shape, name=_PARAMETER.format(number))
             # A tensor of its own, so that each copy can be initialised with another value.
-            tf.Variable(tf.identity(given), trainable=False, name=spec.name, shape=spec.shape)
+            value = tf.identity(given, name=f"{spec.name}/initial_value")  # no name that operations of towers have
+            tf.Variable(value, trainable=False, name=spec.name, shape=spec.shape)
         built = tf.compat.v1.train.export_meta_graph()
     kept = {node.name for node in built.graph_def.node if node.op not in ("Placeholder", "VarIsInitializedOp")}
     graph_copies.keep(built.graph_def, kept)

@@ -55,6 +55,7 @@ class Objective:
                 f"The loss does not depend on the weight {variable.name}, so it has no gradient: remove it from the "
                 "model, or set trainable=False."
             )
+        gradient = tf.convert_to_tensor(gradient)  # that of a table is of the rows that were looked up
         return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
 
     def penalty(self, decayed: Iterable[tf.Variable]) -> tf.Tensor:

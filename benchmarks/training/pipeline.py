@@ -314,6 +314,7 @@ class _Passes:
                 gradient, *rest = tf.gradients(outputs[index], [*inputs, *weights], grad_ys=gradient)
                 of_weights = rest if inputs else [gradient, *rest]
                 for name, own in zip(stage.weights, of_weights, strict=True):
+                    own = tf.convert_to_tensor(own)  # that of a table is of the rows that were looked up
                     self.gradients[name] = self.gradients[name] + own if name in self.gradients else own
                 computed += [gradient, *(self.gradients[name] for name in stage.weights)]
             self.sent[index].append(time_after([gradient.op], [gradient]))

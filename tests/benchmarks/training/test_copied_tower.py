@@ -4,9 +4,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.devices import device_plan
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import objectives
 from benchmarks.training.training_step import Tower
 from models import building, specs
+from tests.support.steps import on_cpus
+from variable_mgr import variables
 from variable_mgr.graph_copies import GraphCopies
 
 
@@ -60,3 +64,26 @@ def test_a_function_is_built_once_per_shape_and_its_devices_are_completed() -> N
     assert first["total"].device == "/task:1/device:CPU:0"
     assert scaled["total"].device == "/task:1/device:CPU:1"
     assert again["total"].shape == (1,)
+
+
+def test_gradients_of_loops_and_tables_are_copied_to_several_devices() -> None:
+    def function(table: tf.Tensor) -> tf.Tensor:
+        rows = tf.gather(table, [1, 0])
+        _, product = tf.while_loop(lambda n, _: n < 2, lambda n, x: (n + 1, x * table), [tf.constant(0), rows])
+        return tf.convert_to_tensor(tf.gradients(product, table)[0])
+
+    copies, found = GraphCopies(function), []
+    with tf.Graph().as_default() as graph:
+        for number in range(2):
+            with tf.device(f"/device:CPU:{number}"), tf.name_scope(f"tower_{number}"):
+                found.append(copies(tf.constant([2.0, 3.0])))
+        config = device_plan.session_config(Devices(num_devices=2))
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            assert [gradient.tolist() for gradient in session.run(found)] == [[21.0, 16.0]] * 2
+
+
+def test_copies_of_variables_leave_names_to_the_operations_of_towers() -> None:
+    with tf.Graph().as_default() as graph:
+        model = building.build(specs.find_model("mlp"), data_format="NHWC", num_classes=10, seed=1)
+        variables.create_copies(model.variables, on_cpus(2).place)
+        assert not [each.name for each in graph.get_operations() if each.name.startswith("tower_0/Identity")]

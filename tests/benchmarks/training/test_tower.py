@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,6 +65,29 @@ def _assert_equal(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> 
 @pytest.mark.parametrize("way", ["scaled", "decayed later"])
 def test_all_ways_compute_the_same(computed: Results, way: str) -> None:
     _assert_equal(computed[way], computed["plain"])
+
+
+class _Looked(keras.layers.Layer):
+    """Adds the rows of a table in reverse order, so that all of them have the table's shape."""
+
+    def build(self, shape: tuple[int, ...]) -> None:
+        self.table = self.add_weight(shape=shape[1:], name="table")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x + keras.ops.take(self.table, [2, 1, 0], axis=0)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_gradient_of_a_table_is_that_of_each_of_its_rows(copied: bool) -> None:
+    with building.stateless_building(seed=0):
+        images = keras.Input((3, 1))
+        model = building.adapt(keras.Model(images, keras.layers.Flatten()(_Looked()(images))))
+    objective = objectives.Objective(loss=lambda outputs, _: tf.reduce_sum(outputs * [1.0, 2.0, 3.0]))
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        tower = Tower(model, objective, copied=copied)
+        _, update = tower.train([tf.zeros((3, 1))], tf.zeros((1, 3, 1)), tf.constant([0]))
+        (gradient,) = session.run(list(update.gradients.values()))
+    assert gradient.tolist() == [[3.0], [2.0], [1.0]]
 
 
 def test_inference_does_not_use_the_statistics_of_the_batch(computed: Results) -> None:
