@@ -86,14 +86,15 @@ class GroupedConvolution(keras.layers.Conv2D):
     """A convolution in groups of channels without dilation, in either layout.
 
     Keras compiles it with XLA, apart from the rest of the graph. This one is a depthwise convolution if every channel
-    is a group, else a convolution per group: on CPUs, only oneDNN has the gradient of the whole.
+    is a group and the strides are equal, as TensorFlow's kernel wants them, else a convolution per group: on CPUs, only
+    oneDNN has the gradient of the whole.
     """
 
     def call(self, inputs: Any) -> Any:
         """Convolves a 4-D batch."""
         layout, kernel, padding = _layout(self), tf.convert_to_tensor(self.kernel), self.padding.upper()
         axis = layout.index("C")
-        if self.groups == inputs.shape[axis]:
+        if self.groups == inputs.shape[axis] and self.strides[0] == self.strides[1]:
             kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, self.filters // self.groups])
             outputs = _by_channel(self, inputs, kernel)
         else:

@@ -139,6 +139,8 @@ def _can_be_in_the_tail(operation: Any) -> bool:
     if len(operation._inbound_nodes) != 1:
         return False
     if type(operation) is keras.layers.Dense:
+        if len(operation.trainable_variables) < len(operation.variables):  # it is frozen, or has others besides (LoRA)
+            return False
         return any(operation.activation is getattr(keras.activations, name) for name in _OF_EACH_ELEMENT)
     return type(operation) is keras.layers.Dropout
 

@@ -11,6 +11,7 @@ from benchmarks.training import flop_count
 from models import building
 from models.convolutions import (
     DepthwiseConvolution,
+    GroupedConvolution,
     Kernels,
     PixelwiseProduct,
     ProductGradient,
@@ -109,6 +110,22 @@ def test_convolutions_by_channel_are_those_of_keras(
     assert found[0][0].any() and len(found[0]) == len(found[1])
     for wanted, computed in zip(*found, strict=True):
         np.testing.assert_allclose(computed, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("groups", [1, CHANNELS])
+def test_strides_of_groups_may_differ(groups: int) -> None:
+    def computed(**how: Any) -> list[Any]:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session, building.stateless_building(seed=0):
+            symbolic = keras.Input(IMAGES.shape[1:])
+            layer = GroupedConvolution(CHANNELS, 3, groups=groups, use_bias=False, **how)
+            model = building.adapt(keras.Model(symbolic, layer(symbolic)))
+            kernel = tf.ones(model.variables[0].shape)
+            outputs, _ = model.call([kernel], tf.constant(IMAGES), training=True)
+            outputs = outputs if how else outputs[:, :, ::2]
+            return session.run([outputs, *tf.gradients(outputs**2, kernel)])
+
+    for found, wanted in zip(computed(strides=(1, 2)), computed(), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("ours", "of_kind"), [pair for _, *pair in BY_CHANNEL])

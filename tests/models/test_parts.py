@@ -94,6 +94,15 @@ def test_a_model_without_dense_layers_at_the_end_has_nothing_to_divide(end: Call
     assert len(parts.split(followed).tail) == 1, "what is before it is not left out"
 
 
+def test_what_is_frozen_is_not_divided() -> None:
+    with building.stateless_building(seed=0):
+        images = keras.Input((4, 4, 3))
+        x = keras.layers.Dense(5)(keras.layers.Flatten()(images))
+        logits = keras.layers.Dense(5)(keras.layers.Dense(5, trainable=False)(x))
+        model = building.adapt(keras.Model(images, logits))
+    assert len(parts.split(model).tail) == 1
+
+
 def test_blocks_with_branches_are_not_cut() -> None:
     model = _fresh(specs.find_model("resnet20"))
     ends = [stage.layers[1] for stage in parts.cut(model, parts.cut_points(model))]
