@@ -220,10 +220,16 @@ def _require_same(saved: Saved, facts: Mapping[str, Any], where: str, *, weights
     """
     instead = f"Pass that, or another --train_dir; --initial_weights={saved.prefix} begins a training with its weights."
     for name in ("model", "num_classes", *(() if weights_only else ("optimizer",))):
-        if saved.facts[name] != facts[name]:
+        if saved.facts[name] != facts[name] and not (name == "model" and _is_moved(saved.facts, facts)):
             raise UsageError(
                 f"{where}: its checkpoint is of --{name}={saved.facts[name]}, and this run has --{name}={facts[name]}. "
                 f"{instead if name == 'optimizer' else 'Pass that, or another --train_dir.'}"
             )
     if saved.facts["model_digest"] != facts["model_digest"]:
         warn(f"{where}: the code of {facts['model']} has changed since the checkpoint was saved.")
+
+
+def _is_moved(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Returns whether two models are the same function of the same code, in other places."""
+    before, after = ((facts["model_digest"], facts["model"].rpartition(":")[2]) for facts in (saved, now))
+    return before == after and before[0] is not None

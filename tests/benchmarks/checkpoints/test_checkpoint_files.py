@@ -188,6 +188,9 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         checkpoint_files.read_checkpoint(tmp_path)
     with pytest.raises(DataError, match="There is no checkpoint"):
         checkpoint_files.read_checkpoint(tmp_path / "model.ckpt-3")
+    (tmp_path / "theirs.ckpt").write_bytes(b"of another program")
+    with pytest.raises(DataError, match="theirs.ckpt is not a checkpoint of this suite"):
+        checkpoint_files.read_checkpoint(tmp_path / "theirs.ckpt")
 
 
 def test_what_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,12 +87,27 @@ def test_what_does_not_fit_is_refused_in_words(run_bench: Run, tmp_path: Path) -
         (("--model=lenet",), 2, "its checkpoint is of --model=mlp, and this run has --model=lenet"),
         (("--optimizer=adam",), 2, "its checkpoint is of --optimizer=sgd, and this run has --optimizer=adam"),
         (("--forward_only", "--train_dir=other"), 5, "There is no checkpoint other"),
+        (("--train_dir=ck/model.ckpt-2",), 2, "is one checkpoint: pass its directory to continue from the newest, or"),
     ):
         train_dir = [] if any(flag.startswith("--train_dir") for flag in flags) else ["--train_dir=ck"]
         finished = run_bench(*SMALL, "--num_batches=1", *train_dir, *flags)
         assert (finished.status, message in finished.stderr) == (status, True), finished
     (tmp_path / "ck" / "model.ckpt-2.index").write_bytes(b"")
     assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 5
+
+
+@pytest.mark.parametrize(
+    ("model", "digest", "is_moved"),
+    [
+        ("b/net.py:build", "d", True),
+        ("b/net.py:other", "d", False),
+        ("b/net.py:build", "e", False),
+        ("vgg", None, False),
+    ],
+)
+def test_code_that_was_moved_is_the_same_model(model: str, digest: str | None, is_moved: bool) -> None:
+    saved = {"model": "a/net.py:build" if digest else "mlp", "model_digest": digest and "d"}
+    assert resuming._is_moved(saved, {"model": model, "model_digest": digest}) is is_moved
 
 
 @pytest.mark.fault(
