@@ -26,6 +26,7 @@ from models.model_spec import ModelSpec
 # Weight decay usually leaves these out: they are few, and smaller values do not make the function smaller.
 _OF_NORMALISATION = ("gamma", "beta")
 _NOT_DECAYED = ("bias", *_OF_NORMALISATION, "class_token", "positions")
+_SEED = "seed_generator_state"  # Keras' name of the state of any seed
 
 VariableKind = Literal["weight", "statistic", "tower_state"]
 
@@ -38,8 +39,8 @@ class ModelVariable:
         name: Keras' path, for example `stem/kernel`; the same for every manager and in every checkpoint.
         shape: static shape.
         dtype: name of the type.
-        kind: `weight` is trained; `statistic` is a moving average; `tower_state` belongs to one tower and is never
-            shared (the state of a dropout seed).
+        kind: `weight` is trained; `statistic` is a moving average, a counter or a table; `tower_state` belongs to one
+            tower and is never shared (the state of a dropout seed).
         decayed: whether weight decay applies.
         initial_value: makes the initial value, in the default graph, on the current device.
     """
@@ -167,10 +168,10 @@ _POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp
 
 
 @contextlib.contextmanager
-def stateless_building(seed: int, policy: str = "float32") -> Iterator[None]:
+def stateless_building(seed: int, policy: str = "float32") -> Iterator[keras.StatelessScope]:
     """Inside it, Keras builds models with seeded initialisers and a dtype policy, without allocating variables."""
-    with _seeded_building(seed, policy), no_own_variables():
-        yield
+    with _seeded_building(seed, policy), no_own_variables() as scope:
+        yield scope
 
 
 @contextlib.contextmanager
@@ -210,8 +211,8 @@ def no_own_variables() -> keras.StatelessScope:
 
 def _describe(variable: keras.Variable, number: int) -> ModelVariable:
     kind: VariableKind = "weight"
-    if not variable.trainable:  # moving averages are floating point, seed states integers
-        kind = "statistic" if variable.dtype.startswith(("float", "bfloat")) else "tower_state"
+    if not variable.trainable:
+        kind = "tower_state" if variable.name == _SEED else "statistic"
 
     def initial_value() -> tf.Tensor:
         with no_own_variables():

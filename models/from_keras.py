@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import os
 import sys
 import warnings
@@ -27,13 +28,17 @@ from models.outside_code import UnusableModelError, contained
 from models.seeds import RunTimeSeed
 
 _USUAL_SIZE = (224, 224)
-_PREPROCESSING = (keras.layers.Rescaling, keras.layers.Normalization)
+_SCALING = (keras.layers.Rescaling, keras.layers.Normalization)
+_AUGMENTING: Any = keras.layers.RandomFlip.__base__  # of all layers that move, cut and colour images
+_VALUE_RANGE = (-2.12, 2.64)  # what 0 and 255 become in images that are scaled by ImageNet's mean and deviation
 _NORM_VARIABLES = ("beta", "gamma", "moving_mean", "moving_variance")
 _BY_CHANNEL: dict[type, type[keras.Layer]] = {
     keras.layers.DepthwiseConv2D: DepthwiseConvolution,
     keras.layers.SeparableConv2D: SeparableConvolution,
 }
 _POOLS: dict[type, PoolKind] = {keras.layers.MaxPooling2D: "max", keras.layers.AveragePooling2D: "avg"}
+# Attributes of layers that differ from copy to copy.
+_OF_ONE = ("built", "name", "seed", "_called", "_lock", "_parent_path", "_path")
 # Keras raises them if it cannot make a layer from what get_config() returns.
 _NO_COPY = (NotImplementedError, TypeError, ValueError)
 
@@ -68,7 +73,7 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
                 raise
             raise UnusableModelError(
                 "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the "
-                "model without compiling it."
+                "model without compiling it. keras.Variable() of an array does so, too: use add_weight()."
             ) from error
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
@@ -128,17 +133,18 @@ def _checked(model: Any) -> keras.Model:
 
 @contextlib.contextmanager
 def _kept_precision() -> Iterator[None]:
-    """Restores Keras' dtype policy, and raises UnusableModelError if the code within has set one, even an equal one."""
-    before = keras.config.dtype_policy()
+    """Restores Keras' types, and raises UnusableModelError if the code within has set them, or even an equal policy."""
+    before, floatx = keras.config.dtype_policy(), keras.config.floatx()
     try:
         yield
-        after = keras.config.dtype_policy()
+        after, floatx_after = keras.config.dtype_policy(), keras.config.floatx()
     finally:
         keras.config.set_dtype_policy(before)
-    if after is not before:
+        keras.config.set_floatx(floatx)
+    if after is not before or floatx_after != floatx:
         raise UnusableModelError(
-            f"its code sets the dtype policy {after.name}, by keras.config.set_dtype_policy() or clear_session(): "
-            "leave that to --precision."
+            f"its code sets the dtype policy {after.name}, or floatx {floatx_after}, by keras.config.set_dtype_policy()"
+            ", set_floatx() or clear_session(): leave that to --precision."
         )
 
 
@@ -171,7 +177,7 @@ def load(reference: str) -> Callable[..., Any]:
     with contained(), _kept_precision():
         module = _load_file(Path(place).resolve()) if is_file else importlib.import_module(place)
     function = getattr(module, name, None)
-    if not callable(function):
+    if not callable(function) or isinstance(function, keras.Layer):
         own = (key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_"))
         raise UnusableModelError(f"{place} has no function '{name}'. Its functions: {', '.join(own) or 'none'}.")
     return function
@@ -212,11 +218,13 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     The variables, regularizers and constraints of the model are not used, and layers that scale the images are left
     out. Images are symbolic, in the data format that the model was built for.
     """
-    last, scaling = _last(keras_model), {id(layer) for layer in _scaling(keras_model)}
+    last, preparing = _last(keras_model), {id(layer) for layer in _preparing(keras_model)}
 
     def copy(layer: Any) -> Any:
-        if id(layer) in scaling:
+        if id(layer) in preparing and isinstance(layer, _SCALING):
             return keras.layers.Identity(name=layer.name)
+        if id(layer) in preparing and hasattr(layer, "value_range"):
+            return type(layer).from_config(layer.get_config() | {"value_range": _VALUE_RANGE})
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
             try:
@@ -259,15 +267,15 @@ def cloning(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return clone
 
 
-def _scaling(keras_model: keras.Model) -> Iterator[keras.layers.Layer]:
-    """Yields the layers directly behind the input that scale the images, also those of a model in the model."""
+def _preparing(keras_model: keras.Model) -> Iterator[Any]:
+    """Returns the layers that scale and augment images before any other layer, also those of a model in the model."""
+    prepare = (keras.layers.InputLayer, _AUGMENTING, *_SCALING)
+    return itertools.takewhile(lambda layer: isinstance(layer, prepare), _each(keras_model))
+
+
+def _each(keras_model: Any) -> Iterator[Any]:
     for layer in getattr(keras_model, "operations", keras_model.layers):
-        if _is_graph(layer):
-            yield from _scaling(layer)
-        if isinstance(layer, _PREPROCESSING):
-            yield layer
-        elif not isinstance(layer, keras.layers.InputLayer):
-            return
+        yield from _each(layer) if _is_graph(layer) else (layer,)
 
 
 def _last(keras_model: keras.Model) -> Any:
@@ -357,8 +365,15 @@ def _copied(layer: Any, copy: Callable[[Any], Any]) -> Any:
     """Returns what `copy` makes of the layer's get_config(), or None if that does not describe the layer."""
     with contextlib.suppress(*_NO_COPY):
         if _is_copied(layer):
-            return copy(layer)
+            made = copy(layer)
+            return made if _is_of_keras(type(layer)) or _is_alike(layer, made) else None
     return None
+
+
+def _is_alike(layer: Any, copy: Any) -> bool:
+    """Returns whether plain attributes of a layer, and of the layers in it, are those of a copy that was not called."""
+    plain = [(n, v) for n, v in vars(layer).items() if isinstance(v, bool | int | float | str) and n not in _OF_ONE]
+    return all(vars(copy).get(n, v) == v for n, v in plain) and all(map(_is_alike, layer._layers, copy._layers))
 
 
 def _is_copied(layer: Any) -> bool:

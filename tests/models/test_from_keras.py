@@ -224,6 +224,31 @@ class Sharper(keras.layers.Dense):
         return self.factor * super().call(x)
 
 
+class Scaled(keras.layers.Layer):
+    def __init__(self, factor=1.0, slope=0.0, **options):
+        super().__init__(**options)
+        self.factor, self.inner = factor, keras.layers.LeakyReLU(slope)
+
+    def call(self, x):
+        return self.factor * self.inner(x)
+
+    def get_config(self):  # leaves out both
+        return super().get_config()
+
+
+class Reversed(keras.layers.Layer):
+    def build(self, shape):
+        def from_the_end(shape, dtype):
+            return keras.ops.arange(shape[0] - 1, -1, -1, dtype=dtype)
+
+        self.order = self.add_weight(
+            shape=shape[1:2], dtype="int32", initializer=from_the_end, trainable=False, name="order"
+        )
+
+    def call(self, x):
+        return keras.ops.take(x, self.order, axis=1)
+
+
 class Classes(keras.layers.Dense):
     def __init__(self, units):  # does not take what get_config() returns
         super().__init__(units)
@@ -248,6 +273,19 @@ def net(*features, last=None):
 
 def arguments():
     return net(Louder(8, 3, gain=7.0), last=Sharper(11, factor=5.0))
+
+
+def left_out():
+    return net(keras.layers.Conv2D(8, 3), Scaled(7.0), Scaled(slope=0.5))
+
+
+def with_order():
+    return net(keras.layers.Conv2D(8, 3), Reversed(name="reversed"), keras.layers.Dropout(0.5))
+
+
+def augmented():
+    first = keras.Sequential([keras.layers.RandomFlip(), keras.layers.RandomBrightness(0.5)])
+    return net(first, keras.layers.RandomContrast(0.2), keras.layers.Rescaling(2.0), keras.layers.Conv2D(8, 3))
 
 
 def calls():
@@ -290,6 +328,11 @@ def float32_at_the_end():
 def sets_policy():
     keras.config.set_dtype_policy("mixed_bfloat16")
     return net()
+
+
+def sets_type():
+    keras.config.set_floatx("float16")
+    return net()
 """
 
 
@@ -315,7 +358,9 @@ def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
     assert np.abs(logits).max() > 1.5, "not already a softmax"
 
 
-@pytest.mark.parametrize("function", ["arguments", "calls", "shared", "activations", "twins", "by_constants"])
+@pytest.mark.parametrize(
+    "function", ["arguments", "left_out", "calls", "shared", "activations", "twins", "by_constants"]
+)
 def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> None:
     """Arguments and a call() that get_config() leaves out; layers of several models; functions that cannot be saved.
 
@@ -339,13 +384,27 @@ def test_a_layer_that_is_called_keeps_its_type(own: str) -> None:
     assert (logits.numpy() != logits.numpy().astype(np.float16)).mean() > 0.9, "not rounded to 16 bits"
 
 
-def test_code_that_sets_the_dtype_policy_is_refused(own: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "what"), [("sets_policy", "the dtype policy mixed_bfloat16, "), ("sets_type", ".*or floatx float16, ")]
+)
+def test_code_that_sets_the_types_of_layers_is_refused(own: str, function: str, what: str) -> None:
     with building.stateless_building(seed=0):
-        with pytest.raises(
-            UnusableModelError, match="sets the dtype policy mixed_bfloat16, .* leave that to --precision"
-        ):
-            from_keras.keras_model(f"{Path(own).parent}/copies.py:sets_policy", CLASSES)
-        assert keras.config.dtype_policy().name == "float32"
+        with pytest.raises(UnusableModelError, match=f"sets {what}.* leave that to --precision"):
+            from_keras.keras_model(f"{Path(own).parent}/copies.py:{function}", CLASSES)
+        assert (keras.config.dtype_policy().name, keras.config.floatx()) == ("float32", "float32")
+
+
+def test_augmentation_is_of_scaled_images_and_scaling_behind_it_is_left_out(own: str) -> None:
+    name = f"{Path(own).parent}/copies.py:augmented"
+    _assert_same_logits(name, 16, images_factor=0.5)
+    found = from_keras._each(_build(name, 16).keras_model)
+    assert [[*layer.value_range] for layer in found if hasattr(layer, "value_range")] == [[-2.12, 2.64]] * 2
+
+
+def test_only_seeds_are_of_a_tower(own: str) -> None:
+    variables = _build(f"{Path(own).parent}/copies.py:with_order", 16).variables
+    kinds = {variable.kind: variable.name for variable in variables if variable.kind != "weight"}
+    assert kinds["statistic"] == "reversed/order" and kinds["tower_state"].startswith("seed_") and len(kinds) == 2
 
 
 def test_layers_become_those_of_this_suite(own: str) -> None:
