@@ -59,7 +59,7 @@ class Facts:
         outputs: number of its logits.
         takes_classes: its number of logits can be chosen.
         parameters: trainable ones, with so many logits.
-        sources: digests of the files of the user's code, by path.
+        sources: digests of the files of the user's code, by path, and of the variables that it names, by `$NAME`.
     """
 
     image_size: int
@@ -125,8 +125,8 @@ def notices(spec: ModelSpec) -> list[str]:
     others = len(spec.ignored) - _NAMED_IGNORED
     which = ", ".join(spec.ignored[:_NAMED_IGNORED]) + (f" and {others} more" if others > 0 else "")
     return [
-        f"--model={spec.name}: ignored in training: {which}. --weight_decay applies to all weights but vectors; "
-        "constraints have no counterpart."
+        f"--model={spec.name}: ignored in training: {which}. --weight_decay applies to all weights but vectors, and "
+        "--initial_weights loads weights; the rest has no counterpart."
     ]
 
 
@@ -197,7 +197,7 @@ def code() -> dict[str, Any]:
     software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
     counting = ("training/flop_count.py", "training/model_facts.py", "explain/model_probe.py")
     files = [*root.glob("models/*.py"), *(root / "benchmarks" / name for name in counting)]
-    digests = {path.name: _digest(str(path)) for path in files}
+    digests = {path.name: digest_of(str(path)) for path in files}
     return {**{name: software[name] for name in ("keras_version", "tensorflow_version")}, "digests": digests}
 
 
@@ -217,16 +217,19 @@ def find_facts_in(directory: Path, python_path: str, name: str, num_classes: int
     places = [] if name.startswith(APPLICATION) else [str(directory), python_path]
     key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
     saved = _FILE.saved(key, _Saved)
-    if saved and all(_digest(path) == digest for path, digest in saved.facts.sources.items()):
+    if saved and all(digest_of(path) == digest for path, digest in saved.facts.sources.items()):
         return saved.facts
     facts = _probe(name, num_classes, directory, python_path)
     _FILE.put(key, {"model": name, "facts": dataclasses.asdict(facts)})
     return facts
 
 
-def _digest(path: str) -> str | None:
+def digest_of(source: str) -> str | None:
+    """Returns the digest of a file, or of the value of an environment variable `$NAME`; None: the file is missing."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        if source.startswith("$"):
+            return hashlib.sha256(repr(os.environ.get(source[1:])).encode()).hexdigest()
+        return hashlib.sha256(Path(source).read_bytes()).hexdigest()
     except OSError:
         return None
 

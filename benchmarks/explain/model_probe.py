@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
-import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -19,20 +19,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from benchmarks.config.outside_models import AROUND_ANSWER, Facts, outside_spec
+from benchmarks.config.outside_models import AROUND_ANSWER, Facts, digest_of, outside_spec
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.machine.provenance import RECORDED_VARIABLES
+from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models.applications import APPLICATION
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError, contained
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
 
     from models.building import Model
+    from models.layers import DataFormat
 
 _NEAR_ONE = 1e-3  # the sum of probabilities in float32
+_UNLIKE = 1e-2  # what differs by a larger share of the largest value does so by more than rounding
+# Attributes of layers, and what they ask for.
+_IGNORED = {name: name for name in ("activity_regularizer", "synchronized")} | {"_remat_mode": "rematerialization"}
 _INSTALLED = ("site-packages", "dist-packages")
+_VARIABLE = re.compile(rb"""(?:environ(?:\.get\(|\[)|getenv\()\s*['"](\w+)""")  # of the environment, in code
 
 
 def find_facts(name: str, num_classes: int) -> Facts:
@@ -46,7 +53,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
     from models.layers import FusedBatchNorm
 
     loaded = set(sys.modules)
-    with building.stateless_building(seed=0), building.keras_format("NHWC"):
+    with building.stateless_building(seed=0) as scope, building.keras_format("NHWC"):
         raw = from_keras.keras_model(name, num_classes)
         takes_classes = from_keras.takes_num_classes(name)
     height, width, channels = raw.inputs[0].shape[1:]
@@ -58,12 +65,20 @@ def find_facts(name: str, num_classes: int) -> Facts:
     facts = Facts(image_size=height, channels=channels, outputs=outputs, takes_classes=takes_classes)
     spec = outside_spec(name, facts)
     model = building.build(spec, data_format="NHWC", num_classes=outputs, seed=0)
-    _check_variables(model)
-    if not name.startswith(APPLICATION):
-        _check_outputs(model, spec)
+    _check_variables(model, raw)
+    logits = None if name.startswith(APPLICATION) else _logits(model, spec)
+    _check_outputs(logits)
     layers = list(_layers(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
-    work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=True)
+    try:
+        work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=True)
+    except RuntimeError as error:
+        if "EagerTensor" not in str(error):
+            raise
+        raise UnusableModelError(
+            "one of its layers keeps a tensor, or a tf.Variable, that was made outside of its call(), in one graph of "
+            "several: keep a NumPy array, or use add_weight()."
+        ) from error
     return dataclasses.replace(
         facts,
         parameters=sum(model_facts.parameters_by_kind(model).values()),
@@ -71,21 +86,29 @@ def find_facts(name: str, num_classes: int) -> Facts:
         has_conv1x1=any(layer.kernel_size == (1, 1) for layer in convolutions),
         has_batch_norm=any(isinstance(layer, FusedBatchNorm) for layer in layers),
         has_larger_convolutions=any(layer.kernel_size != (1, 1) and layer.strides == (1, 1) for layer in convolutions),
-        ignored=list(_ignored(raw)),
-        nchw=_builds_in_nchw(spec, outputs, [variable.shape for variable in model.variables]),
+        ignored=list(_ignored(raw, scope)),
+        nchw=_builds_in_nchw(spec, outputs, [variable.shape for variable in model.variables], logits),
         sources={} if name.startswith(APPLICATION) else _sources(name, set(sys.modules) - loaded),
     )
 
 
-def _ignored(model: keras.Model) -> Iterator[str]:
-    """Yields what the code asks for and training does not do: terms of the loss, and constraints of weights."""
+def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
+    """Yields what the code asks for and training does not do: values and constraints of weights, terms of the loss.
+
+    The model was built in the scope.
+    """
+    if any(scope.get_current_value(variable) is not None for variable in model.weights):
+        yield "the weights that it loads"
     for variable in model.trainable_variables:
         yield from (f"{term} of {variable.path}" for term in ("regularizer", "constraint") if getattr(variable, term))
-    yield from (f"activity_regularizer of {each.name}" for each in _layers(model) if each.activity_regularizer)
+    for each in model._flatten_layers(include_self=False):
+        yield from (f"{what} of {each.name}" for name, what in _IGNORED.items() if getattr(each, name, None))
+        if "add_loss" in getattr(getattr(type(each).call, "__code__", None), "co_names", ()):
+            yield f"add_loss() of {each.name}"
 
 
-def _check_variables(model: Model) -> None:
-    """Raises UnusableModelError if the managers and optimizers cannot train its variables."""
+def _check_variables(model: Model, raw: keras.Model) -> None:
+    """Raises UnusableModelError if the managers and optimizers cannot train them, or if the user's model has others."""
     types = {variable.dtype for variable in model.variables if variable.kind == "weight"}
     if not types:
         raise UnusableModelError("its model has no trainable variables.")
@@ -95,27 +118,39 @@ def _check_variables(model: Model) -> None:
             f"its model has trainable variables of type {', '.join(others)}: they must be float32. Give its layers no "
             "dtype; --precision chooses the type in which they compute."
         )
+    models = (raw, model.keras_model)
+    shapes = [sorted(tuple(variable.shape) for variable in each.trainable_variables) for each in models]
+    if shapes[0] != shapes[1]:
+        raise UnusableModelError(
+            "a copy of it has other weights: one of its layers uses the weights of another layer of the model, or has "
+            "a get_config() that leaves out arguments of its constructor."
+        )
 
 
-def _check_outputs(model: Model, spec: ModelSpec) -> None:
-    """Raises UnusableModelError if outputs are probabilities: the code has a softmax that could not be left out.
-
-    The loss applies another one, and training would go on without an error.
-    """
+def _logits(model: Model, spec: ModelSpec, data_format: DataFormat = "NHWC") -> np.ndarray | None:
+    """Returns what a model with its initial values computes from two images; None if no CPU can."""
     import tensorflow as tf
 
     # A graph, as in a run; but this kind may use tensors that layers made when they were built.
     @tf.function(autograph=False)
     def forward() -> tf.Tensor:
-        images = tf.random.normal((2, spec.image_size, spec.image_size, spec.channels), seed=0)
+        images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, spec.channels), (0, 0))
+        images = tf.transpose(images, [0, 3, 1, 2]) if data_format == "NCHW" else images
         return model.call([variable.initial_value() for variable in model.variables], images, training=False)[0]
 
     try:
         with contained():  # it calls the user's layers
-            found = forward().numpy()
+            return forward().numpy()
     except tf.errors.OpError:  # such as an operation that only GPUs have
-        return
-    if (found >= 0).all() and (abs(found.sum(axis=-1) - 1) < _NEAR_ONE).all():
+        return None
+
+
+def _check_outputs(logits: np.ndarray | None) -> None:
+    """Raises UnusableModelError if outputs are probabilities: the code has a softmax that could not be left out.
+
+    The loss applies another one, and training would go on without an error.
+    """
+    if logits is not None and (logits >= 0).all() and (abs(logits.sum(axis=-1) - 1) < _NEAR_ONE).all():
         raise UnusableModelError(
             "its outputs are probabilities: return logits, without the softmax, which the loss applies. Only that of "
             "a last layer of Keras is left out."
@@ -130,32 +165,44 @@ def _layers(model: keras.Model) -> Iterator[keras.Layer]:
             yield layer
 
 
-def _builds_in_nchw(spec: ModelSpec, outputs: int, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Returns whether a model with channels first has variables of the same shapes; some code ignores the layout."""
+def _builds_in_nchw(
+    spec: ModelSpec, outputs: int, shapes: Sequence[tuple[int, ...]], logits: np.ndarray | None
+) -> bool:
+    """Returns whether a model with channels first has variables of the same shapes, and computes these logits if any.
+
+    Some code ignores the layout, or names axes.
+    """
     from models import building, from_keras
 
     try:
         with building.stateless_building(seed=0), building.keras_format("NCHW"):
             raw = from_keras.keras_model(spec.name, outputs, (spec.channels, spec.image_size, spec.image_size))
         model = building.build(spec, data_format="NCHW", num_classes=outputs, seed=0)
+        is_first = tuple(raw.inputs[0].shape[1:]) == (spec.channels, spec.image_size, spec.image_size)
+        if not (is_first and [variable.shape for variable in model.variables] == shapes):
+            return False
+        found = None if logits is None else _logits(model, spec, data_format="NCHW")
     except Exception:  # of code that is not ours
         return False
-    is_first = tuple(raw.inputs[0].shape[1:]) == (spec.channels, spec.image_size, spec.image_size)
-    return is_first and [variable.shape for variable in model.variables] == shapes
+    return logits is None or found is None or not abs(found - logits).max() > _UNLIKE * abs(logits).max()
 
 
 def _sources(name: str, modules: set[str]) -> dict[str, str]:
-    """Returns the digests of the user's files: that of the function, and what it imports that is not installed."""
+    """Returns the digests of the user's files: that of the function, and what it imports that is not installed.
+
+    Beside them are those of the environment variables that the files name, as `$NAME`, which may change the model.
+    """
     from models import from_keras
 
     defining, standard = from_keras.load(name).__module__, sysconfig.get_path("stdlib")
-    digests = {}
+    found = set()
     for module in {defining, *modules}:
         path = Path(getattr(sys.modules[module], "__file__", None) or "")
         is_own = module == defining or not ({*_INSTALLED} & {*path.parts} or path.is_relative_to(standard))
         if path.is_file() and is_own:
-            digests[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return digests
+            named = {variable.decode() for variable in _VARIABLE.findall(path.read_bytes())}
+            found |= {str(path), *(f"${variable}" for variable in named - RECORDED_VARIABLES)}
+    return {source: digest_of(source) or "" for source in found}
 
 
 def main(name: str, num_classes: str) -> NoReturn:
@@ -166,7 +213,7 @@ def main(name: str, num_classes: str) -> NoReturn:
     answer = os.dup(1)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # it takes too long
-    start(Runtime())
+    start(Runtime(Devices(onednn="on")))  # which has CPUs' kernels for channels first
     try:
         with ThreadPoolExecutor(1) as thread:  # a run does not build in its main thread either
             facts = thread.submit(find_facts, name, int(num_classes)).result()

@@ -48,6 +48,8 @@ APPLICATIONS = (
 )
 OWN = """
 import keras
+import numpy as np
+import tensorflow as tf
 from own_width import WIDTH
 
 print("a line on stdout")
@@ -131,6 +133,57 @@ def regularized():
     x = keras.layers.Conv2D(4, 3, kernel_regularizer="l2", bias_constraint="non_neg", name="conv")(images)
     x = keras.layers.Dense(4, activity_regularizer="l1", name="dense")(keras.layers.Flatten()(x))
     return keras.Model(images, keras.layers.Dense(10, kernel_constraint="max_norm", name="last")(x))
+
+
+class Noted(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x))
+        return x
+
+
+def noted():
+    images = keras.Input((32, 32, 3))
+    x = keras.layers.BatchNormalization(synchronized=True, name="together")(Noted(name="noted")(images))
+    model = keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+    model.set_weights([np.zeros(each.shape) for each in model.weights])
+    return model
+
+
+class Tied(keras.layers.Layer):
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def call(self, x):
+        return x @ keras.ops.transpose(self.other.kernel)
+
+
+def tied():
+    images = keras.Input((32, 32, 3))
+    dense = keras.layers.Dense(5)
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(Tied(dense)(dense(images)))))
+
+
+class Kept(keras.layers.Layer):
+    def build(self, shape):
+        self.factor = tf.constant(2.0)
+
+    def call(self, x):
+        return self.factor * x
+
+
+def kept():
+    images = keras.Input((32, 32, 3))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(Kept()(images))))
+
+
+def either():
+    is_first = keras.config.image_data_format() == "channels_first"
+    images = keras.Input((3, 32, 32) if is_first else (32, 32, 3))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.GlobalMaxPooling2D()(images)))
+
+
+INSTANCE = net((32, 32, 3), 10)
 
 
 def own_call():
@@ -242,11 +295,13 @@ def test_a_function_goes_with_managers_and_options(
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_regularizers_and_constraints_are_ignored_and_named(train_here: TrainHere, own: Path) -> None:
+def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own: Path) -> None:
     resolved = _resolve(f"--model={own}:regularized")
     (notice,) = resolved.notices
     named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel and 1 more"
     assert f"regularized: ignored in training: {named}. --weight_decay" in notice
+    (notice,) = _resolve(f"--model={own}:noted").notices
+    assert "ignored in training: the weights that it loads, add_loss() of noted, synchronized of together. " in notice
     assert _resolve(f"--model={own}:digits").notices == ()
     spec = specs.find_model(resolved.workload.model)
     built = building.build(spec, data_format="NHWC", num_classes=10, seed=0).keras_model
@@ -275,6 +330,15 @@ def test_a_function_of_a_module_is_found_from_the_working_directory(own: Path, m
     resolved = _resolve("--model=package_of_mine.nets:digits")
     assert (resolved.workload.model, resolved.workload.num_classes) == ("package_of_mine.nets:digits", 10)
     assert specs.find_model(resolved.workload.model).data_name == "mnist"
+
+
+@pytest.mark.parametrize(("of_nchw", "is_same"), [(1.0, True), (1.5, False)])
+def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
+    own: Path, monkeypatch: pytest.MonkeyPatch, of_nchw: float, is_same: bool
+) -> None:
+    logits = {"NHWC": 5.0 * np.eye(2, 10), "NCHW": 5.0 * of_nchw * np.eye(2, 10)}
+    monkeypatch.setattr(model_probe, "_logits", lambda *_of, data_format="NHWC": logits[data_format])
+    assert model_probe.find_facts(f"{own}:either", 10).nchw is is_same
 
 
 def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Path) -> None:
@@ -308,7 +372,7 @@ def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> Non
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path) -> None:
+def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def digest() -> str | None:
         sys.modules.pop("own_width", None)
         sys.modules.pop(from_keras.module_name(own), None)
@@ -318,6 +382,10 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path) -> None:
     assert first and digest() == first
     (own.parent / "own_width.py").write_text("WIDTH = 5\n")
     assert digest() not in (None, first)
+    (own.parent / "own_width.py").write_text("import os\nWIDTH = int(os.environ.get('WIDTH', 5))\n")
+    by_default = digest()
+    monkeypatch.setenv("WIDTH", "6")
+    assert digest() not in (None, first, by_default)
     resolved = _resolve(f"--model={own}:digits")
     assert resolved.key_fields()["model_digest"] == resolved.workload.model_digest
     assert _resolve("--model=mlp").key_fields()["model_digest"] is None
@@ -327,7 +395,10 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path) -> None:
     ("function", "problem"),
     [
         ("missing", "has no function 'missing'. Its functions: net, build, digits"),
+        ("INSTANCE", "has no function 'INSTANCE'. Its functions: net"),
         ("nothing", "returned an object of type NoneType: return a Keras model"),
+        ("tied", "one of its layers uses the weights of another layer"),
+        ("kept", "keeps a tensor, or a tf.Variable"),
         ("layers", "no graph of layers with known shapes"),
         ("two", r"2 input\(s\) and 1 output"),
         ("feature_map", r"to outputs of shape \(30, 30, 10\)"),
@@ -420,7 +491,7 @@ def test_facts_are_kept_until_the_code_changes(own: Path, tmp_path: Path, monkey
 
     def probe(name: str, num_classes: int, *place: object) -> Facts:
         probed.append(name)
-        sources = {str(own): outside_models._digest(str(own))} if name.endswith("build") else {}
+        sources = {str(own): outside_models.digest_of(str(own))} if name.endswith("build") else {}
         return Facts(image_size=32, channels=3, outputs=num_classes, takes_classes=True, sources=sources)
 
     monkeypatch.setattr(outside_models, "_probe", probe)
