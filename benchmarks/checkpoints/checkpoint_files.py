@@ -163,8 +163,8 @@ def read_checkpoint(path: str | Path) -> Saved:
         return found
     prefix = path_of(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
     if not _has_index(prefix):
-        found = f"{prefix} is not a checkpoint of this suite" if prefix.exists() else f"There is no checkpoint {prefix}"
-        raise DataError(f"{found}: pass a directory that has one, or a prefix.")
+        what = f"{prefix} is not a checkpoint of this suite" if prefix.exists() else f"There is no checkpoint {prefix}"
+        raise DataError(f"{what}: pass a directory that has one, or a prefix.")
     try:
         return _read(prefix)
     except StorageError:

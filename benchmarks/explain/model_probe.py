@@ -213,7 +213,7 @@ def main(name: str, num_classes: str) -> NoReturn:
     answer = os.dup(1)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # it takes too long
-    start(Runtime(Devices(onednn="on")))  # which has CPUs' kernels for channels first
+    start(Runtime(devices=Devices(onednn="on")))  # which has CPUs' kernels for channels first
     try:
         with ThreadPoolExecutor(1) as thread:  # a run does not build in its main thread either
             facts = thread.submit(find_facts, name, int(num_classes)).result()
