@@ -235,9 +235,8 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
                 replaced = None
             # Each copy draws the seeds of its initialisers, so none is made in vain.
             made = replaced or _copied(layer, _as_logits if layer is last else _same) or _Calling(layer)
-        for each in (made, getattr(made, "layer", None)):
-            if isinstance(each, keras.Layer):
-                each.activity_regularizer = None  # no loss has it, and it holds tensors of another graph
+        for each in filter(None, (made, getattr(made, "layer", None))):
+            each.activity_regularizer = None  # no loss has it, and it holds tensors of another graph
         return made
 
     clone = cloning(copy)
@@ -249,7 +248,9 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
         inputs = keras.tree.map_structure(lambda _: images, keras_model.input)
         logits = keras.models.clone_model(keras_model, input_tensors=inputs, clone_function=clone).outputs[0]
     for variable in keras.Model(images, logits).variables:
-        _seed_at_run_time(variable)
+        initializer: Any = getattr(variable, "_initializer", None)  # None if Keras has allocated the variable
+        if isinstance(getattr(initializer, "seed", None), int):
+            initializer.seed = RunTimeSeed(initializer.seed)
         variable.regularizer = variable.constraint = None  # which Keras' fit would apply, and no other loop
     return logits if logits.dtype == "float32" else InFloat32("logits_in_float32")(logits)
 
@@ -396,10 +397,3 @@ class _Calling(keras.layers.Layer):
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the other layer with the same arguments."""
         return self.layer(*args, **kwargs)
-
-
-def _seed_at_run_time(variable: keras.Variable) -> None:
-    """Lets the initialiser of a variable read its seed at run time, see `models.seeds`."""
-    initializer: Any = getattr(variable, "_initializer", None)  # None if Keras has allocated the variable
-    if isinstance(getattr(initializer, "seed", None), int):
-        initializer.seed = RunTimeSeed(initializer.seed)
