@@ -188,6 +188,8 @@ def _seeded_building(seed: int, policy: str) -> Iterator[None]:
 
 def adapt(keras_model: keras.Model) -> Model:
     """Makes a Keras model a pure function. The model must have been built inside `stateless_building`."""
+    for layer in keras_model._flatten_layers():
+        layer.activity_regularizer = None  # no loss takes it, and it may keep a tensor of the graph that builds it
     variables: dict[str, ModelVariable] = {}
     for number, variable in enumerate(ordered(keras_model)):
         described = _describe(variable, number)

@@ -234,10 +234,7 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
                     raise
                 replaced = None
             # Each copy draws the seeds of its initialisers, so none is made in vain.
-            made = replaced or _copied(layer, _as_logits if layer is last else _same) or _Calling(layer)
-        for each in filter(None, (made, getattr(made, "layer", None))):
-            each.activity_regularizer = None  # no loss has it, and it holds tensors of another graph
-        return made
+            return replaced or _copied(layer, _as_logits if layer is last else _same) or _Calling(layer)
 
     clone = cloning(copy)
     if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own

@@ -81,7 +81,7 @@ class _Looked(keras.layers.Layer):
 def test_the_gradient_of_a_table_is_that_of_each_of_its_rows(copied: bool) -> None:
     with building.stateless_building(seed=0):
         images = keras.Input((3, 1))
-        model = building.adapt(keras.Model(images, keras.layers.Flatten()(_Looked()(images))))
+        model = building.adapt(keras.Model(images, keras.layers.Flatten()(_Looked(name="looked")(images))))
     objective = objectives.Objective(loss=lambda outputs, _: tf.reduce_sum(outputs * [1.0, 2.0, 3.0]))
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         tower = Tower(model, objective, copied=copied)
