@@ -19,6 +19,16 @@ _LOSS_RISE = 1.5
 _STRAGGLER_RATIO = 1.25
 _THROTTLED_SHARE = 0.01
 _CLOCK_FALL_SHARE = 0.05
+# Recorded environment variables that say which devices, which task, or how much is logged.
+_HARMLESS = (
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TORCH_CPP_LOG_LEVEL"),
+)
+
+
+def acting_variables(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment variables of a record that may change a rate."""
+    return {name: value for name, value in (environment.get("variables") or {}).items() if name not in _HARMLESS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

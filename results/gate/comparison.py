@@ -16,16 +16,12 @@ from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, judge, judge_a
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval
+from results.quality import acting_variables
 from results.record import Kind, Record, flat
 from results.summary import hardware_in_words
 from results.text import counted
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
-# Recorded environment variables that say which devices, which task, or how much is logged.
-_HARMLESS = (
-    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TF_CONFIG"),
-    *("TF_CPP_MIN_LOG_LEVEL", "TORCH_CPP_LOG_LEVEL"),
-)
 _MOST_FIELDS = 5
 _NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
@@ -246,7 +242,7 @@ def software_differences(base: Record, candidate: Record, names: tuple[str, str]
     """Returns how recorded versions, and environment variables that may change a rate, differ, a phrase each."""
     first, second = (
         {name: value for name, value in record.environment.items() if name.endswith("_version")}
-        | {name: value for name, value in (record.environment.get("variables") or {}).items() if name not in _HARMLESS}
+        | acting_variables(record.environment)
         for record in (base, candidate)
     )
     return differences(first, second, names)

@@ -270,6 +270,15 @@ def test_repeats_of_several_commits_are_noted() -> None:
     assert "its repeats are of 2 commits of the suite" in note
 
 
+def test_repeats_with_unlike_environment_variables_are_noted() -> None:
+    levels = [{"TF_CPP_MIN_LOG_LEVEL": str(number), "OMP_NUM_THREADS": "2"} for number in range(3)]
+    runs = [replace(run := fake_run(), environment={**run.environment, "variables": own}) for own in levels]
+    assert not anomalies(summarize(runs))
+    runs[0].environment["variables"]["TF_ENABLE_ONEDNN_OPTS"] = "0"
+    (note,) = anomalies(summarize(runs))
+    assert "unlike environment variables (TF_ENABLE_ONEDNN_OPTS)" in note
+
+
 def test_numbers_of_processes_are_in_the_title() -> None:
     runs = [fake_run(num_ps=n, num_workers=2, cluster="hosts") for n in (1, 2)]
     assert [title(row) for row in summarize(runs)] == [
