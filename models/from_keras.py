@@ -7,15 +7,10 @@ scaling of images at the start and a final softmax are left out. Names of layers
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import inspect
 import itertools
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -25,6 +20,7 @@ from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
 from models.layers import KERAS_FORMATS, Layers, Normalization, Pool, PoolKind, Tensor
 from models.outside_code import UnusableModelError, contained
+from models.outside_functions import kept_precision, load
 from models.seeds import RunTimeSeed
 
 _USUAL_SIZE = (224, 224)
@@ -66,7 +62,7 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
     if not name.startswith(APPLICATION):
         function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
         try:
-            with contained(), _kept_precision():
+            with contained(), kept_precision():
                 return _checked(function(**given))
         except ValueError as error:
             if "stateless scope" not in str(error):
@@ -131,23 +127,6 @@ def _checked(model: Any) -> keras.Model:
     return model
 
 
-@contextlib.contextmanager
-def _kept_precision() -> Iterator[None]:
-    """Restores Keras' types, and raises UnusableModelError if the code within has set them, or even an equal policy."""
-    before, floatx = keras.config.dtype_policy(), keras.config.floatx()
-    try:
-        yield
-        after, floatx_after = keras.config.dtype_policy(), keras.config.floatx()
-    finally:
-        keras.config.set_dtype_policy(before)
-        keras.config.set_floatx(floatx)
-    if after is not before or floatx_after != floatx:
-        raise UnusableModelError(
-            f"its code sets the dtype policy {after.name}, or floatx {floatx_after}, by keras.config.set_dtype_policy()"
-            ", set_floatx() or clear_session(): leave that to --precision."
-        )
-
-
 def _is_model(layer: Any) -> bool:
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
 
@@ -161,57 +140,6 @@ def _is_of_keras(code: Any) -> bool:
     return code.__module__.partition(".")[0] == "keras"
 
 
-def load(reference: str) -> Callable[..., Any]:
-    """Returns the function that `path/to/file.py:function` or `package.module:function` names.
-
-    The directory of the file, or the working directory, is added to the end of Python's path.
-
-    Raises:
-        UnusableModelError: the module has no such function.
-    """
-    place, _, name = reference.rpartition(":")
-    is_file = place.endswith(".py")
-    directory = str(Path(place).resolve().parent) if is_file else os.getcwd()
-    if directory not in sys.path:
-        sys.path.append(directory)
-    with contained(), _kept_precision():
-        module = _load_file(Path(place).resolve()) if is_file else importlib.import_module(place)
-    function = getattr(module, name, None)
-    if not callable(function) or isinstance(function, keras.Layer):
-        own = (key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_"))
-        raise UnusableModelError(f"{place} has no function '{name}'. Its functions: {', '.join(own) or 'none'}.")
-    return function
-
-
-def module_name(path: Path) -> str:
-    """Returns the name under which a user's file is imported, which no other module has."""
-    return f"model of {path}".replace(".", " ")  # a dot would make it part of a package
-
-
-def _load_file(path: Path) -> Any:
-    """Imports a file once per process.
-
-    Raises:
-        UnusableModelError: the file belongs to a package.
-    """
-    name = module_name(path)
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None  # the name ends in .py
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException as error:
-            del sys.modules[name]
-            if isinstance(error, ImportError) and "no known parent package" in str(error):
-                raise UnusableModelError(
-                    f"{path.name} has relative imports: name its function as package.module:function, from the "
-                    "directory that has the package."
-                ) from error
-            raise
-    return sys.modules[name]
-
-
 def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     """Clones a functional or sequential model onto images and returns float32 logits, [batch, classes].
 
@@ -223,7 +151,7 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     def copy(layer: Any) -> Any:
         if id(layer) in preparing and isinstance(layer, _SCALING):
             return keras.layers.Identity(name=layer.name)
-        if id(layer) in preparing and hasattr(layer, "value_range"):
+        if id(layer) in preparing and hasattr(layer, "value_range") and _has_range_of_images(type(layer)):
             return type(layer).from_config(layer.get_config() | {"value_range": _VALUE_RANGE})
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
@@ -244,7 +172,11 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     else:
         inputs = keras.tree.map_structure(lambda _: images, keras_model.input)
         logits = keras.models.clone_model(keras_model, input_tensors=inputs, clone_function=clone).outputs[0]
-    for variable in keras.Model(images, logits).variables:
+    made = keras.Model(images, logits)
+    for layer in made._flatten_layers():
+        for inner in () if layer.trainable or _is_model(layer) else layer._flatten_layers(include_self=False):
+            inner.trainable = False  # it was made in the build() of a frozen layer
+    for variable in made.variables:
         initializer: Any = getattr(variable, "_initializer", None)  # None if Keras has allocated the variable
         if isinstance(getattr(initializer, "seed", None), int):
             initializer.seed = RunTimeSeed(initializer.seed)
@@ -269,6 +201,11 @@ def _preparing(keras_model: keras.Model) -> Iterator[Any]:
     """Returns the layers that scale and augment images before any other layer, also those of a model in the model."""
     prepare = (keras.layers.InputLayer, _AUGMENTING, *_SCALING)
     return itertools.takewhile(lambda layer: isinstance(layer, prepare), _each(keras_model))
+
+
+def _has_range_of_images(kind: type) -> bool:
+    """Returns whether a layer of Keras clips to its range; RandomInvert subtracts from the upper end."""
+    return _is_of_keras(kind) and kind.__name__ != "RandomInvert"
 
 
 def _each(keras_model: Any) -> Iterator[Any]:
@@ -370,8 +307,15 @@ def _copied(layer: Any, copy: Callable[[Any], Any]) -> Any:
 
 def _is_alike(layer: Any, copy: Any) -> bool:
     """Returns whether plain attributes of a layer, and of the layers in it, are those of a copy that was not called."""
+    arguments = inspect.signature(type(layer).__init__).parameters
+
+    def is_same(name: str, value: Any) -> bool:
+        other = vars(copy).get(name, value)
+        return other == value or other is None and name.lstrip("_") not in arguments  # build() sets it
+
     plain = [(n, v) for n, v in vars(layer).items() if isinstance(v, bool | int | float | str) and n not in _OF_ONE]
-    return all(vars(copy).get(n, v) == v for n, v in plain) and all(map(_is_alike, layer._layers, copy._layers))
+    inner = (getattr(each, "_layers", ()) for each in (layer, copy))  # an operation has none
+    return all(itertools.starmap(is_same, plain)) and all(map(_is_alike, *inner))
 
 
 def _is_copied(layer: Any) -> bool:

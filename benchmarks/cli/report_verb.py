@@ -101,9 +101,9 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
             f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
             f"Name another directory, such as {output / 'report'}."
         )
-    with writing(f"--output={output}", "directory that can be written"):
+    with writing("TMPDIR", "directory that can be written"):
         from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
-
+    with writing(f"--output={output}", "directory that can be written"):
         write.write(contents, sources, output, _shown_drawing)
     for line in contents.lines:
         say(line)

@@ -336,7 +336,7 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
 def _shared_gpu(messages: Mapping[str, Mapping[str, Any]]) -> str | None:
     users: dict[str, str] = {}
     for task, message in messages.items():
-        for gpu in message["gpus"]:
+        for gpu in message.get("gpus", ()):
             if (other := users.setdefault(gpu, task)) != task:
                 return (
                     f"{other} and {task} use the same GPU ({gpu}): give each its own, with --gpus or "

@@ -45,8 +45,9 @@ _VARIABLES = (
     ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "", ""),
     ("PMIX_RANK", "", "", ""),
 )
+_OF_NODES = ("PET_NODE_RANK", "SKYPILOT_NODE_RANK")  # they number nodes, on which nothing need be started
 # What may mean anything without the number of ranks.
-_WITH_SIZE = ("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK")
+_WITH_SIZE = ("RANK", *_OF_NODES)
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 # The SLURM_STEP_ID of a shell of salloc that runs on a node: a step of one task, whatever the job has
 # (SLURM_INTERACTIVE_STEP in slurm.h).
@@ -298,6 +299,8 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
     own, step = _ranks_of(environ), _ranks_in(environ, _STEP)
     by_srun = step is not None and _is_by_srun(own, step)
     started = step if by_srun else own
+    if not can_join and started and started.source in _OF_NODES and not started.rank:
+        return  # scripts launch there, and on no other node
     if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
         join = f"add --cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks"
         raise UsageError(
@@ -321,7 +324,7 @@ def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
 
 
 def _mpi_number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name)
+    text = (environ.get(name) or "").rpartition(":")[2]  # torchrun's may be MIN:MAX
     if text and whole_number(text) is None:
         raise UsageError(f"{name} is '{text}' and should be a number: start every task with mpirun.")
     return int(text) if text else None

@@ -209,7 +209,7 @@ def _git(home: Path, *words: str, why: str) -> str:
     try:
         return provenance.git(home, *words, timeout_seconds=_GIT_SECONDS)
     except subprocess.CalledProcessError as error:
-        reason = f": {provenance.why_git_failed(error)}" if error.stderr.strip() else ""
+        reason = f" ({provenance.why_git_failed(error)})" if error.stderr.strip() else ""
         raise UsageError(f"{why}{reason}.") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{why}: git cannot be run ({error}).") from error

@@ -296,7 +296,7 @@ def _decide(
     spec, cluster = known.spec, known.cluster
     from_host = known.data_name != SYNTHETIC
     workers = options.workers_per_gpu(known.devices, given, cluster, environ)
-    devices, of_devices = options.decide(known.devices, given, workers_per_gpu=workers, from_host=from_host)
+    devices, of_devices = options.decide(known.devices, given, cluster, workers_per_gpu=workers, from_host=from_host)
     batch, why_batch = usual_batch.decide(given, spec, devices, known.gpus)
     whole = workers == 1 and _are_whole(devices, known.gpus)
     of_variables, why_reduction, on_variables = variable_update.decide(

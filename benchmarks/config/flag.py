@@ -23,7 +23,7 @@ _PRESETS = Path(__file__).resolve().parent / "presets"
 _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
 # Variables of a shell, of Kubernetes and of templates; quotes; a comment, or the end of a line that continues.
-_OF_A_SHELL = re.compile(r"\$[{(]?[A-Za-z_]|\{\{|^(['\"]).*\1$|\s#|[\\\s]$", re.DOTALL)
+_OF_A_SHELL = re.compile(r"\$[{(]?[A-Za-z_]|\{\{|^(['\"]).*\1$|\s#+(?:\s|$)|[\\\s]$", re.DOTALL)
 _BYTE_ORDER_MARK = "\ufeff"
 # Also with the long dashes of a web page, and the blank that is left of a line's end that was pasted.
 _FLAG = re.compile(r"\s*(?:--?|[\u2010-\u2015\u2212]-?)([A-Za-z][\w-]+)")

@@ -78,7 +78,7 @@ FACTS: Mapping[str, Fact] = {
     "@small_images": Fact("{data_name}, whose images are small", lambda run: run.data_name in ("cifar10", "mnist")),
     "@mnist": Fact("MNIST", lambda run: run.data_name == "mnist"),
     "@nchw": Fact("the layout NCHW", lambda run: run.data_format == "NCHW"),
-    "@nhwc_only": Fact("{model}, whose code builds it for NHWC only", lambda run: not run.spec.nchw),
+    "@nhwc_only": Fact("{model}, whose code builds or computes it in NHWC only", lambda run: not run.spec.nchw),
     "@fp32": Fact("arithmetic in fp32", lambda run: run.precision == "fp32"),
     "@no_conv1x1": Fact("{model}, which has no convolutions of one pixel", lambda run: not run.spec.has_conv1x1),
     "@no_larger_convolutions": Fact(

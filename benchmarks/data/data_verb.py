@@ -163,8 +163,8 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
         raise DataError(f"{path} holds no photos.")
     if not isinstance(source, PhotoRecords):
         _refuse_num_classes(given)
-        first = source.photos[0]
-        if first.member is None and directory.resolve().parent == first.file.parents[1].resolve():
+        first, is_hidden = source.photos[0], directory.name.startswith(".")
+        if first.member is None and not is_hidden and directory.resolve().parent == first.file.parents[1].resolve():
             raise UsageError(f"data convert: {directory} would count as a class of {path}: name a directory elsewhere.")
     elif given["images_per_shard"]:
         raise UsageError("data convert: TFRecords keep their shards: drop --images_per_shard.")

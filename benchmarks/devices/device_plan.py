@@ -79,8 +79,9 @@ def with_hardware(description: str, devices: Devices) -> str:
 
 
 def gpus_of_its_own(devices: Devices) -> list[str]:
-    """Returns the UUIDs of the whole GPUs of a task of a cluster, unless it takes only a part of their memory."""
-    is_part = devices.gpu_memory_fraction is not None or devices.gpu_memory_limit_mib is not None
+    """Returns the UUIDs of the whole GPUs of a task of a cluster, unless it leaves memory of them to others."""
+    grows = devices.gpu_allow_growth or os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() in ("1", "true")
+    is_part = grows or devices.gpu_memory_fraction is not None or devices.gpu_memory_limit_mib is not None
     count = 0 if is_part else devices.physical_gpus
     gpus = gpu_topology.read_gpu_links().gpus[:count] if count else ()
     return [gpu.uuid for gpu in gpus if gpu.uuid and not gpu.is_divided]

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.errors import UsageError
-from benchmarks.machine import gpu_support, gpu_topology, hardware
+from benchmarks.machine import gpu_support, gpu_topology, hardware, nvml
 from benchmarks.machine.provenance import describe_software
 from benchmarks.option import Flag, filled, flags_of
 from benchmarks.outside_text import whole_number
@@ -100,7 +102,7 @@ def _missing() -> str:
 
 
 def decide(
-    chosen: Devices, given: Mapping[str, Any], *, workers_per_gpu: int, from_host: bool
+    chosen: Devices, given: Mapping[str, Any], cluster: Cluster | None, *, workers_per_gpu: int, from_host: bool
 ) -> tuple[Devices, tuple[str, ...]]:
     """Returns the devices of a run, and sentences on threads, and on workers that share GPUs and divide their memory.
 
@@ -110,6 +112,7 @@ def decide(
     Args:
         chosen: as `choose` returns them.
         given: flag values by name; None is not given.
+        cluster: this process and the others.
         workers_per_gpu: as the function of that name returns it.
         from_host: images come from the host.
 
@@ -119,7 +122,8 @@ def decide(
     own = {name: getattr(chosen, name) for name in ("device", "num_devices", "virtual_gpus", "visible_gpus")}
     devices = filled(Devices, given, **own)
     if not devices.on_gpu:
-        return devices, () if given["device"] == "cpu" else tuple(_unused_gpus())
+        computes = cluster is None or cluster.own.has_towers
+        return devices, tuple(_unused_gpus()) if computes and given["device"] != "cpu" else ()
     devices, notices = _with_launch_threads(devices, reads=given["data_dir"] is not None)
     if given["num_gpus"] is None and len(devices.visible_gpus or ()) > devices.physical_gpus:
         notices += (f"--gpus={given['gpus']}: a process uses one GPU unless --num_gpus says how many.",)
@@ -141,8 +145,8 @@ def decide(
 
 def _unused_gpus() -> Iterator[str]:
     """Yields a sentence on GPUs of this machine that a run on its CPU could have been meant for."""
-    hidden_by = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden_by is not None and hardware.gpu_inventory().driver_version:
+    if nvml.hides_all(os.environ) and hardware.gpu_inventory().driver_version:
+        hidden_by = os.environ["CUDA_VISIBLE_DEVICES"]
         yield f"CUDA_VISIBLE_DEVICES='{hidden_by}' hides all GPUs, so the CPU computes: unset it, or use --device=cpu."
     if _AMD_GPU.exists():
         yield f"The AMD GPU of this machine ({_AMD_GPU}) is not used, since this suite runs on NVIDIA's and on CPUs."
@@ -238,11 +242,13 @@ def of_rank(
 def bound_to_one_core(launcher: str | None, cluster: Cluster | None) -> tuple[str, ...]:
     """Returns a notice if the launcher leaves a worker one core of several, as Open MPI and srun do by themselves."""
     cores = os.cpu_count() or 1
-    if launcher is None or cluster is None or not cluster.own.has_towers or hardware.usable_cores() > 1:
+    threads = max(1, cores // (psutil.cpu_count(logical=False) or cores))  # of a core, which are bound together
+    if launcher is None or cluster is None or not cluster.own.has_towers or hardware.usable_cores() > threads:
         return ()
     advice = {"mpi": "--bind-to none to mpirun", "slurm": "--cpus-per-task to srun"}[launcher]
-    notice = f"--cluster={launcher}: this worker may use 1 of {cores} cores, which may limit its rate: pass {advice}."
-    return (notice,) if cores >= 2 * cluster.workers_on_this_host else ()
+    have = cores // threads
+    notice = f"--cluster={launcher}: this worker may use 1 of {have} cores, which may limit its rate: pass {advice}."
+    return (notice,) if have >= 2 * cluster.workers_on_this_host else ()
 
 
 def workers_per_gpu(

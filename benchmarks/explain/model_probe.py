@@ -41,6 +41,11 @@ _IGNORED = {name: name for name in ("activity_regularizer", "synchronized")} | {
 _INSTALLED = ("site-packages", "dist-packages")
 _VARIABLE = re.compile(rb"""(?:environ(?:\.get\(|\[)|getenv\()\s*['"](\w+)""")  # of the environment, in code
 
+# Variables of the environment that tell processes, users and jobs apart.
+_OF_A_PROCESS = re.compile(
+    r"(?:\w*_)?(?:RANK|PROCID|LOCALID|NODEID|JOB_?ID|SIZE|HOSTNAME|HOME|USER|TMPDIR|PATH|PYTHONPATH)"
+)
+
 
 def find_facts(name: str, num_classes: int) -> Facts:
     """Builds a model for so many classes, if that can be chosen, and returns its facts.
@@ -76,8 +81,8 @@ def find_facts(name: str, num_classes: int) -> Facts:
         if "EagerTensor" not in str(error):
             raise
         raise UnusableModelError(
-            "one of its layers keeps a tensor, or a tf.Variable, that was made outside of its call(), in one graph of "
-            "several: keep a NumPy array, or use add_weight()."
+            "one of its layers keeps a tensor, or a tf.Variable, that its call() has not made, and a run calls it in "
+            "several graphs: keep a NumPy array, or use add_weight()."
         ) from error
     return dataclasses.replace(
         facts,
@@ -122,8 +127,8 @@ def _check_variables(model: Model, raw: keras.Model) -> None:
     shapes = [sorted(tuple(variable.shape) for variable in each.trainable_variables) for each in models]
     if shapes[0] != shapes[1]:
         raise UnusableModelError(
-            "a copy of it has other weights: one of its layers uses the weights of another layer of the model, or has "
-            "a get_config() that leaves out arguments of its constructor."
+            "a copy of it has other weights: one of its layers uses the weights of another layer of the model, has a "
+            "get_config() that leaves out arguments of its constructor, or has weights that were frozen one by one."
         )
 
 
@@ -192,16 +197,17 @@ def _sources(name: str, modules: set[str]) -> dict[str, str]:
 
     Beside them are those of the environment variables that the files name, as `$NAME`, which may change the model.
     """
-    from models import from_keras
+    from models import outside_functions
 
-    defining, standard = from_keras.load(name).__module__, sysconfig.get_path("stdlib")
+    defining, standard = outside_functions.load(name).__module__, sysconfig.get_path("stdlib")
     found = set()
     for module in {defining, *modules}:
         path = Path(getattr(sys.modules[module], "__file__", None) or "")
         is_own = module == defining or not ({*_INSTALLED} & {*path.parts} or path.is_relative_to(standard))
         if path.is_file() and is_own:
             named = {variable.decode() for variable in _VARIABLE.findall(path.read_bytes())}
-            found |= {str(path), *(f"${variable}" for variable in named - RECORDED_VARIABLES)}
+            named = {name for name in named - RECORDED_VARIABLES if not _OF_A_PROCESS.fullmatch(name)}
+            found |= {str(path), *(f"${variable}" for variable in named)}
     return {source: digest_of(source) or "" for source in found}
 
 

@@ -19,8 +19,9 @@ from benchmarks.outside_text import whole_number
 
 ROOT = Path("/")  # holds `dev` and `sys`
 _ANSWER_SECONDS = 60.0
-# Words of CUDA_VISIBLE_DEVICES that are meant to hide all GPUs: nothing, -1, Slurm's NoDevFiles, none, void.
-_HIDES_ALL = re.compile(r"(-\d+|no[a-z]*|void)?", re.IGNORECASE)
+# Words of CUDA_VISIBLE_DEVICES that are meant to hide all GPUs: nothing, also in quotes, -1, Slurm's NoDevFiles, void.
+_HIDES_ALL = re.compile(r"""(-\d+|no[a-z]*|void|''|"")?""", re.IGNORECASE)
+_OTHER_DRIVERS = ("nouveau", "vfio-pci")  # which do not let CUDA have a GPU
 _OF_NVIDIA, _DISPLAY = "0x10de", "0x03"  # of PCI devices: the vendor, and how the class begins
 # Reasons for a lowered clock, by pynvml's names. A power limit is not one: it is usual under full load.
 SLOWED_BY = {
@@ -117,9 +118,14 @@ def _within_limit(ask: Callable[[], Driver]) -> Driver:
     return answer.result()
 
 
-def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
+def hides_all(environment: Mapping[str, str]) -> bool:
+    """Returns whether CUDA_VISIBLE_DEVICES is meant to hide all GPUs."""
     setting = environment.get("CUDA_VISIBLE_DEVICES")
-    are_hidden = setting is not None and _HIDES_ALL.fullmatch(setting.partition(",")[0].strip()) is not None
+    return setting is not None and _HIDES_ALL.fullmatch(setting.partition(",")[0].strip()) is not None
+
+
+def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
+    setting, are_hidden = environment.get("CUDA_VISIBLE_DEVICES"), hides_all(environment)
     try:
         driver.nvmlInit()
         count = driver.nvmlDeviceGetCount()
@@ -151,9 +157,10 @@ def _why_not_started(error: Any, driver: Any) -> str:
     if error.value == driver.NVML_ERROR_LIBRARY_NOT_FOUND:
         if not any((ROOT / "dev").glob("nvidia[0-9]*")):
             return ""
-        hint = "; in a container, NVIDIA_DRIVER_CAPABILITIES needs 'utility'"
+        hint = "; a container needs --gpus, and 'utility' in NVIDIA_DRIVER_CAPABILITIES"
     elif error.value == driver.NVML_ERROR_DRIVER_NOT_LOADED:
-        devices = (ROOT / "sys/bus/pci/devices").glob("*")
+        every = (ROOT / "sys/bus/pci/devices").glob("*")
+        devices = [device for device in every if (device / "driver").resolve().name not in _OTHER_DRIVERS]
         facts = [(linux.text(device / "vendor"), linux.text(device / "class") or "") for device in devices]
         if not any(vendor == _OF_NVIDIA and kind.startswith(_DISPLAY) for vendor, kind in facts):
             return ""

@@ -114,7 +114,7 @@ def _commit(folder: Path, *words: str) -> str | None:
     try:
         lines = git(folder, "--no-optional-locks", "status", "--porcelain=v2", "--branch", *words).splitlines()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _warn_once(f"The commit of {folder} is unknown, and records lack it: {why_git_failed(error)}.")
+        _warn_once(f"The commit of {folder} is unknown, and records lack it ({why_git_failed(error)}).")
         return None
     facts = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# branch."))
     commit = facts.get("branch.oid", "(initial)")

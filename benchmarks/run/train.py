@@ -198,8 +198,8 @@ def _initialize(
         if len({*data_sets.values()}) > 1 and team.is_leader:
             named = "; ".join(f"{task}: {found}" for task, found in data_sets.items())
             warn(
-                f"The workers have different data ({named}), and each reads its share of its own as if all had the "
-                "same. Copy the same files to all hosts."
+                f"The workers' data differ in names, sizes or form ({named}), and each reads its share of its own as "
+                "if all had the same. Copy the same files to all hosts."
             )
         team.expect("Preparing the first step", config.processes.preparation_seconds)
 

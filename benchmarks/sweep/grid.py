@@ -90,7 +90,7 @@ def warn_of_repeats(arguments: Sequence[str]) -> None:
     for name in [option.name for group in _PARSED.values() for option in group if option.name not in _NO_LISTS]:
         values = [value for word, equals, value in given if word == name and equals]
         if len(different := dict.fromkeys(values)) > 1:
-            every = ",".join(different)
+            every = (";" if name in _SEMICOLONS else ",").join(different)
             warn(f"Of --{name}, only the last value counts ({values[-1]}); all of them: --{name}={every}.")
 
 

@@ -27,7 +27,7 @@ def require_files(config: Config, *, saves: bool, leads: bool) -> None:
             _require_writable(Path(path), f"--{flag}={path}")
     if (saves and leads) or config.summaries.summary_verbosity or config.traces.profile_steps:
         flag, directory = ("train_dir", train_dir) if train_dir else ("output_dir", output_dir)
-        if path_of(f"{directory}.index").exists():
+        if train_dir and path_of(f"{directory}.index").exists() and not path_of(directory).is_dir():
             raise UsageError(
                 f"--{flag}={directory} is one checkpoint: pass its directory to continue from the newest, or "
                 f"--initial_weights={directory} to begin with its weights."

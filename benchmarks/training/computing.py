@@ -15,6 +15,7 @@ from benchmarks.machine.hardware import cpu_instructions
 from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
 from models.model_spec import ModelSpec
+from variable_mgr.catalog import PYTORCH_LOOPS
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # Flags by which convolutions of one pixel, or parts of larger ones, are computed as matrix products.
@@ -201,7 +202,8 @@ def decide(
         batchnorm_persistent=_batchnorm_persistent(given) if on_gpu else None,
     )
     precision = computing.precision
-    notices = tuple(_overruled(precision, onednn, on_gpu=on_gpu))
+    in_pytorch = given["variable_update"] in PYTORCH_LOOPS
+    notices = () if in_pytorch else tuple(_overruled(given, precision, onednn, on_gpu=on_gpu))
     if precision in _16_BITS and not on_gpu and not has_instructions(precision):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
         better = "fp32" if precision == "bf16" or not has_instructions("bf16") else "bf16 or fp32"
@@ -216,21 +218,22 @@ def decide(
     return computing, notices
 
 
-def _overruled(precision: str, onednn: str | None, *, on_gpu: bool) -> Iterator[str]:
+def _overruled(given: Mapping[str, Any], precision: str, onednn: str | None, *, on_gpu: bool) -> Iterator[str]:
     """Yields a sentence on each environment variable by which a run computes otherwise than its flags say."""
     flags = os.environ.get("TF_XLA_FLAGS", "")
-    if _AUTO_JIT.search(flags) and (on_gpu or "cpu_global_jit" in flags):
+    if _AUTO_JIT.search(flags) and (on_gpu or "cpu_global_jit" in flags) and given["xla"] != "jit":
         yield f"TF_XLA_FLAGS={flags}: XLA compiles parts of the graph, also without --xla: unset it, unless meant."
     for name, values, on, effect in _OVERRULING:
         value = os.environ.get(name, "")
         acts = value.lower() in values and on in ("", "gpu" if on_gpu else "cpu")
-        if acts and (effect, precision) != (_ROUNDS, "tf32"):
+        rounds = precision != "tf32" and onednn != "off"
+        if acts and (rounds if effect == _ROUNDS else name != "TF_DETERMINISTIC_OPS" or not given["deterministic"]):
             yield f"{name}={value}: {effect}: unset it, unless that is meant."
     value = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
     if not (on_gpu or onednn) and _SWITCHES.get(value.lower()) is False and other_onednn_mode({}) == "off":
         yield (
-            f"TF_ENABLE_ONEDNN_OPTS={value}: oneDNN's kernels are off, and reports do not tell such runs apart: use "
-            "--onednn=off instead, or unset it."
+            f"TF_ENABLE_ONEDNN_OPTS={value}: oneDNN's kernels are off, and reports have such runs in one row with "
+            "others: use --onednn=off instead, or unset it."
         )
 
 

@@ -209,7 +209,7 @@ def _labels(row: Row) -> dict[str, str]:
         "precision": str(config.get("precision")),
         "data": str(config.get("data_name")),
         "forward_only": "true" if config.get("forward_only") else "false",
-        "interleaved": "true" if row.is_interleaved else "false",
+        **({"interleaved": "true"} if row.is_interleaved else {}),
         "config_key": identity.config_key,
         "hardware_key": identity.hardware_key,
         "software_key": identity.software_key,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
@@ -23,6 +24,7 @@ from results.text import counted
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
 _MOST_FIELDS = 5
+_OF_AB = re.compile("[0-9a-f]{12}")  # how `ab` names its session; a user's own may be on both sides, too
 _NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
 _SEPARATE_ROUNDS = (
@@ -62,7 +64,8 @@ def compare(
         )
     mine, others = map(rounds.group, rounds.completed(base, own))
     _refuse_unlike(mine, others, names)
-    of_both = {record.identity.session_id for record in base} & {record.identity.session_id for record in own} - {""}
+    sessions = [{record.identity.session_id for record in side} for side in (base, own)]
+    of_both = set(filter(_OF_AB.fullmatch, sessions[0] & sessions[1]))
     findings, apart = [], []
     for key, of_base in mine.items():
         of_candidate = others.get(key, _NO_RUNS)
@@ -86,6 +89,7 @@ def compare(
             *([_IN_BOTH.format(counted(shared, "run"), *names[::-1])] if shared else []),
             *([f"Not counted: {counted(again, 'failed run')} that `ab` ran again."] if again else []),
             *_notes_on_software(sides, names),
+            *_notes_on_differences(mine, others, names),
             *rounds.notes_on_interleaving([*sides[0], *sides[1]]),
             *([_SEPARATE_ROUNDS.format(listed(apart))] if apart else []),
             *([f"Only the candidate has {listed(only)}."] if only else []),
@@ -96,7 +100,7 @@ def compare(
 def _without_rates(base: RunGroup, candidate: RunGroup, of_both: Collection[str]) -> Decision | None:
     """Returns the decision if a side has failed or has too few rounds; None if rates must decide.
 
-    `of_both` are the sessions with runs of both sides: those of `ab`, which runs once more what failed.
+    `of_both` are the sessions of `ab`, which runs once more what failed: both sides have runs of them.
     """
     counts = len(base.rates), len(candidate.rates)
     failed, failed_in_base = (_failures(side, of_both) for side in (candidate, base))
@@ -127,7 +131,8 @@ def _without_rates(base: RunGroup, candidate: RunGroup, of_both: Collection[str]
 
 def _failures(side: RunGroup, of_both: Collection[str]) -> list[Record]:
     """Returns the failed runs of a side that `ab` did not run again."""
-    last = {record.identity.session_id: record for record in side.records}
+    ended = [record for record in side.records if rounds.is_evidence(record)]
+    last = {record.identity.session_id: record for record in ended}
     return [run for run in side.failures if (name := run.identity.session_id) not in of_both or run is last[name]]
 
 
@@ -161,10 +166,20 @@ def _notes_on_software(sides: Sequence[Sequence[Record]], names: tuple[str, str]
         mixtures += [f"{len(commits)} commits of the suite"] if len(commits) > 1 else []
         if mixtures:
             notes.append(f"{name} mixes {' and '.join(mixtures)}; a difference between them counts as noise.")
-    first, second = (records[0] for records in sides)
-    if differing := software_differences(first, second, names):
-        notes.append(f"The software differs: {listed(differing)}.")
     return notes
+
+
+def _notes_on_differences(
+    base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]
+) -> Iterator[str]:
+    """Yields in what the software of the first configuration differs that is valid in both."""
+    for key in base:
+        sides = (base[key], candidate.get(key, _NO_RUNS))
+        valid = [[record for record in side.records if rounds.rate(record) is not None] for side in sides]
+        if all(valid):
+            if differing := software_differences(valid[0][0], valid[1][0], names):
+                yield f"The software differs: {listed(differing)}."
+            return
 
 
 def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]) -> None:

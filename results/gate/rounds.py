@@ -14,9 +14,6 @@ from results.record import Kind, Record, Status, key_of
 from results.report.anomalies import title
 from results.summary import grouped, summarize
 
-# A run that was refused or stopped by the user is no evidence about the build.
-_NO_EVIDENCE = (Status.SKIPPED, Status.INTERRUPTED)
-
 # config_key and hardware_key.
 Key = tuple[str, str]
 
@@ -46,7 +43,12 @@ class RunGroup:
     @property
     def failures(self) -> list[Record]:
         """Returns the records of runs that crashed, hung, ran out of memory or had invalid numbers."""
-        return [record for record in self.records if rate(record) is None and record.status not in _NO_EVIDENCE]
+        return [record for record in self.records if rate(record) is None and is_evidence(record)]
+
+
+def is_evidence(record: Record) -> bool:
+    """Returns whether a run says something about its build: it was neither refused nor stopped by the user."""
+    return record.status not in (Status.SKIPPED, Status.INTERRUPTED)
 
 
 def rate(record: Record) -> float | None:

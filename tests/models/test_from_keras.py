@@ -283,6 +283,38 @@ def with_order():
     return net(keras.layers.Conv2D(8, 3), Reversed(name="reversed"), keras.layers.Dropout(0.5))
 
 
+class Lazy(keras.layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.channels = None
+
+    def build(self, shape):
+        self.channels = shape[-1]
+
+    def call(self, x):
+        return x * self.channels
+
+
+class Doubled(keras.Operation):
+    def call(self, x):
+        return 2 * x
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
+def lazy():
+    return net(keras.layers.Conv2D(8, 3), Lazy(name="lazy"), Doubled(name="doubled"))
+
+
+def frozen():
+    images, attention = keras.Input((16, 16, 3)), keras.layers.MultiHeadAttention(2, 4)
+    x = keras.layers.Reshape((64, 12))(images)
+    x = keras.layers.Flatten()(attention(x, x))
+    attention.trainable = False
+    return keras.Model(images, keras.layers.Dense(11)(x))
+
+
 def augmented():
     first = keras.Sequential([keras.layers.RandomFlip(), keras.layers.RandomBrightness(0.5)])
     return net(first, keras.layers.RandomContrast(0.2), keras.layers.Rescaling(2.0), keras.layers.Conv2D(8, 3))
@@ -405,6 +437,18 @@ def test_only_seeds_are_of_a_tower(own: str) -> None:
     variables = _build(f"{Path(own).parent}/copies.py:with_order", 16).variables
     kinds = {variable.kind: variable.name for variable in variables if variable.kind != "weight"}
     assert kinds["statistic"] == "reversed/order" and kinds["tower_state"].startswith("seed_") and len(kinds) == 2
+
+
+def test_what_build_sets_is_no_argument_that_is_left_out(own: str) -> None:
+    name = f"{Path(own).parent}/copies.py:lazy"
+    kinds = {layer.name: type(layer).__name__ for layer in _build(name, 16).keras_model.operations}
+    assert (kinds["lazy"], kinds["doubled"]) == ("Lazy", "Doubled")
+    _assert_same_logits(name, 16)
+
+
+def test_what_a_frozen_layer_makes_in_its_build_is_frozen(own: str) -> None:
+    weights = [each for each in _build(f"{Path(own).parent}/copies.py:frozen", 16).variables if each.kind == "weight"]
+    assert [weight.name for weight in weights] == ["logits/kernel", "logits/bias"]
 
 
 def test_layers_become_those_of_this_suite(own: str) -> None:

@@ -22,7 +22,7 @@ from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow, model_probe
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
-from models import building, from_keras, specs
+from models import building, outside_functions, specs
 from models.outside_code import UnusableModelError
 from tests.support.commands import ROOT, Finished
 from tests.support.rotation import rotating
@@ -361,7 +361,7 @@ def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> Non
     usual, small = _resolve(f"--model={own}:build"), _resolve(f"--model={own}:build", "--data_name=cifar10")
     assert (usual.workload.num_classes, small.workload.num_classes) == (1001, 10)
     assert specs.find_model(f"{own}:build").has_batch_norm and not specs.find_model(f"{own}:build").has_conv1x1
-    with pytest.raises(UsageError, match="builds it for NHWC only"):
+    with pytest.raises(UsageError, match="builds or computes it in NHWC only"):
         _resolve(f"--model={own}:digits", "--data_format=NCHW")
     with pytest.raises(UsageError, match="has no convolutions"):
         _resolve(f"--model={own}:digits", "--conv1x1_as_matmul")
@@ -375,7 +375,7 @@ def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> Non
 def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def digest() -> str | None:
         sys.modules.pop("own_width", None)
-        sys.modules.pop(from_keras.module_name(own), None)
+        sys.modules.pop(outside_functions.module_name(own), None)
         return _resolve(f"--model={own}:digits").workload.model_digest
 
     first = digest()
@@ -386,6 +386,10 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
     by_default = digest()
     monkeypatch.setenv("WIDTH", "6")
     assert digest() not in (None, first, by_default)
+    (own.parent / "own_width.py").write_text("import os\nWIDTH = 5 + 0 * int(os.environ.get('LOCAL_RANK', 0))\n")
+    of_any_process = digest()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert digest() == of_any_process, "workers must agree"
     resolved = _resolve(f"--model={own}:digits")
     assert resolved.key_fields()["model_digest"] == resolved.workload.model_digest
     assert _resolve("--model=mlp").key_fields()["model_digest"] is None

@@ -122,8 +122,10 @@ class Replicated(VariableManager):
             for key, name in enumerate(names, start=first_key):
                 with tf.device(device):
                     own = copy[name].read_value()
-                    given = own if tower == self._place.worker == 0 else tf.zeros_like(own)
-                    values[tower].append(collective_sum(given, self._place, key))
+                    # There is no sum of smaller integers, such as own models may have.
+                    sent = own if own.dtype.size >= 4 or own.dtype.is_floating else tf.cast(own, tf.int32)
+                    given = sent if tower == self._place.worker == 0 else tf.zeros_like(sent)
+                    values[tower].append(tf.cast(collective_sum(given, self._place, key), own.dtype))
         return values
 
     def homes(self) -> list[Mapping[str, tf.Variable]]:

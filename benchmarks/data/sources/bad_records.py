@@ -107,6 +107,8 @@ def _check_shard(
             problem = imagenet_files.problem_of_example(record.payload, source.layout, labels)
             if not problem and not imagenet_files.is_decoded(source):
                 problem = problem_of_photo(imagenet_files.encoded_of(record.payload, source.layout), False)
+            if not problem and source.layout.has_boxes:
+                problem = imagenet_files.problem_of_boxes(imagenet_files.features_of(record.payload))
             if problem:
                 bad.append(Defect(file, record.number, record.offset, *problem))
     except DataError as error:
@@ -146,7 +148,7 @@ def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataE
     ):
         for count, bad in checked:
             if bad:
-                return bad[0].error()
+                return min(bad, key=lambda defect: defect.kind == "boxes").error()  # which only some crops read
             if work.is_late():
                 result = f"the first {sound} of {len(files)} files are sound"
                 break

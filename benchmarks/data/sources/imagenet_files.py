@@ -34,7 +34,7 @@ _SHARD = re.compile(
     rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|(?:[-_.]?\d+)?{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
 )
 _NUMBER = re.compile(r"(?<!\d)(?<!-of-)\d++(?=-of-|\.)")
-_RECORDS = re.compile(rf"{_KIND}(?:$|[-_.\d])")
+_RECORDS = re.compile(rf"(?!\.|.*test).+{_KIND}(?:[-_.]?\d[-\w]*)?(?:\.gz|\.gzip|\.zlib|\.z)?")
 # Of the photos that a run reads from folders.
 _ENDINGS = (*JPEG_ENDINGS, ".png")
 _RECORDS_DESCRIBED = 64
@@ -188,7 +188,7 @@ def _other_records(directory: Path, split: str) -> list[str]:
     """Returns the names of TFRecords in a directory, or in that of a split, of which no split is known."""
     folders = [directory, *(directory / name for name in FOLDERS_OF[split])]
     names = [file.name for folder in folders if folder.is_dir() for file in folder.iterdir()]
-    return sorted(name for name in names if _RECORDS.search(name) and not _SHARD.fullmatch(name))
+    return sorted(name for name in names if _RECORDS.fullmatch(name) and not _SHARD.fullmatch(name))
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
@@ -198,6 +198,16 @@ def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
         raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
     shards = {name: match for name in names if (match := _SHARD.fullmatch(name))}
     return {name: match for name, match in shards.items() if match["split"] in FOLDERS_OF[split]}
+
+
+def _warn_of_numbers(directory: Path, endings: Sequence[str]) -> None:
+    """Warns of shards with a number alone that are not numbered from 0 or 1 on."""
+    numbers = sorted(int(found[0]) for ending in endings if (found := _NUMBER.search(ending)))
+    if numbers and (numbers[0] > 1 or numbers[-1] - numbers[0] >= len(numbers)):
+        warn(
+            f"{directory} holds {len(numbers)} shards with numbers from {numbers[0]} to {numbers[-1]}, which are read "
+            "as one data set: copy those that are missing, and move away what does not belong to it."
+        )
 
 
 def find_records(directory: str, split: str) -> PhotoRecords | None:
@@ -215,6 +225,7 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     if len(sets) > 1:
         named = " and ".join(sets)
         raise DataError(f"--data_dir={directory} mixes shards of {len(sets)} data sets ({named}): keep one.")
+    _warn_of_numbers(path, [match["ending"] for match in shards.values() if not match["total"]])
     total = int(next(iter(shards.values()))["total"] or len(shards))
     if len(shards) < total:
         warn(
@@ -311,7 +322,7 @@ def encoded_of(payload: bytes, layout: Layout) -> bytes:
 
 
 def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's keys, label, boxes or pixels, and the reason; None for a sound record.
+    """Returns the kind of defect of a record's keys, label or pixels, and the reason; None for a sound record.
 
     A JPEG is not looked at. Negative labels, as of images that have none, are no classes.
     """
@@ -329,12 +340,11 @@ def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[s
         return "label", f"{what}; correct it, or pass --num_classes"
     if len(encoded) != 1:
         return "keys", f"it holds {len(encoded)} images instead of one; make it again"
-    problem = _problem_of_boxes(feature) if layout.has_boxes else None
-    return problem or (_problem_of_pixels(feature, encoded[0]) if layout.sides else None)
+    return _problem_of_pixels(feature, encoded[0]) if layout.sides else None
 
 
-def _problem_of_boxes(feature: Mapping[str, tf.train.Feature]) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's boxes, by which its random crop fails, and the reason; or None."""
+def problem_of_boxes(feature: Mapping[str, tf.train.Feature]) -> tuple[str, str] | None:
+    """Returns the kind of defect of a record's boxes, by which only its random crop fails, and the reason; or None."""
     corners = [feature[key] if key in feature else tf.train.Feature() for key in BOX_CORNERS]
     shares = [corner.float_list.value for corner in corners]
     if {corner.WhichOneof("kind") for corner in corners} <= {None, "float_list"} and len({*map(len, shares)}) == 1:

@@ -90,7 +90,7 @@ def convert(
     shares = list(_shares(source, split, seed, num_classes))
     write = functools.partial(_write_shard, shorter_side, decoded, work)
     # Without those of finished shards, which take no time.
-    missing = sum(1 for path in paths if not path.exists()) * split.images // split.shards
+    missing = sum(not _finished(*each) for each in zip(paths, shares, strict=True)) * split.images // split.shards
     with (
         progress.counted(f"Converting the photos to {directory}", missing),
         work.on_all_cores(write, zip(paths, shares, strict=True)) as parts,
@@ -161,11 +161,8 @@ def _write_shard(
 ) -> Conversion:
     """Writes a shard and, beside it, the result, unless both exist and no photo of a list has changed since."""
     path, photos = share
-    notes = path.with_name(f".{path.name}.json")
-    if path.exists() and (known := _read_json(notes)):
-        written_at = notes.stat().st_mtime
-        if not isinstance(photos, list) or all(_changed_at(photo.file) <= written_at for photo in photos):
-            return Conversion(**known)
+    if known := _finished(path, photos):
+        return known
     result = Conversion()
     with written_whole(path) as file:
         for photo in photos:
@@ -181,8 +178,22 @@ def _write_shard(
             tfrecord.write(file, payload)
             result.written += 1
             result.encoded_anew += encoded_anew
-        store.replace(notes, json.dumps(dataclasses.asdict(result)))
+        store.replace(_notes_of(path), json.dumps(dataclasses.asdict(result)))
     return result
+
+
+def _finished(path: Path, photos: Iterable[Photo] | Iterable[RecordedPhoto]) -> Conversion | None:
+    """Returns the result of a shard that is whole, and of which no photo has changed since."""
+    notes = _notes_of(path)
+    known = _read_json(notes) if path.exists() else None
+    if not known:
+        return None
+    written_at, files = notes.stat().st_mtime, {photo.file for photo in photos} if isinstance(photos, list) else ()
+    return Conversion(**known) if all(_changed_at(file) <= written_at for file in files) else None
+
+
+def _notes_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.json")
 
 
 def _changed_at(file: Path) -> float:

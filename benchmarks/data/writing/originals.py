@@ -29,7 +29,6 @@ _OF_SPLIT = re.compile(
 )
 _IN_NAMES = {"train": "train", "validation": "val"}
 _COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
-_OF_WEBDATASET = (".cls", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,12 +223,15 @@ def _opened(file: Path, what: str) -> Iterator[tarfile.TarFile]:
 
 def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, class_name: str) -> Iterator[Photo]:
     """Yields the photos of a class's archive, which starts at a byte of the file and is not compressed."""
+    before = "", ""
     for member in files_in(archive):
-        if member.name.endswith(_OF_WEBDATASET):
+        stem, _, ending = member.name.rpartition(".")
+        if ending == "cls" or stem == before[0] and "json" in (ending, before[1]):
             raise DataError(
                 f"{file} holds {Path(member.name).name}, so it is a shard of a WebDataset, whose labels are in such "
                 "files: unpack it, and move each photo into the folder of its class."
             )
+        before = stem, ending
         place = (offset + member.offset_data, member.size)
         yield Photo(file, place, Path(member.name).name, label, class_name)
 

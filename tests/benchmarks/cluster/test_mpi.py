@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.cluster import ranks
@@ -154,6 +155,11 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
         resolve({"PMIX_RANK": "3"})
     with pytest.raises(UsageError, match=r"rank 0 of an unknown number \(PMIX_RANK\)"):
         resolve({"PMIX_RANK": "0"})
+    head = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "2"}
+    ranks.refuse_copies(head, can_join=False)  # it launches on the other hosts
+    with pytest.raises(UsageError, match="rank 0 of 2"):
+        resolve(head)
+    assert resolve({"PET_NODE_RANK": "0", "PET_NNODES": "1:1"}) == (None, ())
     for name in ("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
         assert resolve({name: "captain"}) == (None, ()), "without the number of ranks, it may mean anything"
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
@@ -229,14 +235,15 @@ def test_tasks_of_srun_that_see_enough_gpus_for_all_divide_them(
 
 
 def test_a_worker_that_its_launcher_binds_to_one_core_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(hardware, "usable_cores", lambda: 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)  # two threads of each core
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
     start = "this worker may use 1 of 8 cores, which may limit its rate: pass"
     by_mpirun, by_srun = (open_mpi(1, 2), "--cluster=mpi"), (srun(1, "n1", "2", 2), "--cluster=slurm")
     assert f"--cluster=mpi: {start} --bind-to none to mpirun." in _chosen(*by_mpirun, gpus=0).notices
     assert f"--cluster=slurm: {start} --cpus-per-task to srun." in _chosen(*by_srun, gpus=0).notices
     assert not _chosen(open_mpi(1, 8), "--cluster=mpi", gpus=0).notices, "a core each"
-    monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 4)
     assert not _chosen(*by_mpirun, gpus=0).notices
 
 

@@ -63,6 +63,7 @@ def test_whole_gpus_are_those_of_one_task(monkeypatch: pytest.MonkeyPatch) -> No
     two = Devices(device="gpu", num_devices=2)
     assert [uuid[:5] for uuid in device_plan.gpus_of_its_own(two)] == ["GPU-2", "GPU-1"]
     assert device_plan.gpus_of_its_own(Devices(device="gpu", num_devices=2, gpu_memory_fraction=0.45)) == []
+    assert device_plan.gpus_of_its_own(Devices(device="gpu", num_devices=2, gpu_allow_growth=True)) == []
     stand_in(monkeypatch, MACHINES["A100 with MIG"])
     assert device_plan.gpus_of_its_own(Devices(device="gpu")) == [], "another task may have another instance"
 

@@ -135,7 +135,7 @@ def test_without_a_driver_there_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("absent", "file", "text", "problem"),
     [
-        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "dev/nvidia0", "", "NVIDIA_DRIVER_CAPABILITIES needs 'utility'"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "dev/nvidia0", "", "'utility' in NVIDIA_DRIVER_CAPABILITIES"),
         (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "dev/nvidia-uvm", "", ""),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "class", "0x030200", "driver does not start (Driver Not Loaded)"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "class", "0x068000", ""),  # a switch between GPUs

@@ -111,7 +111,7 @@ def test_a_checkout_without_a_commit_has_none(tmp_path: Path, monkeypatch: pytes
 def test_why_git_does_not_know_the_commit_is_reported_once(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkout / ".git" / "config").write_text("[core")
     assert [provenance.suite_commit(), provenance.suite_commit()] == [None, None]
-    assert capsys.readouterr().err.count("is unknown, and records lack it: bad config line") == 1
+    assert capsys.readouterr().err.count("is unknown, and records lack it (bad config line") == 1
 
 
 def test_the_reason_of_git_is_what_it_calls_fatal_and_its_advice() -> None:

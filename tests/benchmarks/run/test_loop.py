@@ -88,7 +88,7 @@ def test_workers_with_different_data_are_named(theirs: str, warned: bool, capsys
     restored: Any = types.SimpleNamespace(values={}, resumes=False)
     chosen: Any = types.SimpleNamespace(processes=types.SimpleNamespace(preparation_seconds=60.0))
     train._initialize(session, session, built, restored, chosen, Others(theirs), "4 files")
-    sentence = "The workers have different data (worker 0: 4 files; worker 1: 3 files)"
+    sentence = "The workers' data differ in names, sizes or form (worker 0: 4 files; worker 1: 3 files)"
     assert (sentence in capsys.readouterr().err) == warned
 
 

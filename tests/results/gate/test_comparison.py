@@ -93,8 +93,8 @@ def test_an_interleaved_run_that_was_broken_off_is_interleaved() -> None:
 
 
 def test_rounds_of_one_second_are_interleaved_only_within_a_session() -> None:
-    sides = interleaved(session="ab-1")
-    assert not judged(*([at(record, 0, "ab-1") for record in side] for side in sides)).notes
+    sides = interleaved(session="0123456789ab")
+    assert not judged(*([at(record, 0, "0123456789ab") for record in side] for side in sides)).notes
     assert judged(*([at(record, 0) for record in side] for side in sides)).notes
 
 
@@ -120,13 +120,21 @@ def test_a_failure_where_the_base_ran_is_one(status: Status, failing: int) -> No
 
 
 def test_a_failed_run_counts_unless_ab_ran_it_again() -> None:
-    base, candidate = interleaved(session="ab-1")
+    base, candidate = interleaved(session="0123456789ab")
     crash = fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")
-    findings = judged(base, [*candidate, at(crash, 5.5, "ab-1")])
+    findings = judged(base, [*candidate, at(crash, 5.5, "0123456789ab")])
     assert findings.findings[0].verdict is Verdict.UNCHANGED
     assert "Not counted: 1 failed run that `ab` ran again." in findings.notes
-    for minute, session in ((5.5, "other"), (99, "ab-1")):
+    for minute, session in ((5.5, "other"), (99, "0123456789ab")):
         assert only(base, [*candidate, at(crash, minute, session)]).verdict is Verdict.FAILED
+    stopped = at(fake_run(status=Status.INTERRUPTED), 99.5, "0123456789ab")
+    assert only(base, [*candidate, at(crash, 99, "0123456789ab"), stopped]).verdict is Verdict.FAILED
+
+
+def test_a_session_of_the_users_own_on_both_sides_is_not_of_ab() -> None:
+    base, candidate = interleaved(session="nightly")
+    crash = fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")
+    assert only(base, [*candidate, at(crash, 5.5, "nightly")]).verdict is Verdict.FAILED
 
 
 @pytest.mark.parametrize("rate", [math.nan, None, 0.0, -3.0, math.inf])

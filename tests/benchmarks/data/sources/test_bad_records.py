@@ -197,6 +197,9 @@ def test_a_box_that_is_not_in_the_photo_is_named(copied: Path, corners: tuple[fl
     (defect,) = _defects(copied)
     assert (defect.kind, defect.number) == ("boxes", 6)
     assert str(_fail(copied)[1]) == str(defect)
+    record = list(tfrecord.walk(copied / DAMAGED))[6]
+    assert isinstance(record, tfrecord.FramedRecord)
+    assert not imagenet_files.problem_of_example(record.payload, _find(copied).layout, range(1001)), "its label counts"
 
 
 def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:

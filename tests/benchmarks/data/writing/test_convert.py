@@ -492,6 +492,16 @@ def test_shards_of_a_webdataset_are_no_classes(folder: Path, tmp_path: Path) -> 
         originals.find_originals(tmp_path / "shards", "train")
 
 
+def test_a_file_of_facts_in_the_archive_of_a_class_is_left_out(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "classes").mkdir()
+    for name, facts in (("n1", "metadata.json"), ("n2", "metadata.json")):
+        with tarfile.open(tmp_path / "classes" / f"{name}.tar", "w:") as archive:
+            archive.add(next(folder.rglob("*.JPEG")), f"{name}_1.JPEG")
+            archive.addfile(tarfile.TarInfo(facts))
+    found = originals.find_originals(tmp_path / "classes", "train")
+    assert isinstance(found, originals.Listing) and len(found.classes) == 2
+
+
 def test_a_member_or_photo_that_is_too_large_is_left_out(folder: Path, tmp_path: Path) -> None:
     photo = next(folder.rglob("*.JPEG"))
     os.truncate(photo, 2**40)
