@@ -178,7 +178,7 @@ def repository_of(names: Iterable[str]) -> Repository:
             home = builds.RUN_BENCH.parent
             why = "This suite has no revisions to compare: name the file of your own model with --model, or set "
             why += "--base_command"
-            other = _git(home, "rev-parse", "--show-toplevel", why=f"{why}. git reports of {home}")
+            other = _git(home, "rev-parse", "--show-toplevel", why=f"{why}. git fails in {home}")
             raise UsageError(f"{why}. The repository {other} does not hold {home}.")
         return Repository(suite, has_suite=True)
     first = next(iter(models))

@@ -48,7 +48,7 @@ def stored(directory: Path, command: Sequence[str]) -> str:
         (["--model=net.py:f"], "--model=net.py:f is code that the record does not contain"),
         (["--train_dir=x"], "--train_dir is not repeated: it may reach other hosts, or write where you did not say"),
         (["--mlflow_uri=http://h"], "--mlflow_uri is not repeated"),
-        (["--model", "--output_dir", "x"], "'x' in its command is no flag of run"),
+        (["--model=trivial", "x"], "'x' in its command is no flag of run"),
         (["--flagfile=elsewhere"], "--flagfile=elsewhere names a file"),
         (["--model=trivial", "--no_such_flag=1"], "There is no flag --no_such_flag"),
         (["input", "--data_dir=https://***@host"], "lacks the value of --data_dir=https://***@host"),
@@ -220,4 +220,4 @@ def test_a_report_without_a_temporary_directory_is_refused_in_words(
     monkeypatch.delitem(sys.modules, "results.report.write", raising=False)
     monkeypatch.delattr("results.report.write", raising=False)
     done = run_bench("report", "--output=report")
-    assert done.status == 2 and "--output=report: No usable temporary directory found" in done.stderr
+    assert done.status == 2 and "TMPDIR: No usable temporary directory found" in done.stderr
