@@ -98,7 +98,7 @@ def test_noise_in_words() -> None:
     words = calibration.noise_lines(Noise(noise=0.3, low=0.2, high=0.5, rounds=5))
     assert any("a drop of 90.0 % is found in 95 % of the cases" in line for line in words)
     words = calibration.noise_lines(Noise(noise=0.4, low=0.2, high=0.6, rounds=5))
-    assert "  no drop is found reliably with 60 repeats" in words
+    assert "  a drop of 100.0 % is not found reliably with 60 repeats" in words
 
 
 def test_a_damaged_file_is_not_overwritten(calibrate: Calibrate, tmp_path: Path) -> None:
