@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import math
 import os
 import re
@@ -51,6 +52,12 @@ def _stderr() -> TextIO | None:
 def warn(sentence: str) -> None:
     """Prints a sentence for the user on stderr. Never raises."""
     log(f"run_bench: {_harmless(sentence)}")
+
+
+@functools.cache
+def warn_once(sentence: str) -> None:
+    """Prints a sentence for the user on stderr, the first time in this process. Never raises."""
+    warn(sentence)
 
 
 def warn_of_exception() -> None:

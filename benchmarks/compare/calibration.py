@@ -91,14 +91,13 @@ def noise_lines(result: Noise) -> list[str]:
     threshold = result.threshold
     drop = _CLEAR_DROP * threshold
     count = noise.rounds_needed(result.noise, drop=drop, threshold=threshold, most=_MOST_NEEDED) if drop < 1 else None
-    found = f"is found in 95 % of the cases with up to {count} repeats"
-    found = found if count else f"is not found reliably with {_MOST_NEEDED} repeats"
+    often = f"found in 95 % of the cases with up to {count}" if count else f"not found reliably with {_MOST_NEEDED}"
     interval = f"{_percent(result.low)} to {_percent(result.high)}"
     return [
         result.title,
         f"  noise of one repeat: {_percent(result.noise)} (95 % interval {interval}, {result.rounds} repeats)",
         f"  threshold that this machine supports: {_percent(threshold)}",
-        f"  a drop of {_percent(min(drop, 1))} {found}",
+        f"  a drop of {_percent(min(drop, 1))} is {often} repeats",
         f"  {_advice(result)}",
     ]
 

@@ -176,8 +176,10 @@ def repository_of(names: Iterable[str]) -> Repository:
     if not models:
         if suite is None:
             home = builds.RUN_BENCH.parent
-            why = "This suite has no revisions to compare: name the file of your own model with --model, or set "
-            why += "--base_command"
+            why = (
+                "This suite has no revisions to compare: name the file of your own model with --model, or set "
+                "--base_command"
+            )
             other = _git(home, "rev-parse", "--show-toplevel", why=f"{why}. git fails in {home}")
             raise UsageError(f"{why}. The repository {other} does not hold {home}.")
         return Repository(suite, has_suite=True)

@@ -79,6 +79,11 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
     return counts
 
 
+def _flag(directory: Path) -> str:
+    """Returns the flag of a directory as a shell takes it."""
+    return f"--data_dir={shlex.quote(str(directory))}"
+
+
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     directory = _directory("make_imagenet", arguments)
     _import_tensorflow(watchdog)
@@ -105,7 +110,7 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
             )
     total = sum(part.images for part in parts)
     shards = sum(part.shards for part in parts)
-    say(f"{total} images in {shards} shards. Use them with --data_dir={shlex.quote(str(directory))}")
+    say(f"{total} images in {shards} shards. Use them with {_flag(directory)}")
     return ExitStatus.OK
 
 
@@ -133,10 +138,10 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
                 files = small_image_files.write_idx(directory, *part, split=split, compressed=bool(given["gzip"]))
             say(f"{', '.join(file.name for file in files)}: {len(part[1])} {split} images")
     if name == "digits":
-        say(f"Handwritten digits. Train on them with --preset=digits --data_dir={shlex.quote(str(directory))}")
+        say(f"Handwritten digits. Train on them with --preset=digits {_flag(directory)}")
     else:
         model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
-        say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={shlex.quote(str(directory))}")
+        say(f"{sum(counts.values())} images. Use them with --model={model} {_flag(directory)}")
     return ExitStatus.OK
 
 
@@ -187,7 +192,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     how = "all were decoded" if given["decoded"] else f"{result.encoded_anew} were encoded again"
     say(
         f"{result.written} photos in {part.shards} shards; {how}, {len(result.left_out)} left out. Use them with "
-        f"--data_dir={shlex.quote(str(directory))}"
+        f"{_flag(directory)}"
     )
     return ExitStatus.DATA if result.left_out else ExitStatus.OK
 

@@ -241,14 +241,15 @@ def of_rank(
 
 def bound_to_one_core(launcher: str | None, cluster: Cluster | None) -> tuple[str, ...]:
     """Returns a notice if the launcher leaves a worker one core of several, as Open MPI and srun do by themselves."""
+    if launcher is None or cluster is None or not cluster.own.has_towers:
+        return ()
     cores = os.cpu_count() or 1
     threads = max(1, cores // (psutil.cpu_count(logical=False) or cores))  # of a core, which are bound together
-    if launcher is None or cluster is None or not cluster.own.has_towers or hardware.usable_cores() > threads:
-        return ()
     advice = {"mpi": "--bind-to none to mpirun", "slurm": "--cpus-per-task to srun"}[launcher]
     have = cores // threads
     notice = f"--cluster={launcher}: this worker may use 1 of {have} cores, which may limit its rate: pass {advice}."
-    return (notice,) if have >= 2 * cluster.workers_on_this_host else ()
+    is_bound = hardware.usable_cores() <= threads and have >= 2 * cluster.workers_on_this_host
+    return (notice,) if is_bound else ()
 
 
 def workers_per_gpu(

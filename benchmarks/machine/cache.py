@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -13,13 +12,12 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from benchmarks.console import warn
+from benchmarks.console import warn, warn_once
 from results import store
 from results.record import strict
 
 T = TypeVar("T")
 Entry = Mapping[str, Any]
-_warn_once = functools.cache(warn)  # a damaged file is read several times
 
 
 class _Content(msgspec.Struct):
@@ -87,7 +85,7 @@ class CacheFile:
 
     def _ignore(self, error: Exception) -> None:
         problem = f"{type(error).__name__}: {error}"
-        _warn_once(
+        warn_once(
             f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; they will be replaced."
         )
 

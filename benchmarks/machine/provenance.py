@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.console import warn
+from benchmarks.console import warn_once
 from benchmarks.machine import contention, hardware
 from results.record import Identity, identify
 from results.text import one_line
@@ -61,9 +61,6 @@ _TENSORFLOWS = (
     *("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
     *("tensorflow-rocm", "intel-tensorflow", "tensorflow-cpu-aws", "tensorflow-aarch64", "nvidia-tensorflow"),
 )
-
-
-_warn_once = functools.cache(warn)  # the commit is asked for several times
 
 
 def describe_software() -> dict[str, Any]:
@@ -114,7 +111,7 @@ def _commit(folder: Path, *words: str) -> str | None:
     try:
         lines = git(folder, "--no-optional-locks", "status", "--porcelain=v2", "--branch", *words).splitlines()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _warn_once(f"The commit of {folder} is unknown, and records lack it ({why_git_failed(error)}).")
+        warn_once(f"The commit of {folder} is unknown, and records lack it ({why_git_failed(error)}).")
         return None
     facts = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# branch."))
     commit = facts.get("branch.oid", "(initial)")

@@ -16,7 +16,7 @@ from pathlib import Path
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from benchmarks.console import warn
+from benchmarks.console import warn, warn_once
 from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, some
 from benchmarks.data.sources.data_sets import StoredImages, existing_directory
@@ -42,7 +42,6 @@ _RECORDS_DESCRIBED = 64
 # from them once in 3,000 times.
 _SAMPLED_PER_CLASS, _FILES_SAMPLED = 8, 16
 _ANY_LABELS = range(2**31)
-_warn_once = functools.cache(warn)  # every pipeline of a process asks for the labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +139,7 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
         if label in (0, num_classes):
             return min(usual, label)
         count += 1
-    _warn_once(
+    warn_once(
         f"Labels are taken to count from 1: of {count} training images of {source.directory}, none has label 0 or "
         f"{num_classes}."
     )
