@@ -124,6 +124,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Whether its steps were interleaved with those of another run."""
         return STEPS_PER_SLICE in self.environment
 
+    @property
+    def ended(self) -> float:
+        """When it was made, in seconds since 1970; 0 if its time cannot be read."""
+        try:
+            return datetime.datetime.fromisoformat(self.identity.time_utc).timestamp()
+        except (ValueError, OverflowError):
+            return 0.0
+
     def cleaned(self) -> Record:
         """Returns the record as it is saved, printed and sent: secrets are masked, and no text controls its reader."""
 

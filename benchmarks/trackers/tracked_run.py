@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -12,9 +13,7 @@ from typing import Any
 import msgspec
 
 from results.columns import COLUMNS
-from results.exchange import step_times
 from results.exchange.frame import Results
-from results.exchange.step_times import StepTimes
 from results.record import Record, Status, flat
 from results.text import markdown
 
@@ -53,8 +52,8 @@ class TrackedRun:
         notes: reason and warnings, as Markdown.
         labels: words to find it by.
         points: numbers of steps and evaluations, by step.
-        began: when, in seconds since 1970, as `StepTimes` has it.
-        ended: when.
+        began: when the process started, in seconds since 1970, as far as the time until the first step is known.
+        ended: when it ended; of a record whose time cannot be read, in 1970.
     """
 
     run_id: str
@@ -77,10 +76,10 @@ def tracked(record: Record) -> TrackedRun:
     Raises:
         ValueError: the record has no run_id, which identifies it in a tracker.
     """
-    times = step_times.of_record(record)
     if not (run_id := _ODD_IN_ID.sub("_", record.identity.run_id)):
         raise ValueError("the record has no run_id")
     model = str(record.config.get("model") or record.kind)
+    first_step, points = _points(record)
     return TrackedRun(
         run_id=run_id,
         name=_text(f"{model} {run_id}"),
@@ -91,9 +90,9 @@ def tracked(record: Record) -> TrackedRun:
         tags={name: str(value) for name, value in _named(_facts(record)).items()},
         notes="\n\n".join(markdown(sentence) for sentence in (record.reason, *record.warnings) if sentence),
         labels=[_text(label) for label in dict.fromkeys((str(record.status), str(record.kind), model))],
-        points=_points(record, times),
-        began=times.began,
-        ended=times.ended,
+        points=points,
+        began=first_step - (record.measurement.startup_seconds or 0.0),
+        ended=record.ended,
     )
 
 
@@ -134,28 +133,47 @@ def _metrics(record: Record) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if _is_number(value)}
 
 
-def _points(record: Record, times: StepTimes) -> list[Point]:
-    taken = record.measurement
+def _points(record: Record) -> tuple[float, list[Point]]:
+    """Returns when the first step began, and numbers of steps and evaluations, by step.
+
+    A record has no clock times but that of its end. So the last step is taken to have ended then, each step to have
+    begun when the one before it ended, and an evaluation to have followed its step at once. What a run does otherwise
+    between its steps, such as saving checkpoints, makes earlier times later than they were.
+    """
+    taken, rows = record.measurement, Results([record]).steps().to_dict("records")
+    unmeasured, trains = set(taken.unmeasured_steps), record.config.get("eval_only") is not True
+    # Without training, an evaluation consists of the steps themselves.
+    evaluations = [(each, trains * dict(_numbers(each)).get("seconds", 0.0)) for each in taken.evaluations]
+    first_step = at = record.ended - math.fsum(row["seconds"] for row in rows) - sum(took for _, took in evaluations)
     values: dict[int, dict[str, float]] = {}
-    ends = dict(zip(times.numbers, times.step_ends, strict=True))
-    for number, row in zip(times.numbers, Results([record]).steps().to_dict("records"), strict=True):
-        timed = {
-            f"{row['phase']}/step_seconds": row["seconds"],
-            f"{row['phase']}/images_per_sec": row["images_per_sec"],
-        }
-        values[number] = dict(_numbers({**timed, **{name: row[name] for name in _OF_A_STEP}}))
+    ends: dict[int, float] = {}
+
+    def evaluate(before: float) -> None:
+        nonlocal at
+        while evaluations and dict(_numbers(evaluations[0][0])).get("step", 0.0) < before:
+            evaluation, took = evaluations.pop(0)
+            at += took
+            if isinstance(step := evaluation.get("step"), int):
+                found = {_name(f"evaluation/{name}"): value for name, value in evaluation.items() if name != "step"}
+                values.setdefault(step, {}).update(_numbers(found))
+                ends.setdefault(step, at)
+
+    numbers = (number for number in itertools.count(taken.steps_before + 1) if number not in unmeasured)
+    for number, row in zip(numbers, rows, strict=False):
+        if trains:
+            evaluate(before=number)
+        ends[number] = at = at + row["seconds"]
+        phase, of_step = row["phase"], {name: row[name] for name in _OF_A_STEP}
+        of_step |= {f"{phase}/step_seconds": row["seconds"], f"{phase}/images_per_sec": row["images_per_sec"]}
+        values.setdefault(number, {}).update(_numbers(of_step))
+    evaluate(before=math.inf)
     for number, loss in zip(taken.unmeasured_steps, taken.unmeasured_losses, strict=False):
         values.setdefault(number, {}).update(_numbers({"loss": loss}))
-    for evaluation, (_, end) in zip(taken.evaluations, times.evaluations, strict=True):
-        if isinstance(step := evaluation.get("step"), int):
-            found = {_name(f"evaluation/{name}"): value for name, value in evaluation.items() if name != "step"}
-            values.setdefault(step, {}).update(_numbers(found))
-            ends.setdefault(step, end)
-    points, at = [], times.first_step
+    points, at = [], first_step
     for number in sorted(values):
         at = max(at, ends.get(number, at))  # a step that was not measured has no time of its own
         points.append(Point(number, at, values[number]))
-    return points
+    return first_step, points
 
 
 def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import io
@@ -13,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results import store
-from results.exchange import step_times
 from results.intervals import Interval
-from results.record import Kind, Record, Status, strict
+from results.record import Record, strict
 from results.report.anomalies import title
 from results.report.contents import Report
 from results.summary import Row, manager_of, summarize
-from results.text import ODD_VALUE, csv_cell, one_line
+from results.text import csv_cell, one_line
 from results.version import SUITE_VERSION
 
 if TYPE_CHECKING:
@@ -35,17 +33,6 @@ TABLES: Mapping[str, str] = {
 }
 _PREFIX = "cnn_train_bench_"
 _NANOSECONDS = 1e9
-_MLLOG = ":::MLLOG"
-_POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
-# Numbers of the record in `tracked_stats`, by their names there.
-_MLLOG_STATS = {
-    "throughput": "images_per_sec",
-    "throughput_low": "images_per_sec_low",
-    "throughput_high": "images_per_sec_high",
-    "step_ms_p50": "step_ms_p50",
-    "step_ms_p90": "step_ms_p90",
-    "step_ms_p99": "step_ms_p99",
-}
 
 
 class MissingPackageError(ImportError):
@@ -117,16 +104,6 @@ def render_bencher(records: Sequence[Record]) -> str:
     return json.dumps(strict(metrics), allow_nan=False, indent=1) + "\n"
 
 
-def render_mllog(records: Sequence[Record]) -> str:
-    """Returns the lines of MLPerf's logging library for each run, in the order of the records."""
-    lines: list[str] = []
-    for record in records:
-        if record.kind is Kind.RUN:
-            with contextlib.suppress(*ODD_VALUE):  # an odd record has times that no run has
-                lines += list(mllog_lines(record))
-    return "".join(f"{line}\n" for line in lines)
-
-
 def render_openmetrics(records: Sequence[Record]) -> str:
     """Returns gauges per configuration, for the textfile collector of Prometheus' node_exporter.
 
@@ -185,8 +162,8 @@ def _step_seconds(row: Row) -> float | None:
     return math.fsum(row.step_seconds) / len(row.step_seconds) if row.step_seconds else None
 
 
-def _ended(row: Row) -> float | None:
-    return max(step_times.of_record(record).ended for record in row.records) or None  # 0: no time can be read
+def _last_ended(row: Row) -> float | None:
+    return max(record.ended for record in row.records) or None
 
 
 _GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
@@ -194,7 +171,7 @@ _GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
     ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: _rate(row).low),
     ("upper_images_per_second", "Upper bound of its 95 % interval.", lambda row: _rate(row).high),
     ("step_seconds", "Mean time of a measured step.", _step_seconds),
-    ("last_run_timestamp_seconds", "When the last run ended, in seconds since 1970.", _ended),
+    ("last_run_timestamp_seconds", "When the last run ended, in seconds since 1970.", _last_ended),
 )
 
 
@@ -228,66 +205,6 @@ def _escaped(text: str) -> str:
     return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def mllog_lines(record: Record) -> Iterator[str]:
-    """Yields the `:::MLLOG` lines of a run, with what its record has.
-
-    The format is that of MLPerf's logging library (github.com/mlcommons/logging). The run is no MLPerf submission, and
-    the lines do not pass MLPerf's compliance checker: nothing is written that the record does not know, such as the
-    submitter or the size of the training set, the benchmark is the model's name, and `run_stop` has the status
-    `success` if the run was valid, not if it reached a target.
-
-    `time_ms` is in ms since 1970. It follows from the record's end and the durations of steps and evaluations, as
-    `step_times.StepTimes` describes: `init_start` is the start of the process, `init_stop` and `run_start` that of the
-    first step, and `run_stop` the end. Throughput is in images/s.
-    """
-    times, config, taken = step_times.of_record(record), record.config, record.measurement
-    trains = config.get("forward_only") is not True
-    yield _mllog_line(times.began, _START, "init_start")
-    facts = {
-        "submission_benchmark": config.get("model"),
-        "global_batch_size": taken.images_per_step,
-        "seed": config.get("seed"),
-        "opt_name": config.get("optimizer") if trains else None,
-        "opt_base_learning_rate": config.get("learning_rate") if trains else None,
-        "opt_weight_decay": config.get("weight_decay") if trains else None,
-        "eval_samples": taken.evaluations[-1].get("images") if taken.evaluations else None,
-    }
-    for key, value in facts.items():
-        if value is not None:
-            yield _mllog_line(times.began, _POINT, key, value)
-    yield _mllog_line(times.first_step, _END, "init_stop")
-    yield _mllog_line(times.first_step, _START, "run_start")
-    for evaluation, (begin, end) in zip(taken.evaluations, times.evaluations, strict=True):
-        where = {"epoch_num": evaluation.get("epochs"), "step_num": evaluation.get("step")}
-        where = {name: number for name, number in where.items() if number is not None}
-        yield _mllog_line(begin, _START, "eval_start", metadata=where)
-        if (accuracy := evaluation.get("top_1_accuracy")) is not None:
-            yield _mllog_line(end, _POINT, "eval_accuracy", accuracy, where)
-        yield _mllog_line(end, _END, "eval_stop", metadata=where)
-    numbers = {name: getattr(record.derived, field) for name, field in _MLLOG_STATS.items()}
-    stats = {name: number for name, number in numbers.items() if number is not None}
-    if stats:
-        step = {"step_num": times.numbers[-1]} if times.numbers else {}
-        yield _mllog_line(times.ended, _POINT, "tracked_stats", stats, step)
-    status = "success" if record.status is Status.OK else "aborted"
-    yield _mllog_line(times.ended, _END, "run_stop", metadata={"status": status})
-
-
-def _mllog_line(
-    seconds: float, event_type: str, key: str, value: Any = None, metadata: Mapping[str, Any] | None = None
-) -> str:
-    event = {
-        "namespace": "",
-        "time_ms": round(1000 * seconds),
-        "event_type": event_type,
-        "key": key,
-        "value": value,
-        "metadata": metadata or {},
-    }
-    # MLPerf's parser takes the last token of a line for its beginning, and text of a record may hold one.
-    return f"{_MLLOG} {json.dumps(strict(event), allow_nan=False).replace(':::', chr(92) + 'u003a::')}"
-
-
 FORMATS: Mapping[str, Format] = {
     "csv": Format("a row per run, as results.csv", render_csv, has_tables=True),
     "json": Format("the same with types and units", render_json, has_tables=True),
@@ -296,6 +213,5 @@ FORMATS: Mapping[str, Format] = {
     ),
     "md": Format("the report without its plots", lambda records, table: Report(records).markdown()),
     "bencher": Format("Bencher Metric Format", lambda records, table: render_bencher(records)),
-    "mllog": Format("MLPerf's log lines of each run", lambda records, table: render_mllog(records)),
     "openmetrics": Format("for node_exporter's textfile collector", lambda records, table: render_openmetrics(records)),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from benchmarks.trackers.tracked_run import tracked
-from results.measurement import derive
+from results.measurement import Measurement, derive
 from results.record import Status
 from tests.support.records import make_record
 
@@ -42,6 +42,25 @@ def test_accuracies_waits_evaluations_and_steps_aside_are_at_their_steps() -> No
     assert "evaluation/loss" not in values[4]
     assert (values[4]["top_1_accuracy"], values[4]["loss_scale"], values[4]["input_wait_seconds"]) == (0.5, 128.0, 0.01)
     assert "top_1_accuracy" not in values[2]
+
+
+def test_times_follow_from_the_end_and_steps_are_numbered_as_in_the_training() -> None:
+    evaluation = {"step": 13, "top_1_accuracy": 0.25, "seconds": 4.0}
+    taken = Measurement(
+        images_per_step=8,
+        startup_seconds=10.0,
+        first_step_seconds=3.0,
+        step_seconds=[1.0, 1.0, 2.0],
+        steps_before=10,
+        unmeasured_steps=[12],
+        evaluations=[evaluation],
+    )
+    run = tracked(at_1000_seconds(measurement=taken))
+    assert (run.began, run.ended) == (979.0, 1000.0)
+    assert [(point.step, point.at) for point in run.points] == [(11, 992.0), (13, 993.0), (14, 998.0), (15, 1000.0)]
+    assert run.points[1].values["evaluation/top_1_accuracy"] == 0.25
+    alone = tracked(at_1000_seconds(measurement=taken, config={"eval_only": True}))
+    assert (alone.began, alone.points[-1].at) == (983.0, 1000.0), "its steps are the evaluation"
 
 
 def test_rates_with_their_interval_and_telemetry_of_each_device_are_metrics() -> None:
