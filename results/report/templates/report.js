@@ -343,6 +343,7 @@
     return { draw: () => redraw(), mark: again };
   })();
   more.hidden = rows.length <= shown;
+  byId("without").remove();  // no noscript: Jenkins and mail programs show the page and block its script
   // A link to a folded section opens it.
   const open = () => { const folded = location.hash && document.querySelector(`${location.hash} > details`); if (folded) folded.open = true; };
   addEventListener("hashchange", open);

@@ -294,7 +294,14 @@ def _column(page: Any, name: str) -> list[str]:
     return page.locator(f"#table tbody td[data-label='{name}']").all_text_contents()
 
 
+def test_where_scripts_are_blocked_the_page_says_so(written: Path) -> None:
+    """As in Jenkins and in mail, where a browser does not show <noscript>."""
+    html = (written / "report.html").read_text()
+    assert "<noscript>" not in html and 'id="without"' in html and 'byId("without").remove()' in html
+
+
 def test_the_table_sorts(page: Any) -> None:
+    assert page.get_by_text("need JavaScript").count() == 0
     # On a phone the heads are there for a keyboard and a screen reader alone.
     page.locator("#table thead button", has_text="images/s").evaluate("button => button.click()")
     rates = [float(text) for text in _column(page, "images/s") if text]
