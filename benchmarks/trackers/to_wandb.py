@@ -37,6 +37,8 @@ def send(run: TrackedRun, target: str) -> str:
         resume="allow",
         settings=wandb.Settings(**_ONLY_WHAT_IS_SENT),
     )
+    if sent.disabled:
+        raise ValueError("WANDB_MODE or WANDB_DISABLED says that nothing is sent")
     try:
         for point in run.points:
             sent.log({**point.values, "seconds_since_start": point.at - run.began}, step=point.step)

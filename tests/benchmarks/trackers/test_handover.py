@@ -248,6 +248,15 @@ def test_wandb_has_the_run_with_its_id_group_configuration_and_steps(here: Path)
 
 
 @pytest.mark.process
+def test_wandb_that_is_switched_off_is_not_said_to_have_the_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert not handover.send([make_record()], Targets(wandb_project="demo"), [here], print)
+    assert "the run was not sent: ValueError: WANDB_MODE" in capfd.readouterr().err
+
+
+@pytest.mark.process
 def test_a_tracker_that_hangs_is_ended_and_the_other_has_the_run(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
