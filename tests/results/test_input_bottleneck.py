@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,6 +125,9 @@ def test_the_synthetic_run_of_the_same_configuration_is_the_measure(results: Pat
         gpu_thread_mode="gpu_private",
         force_gpu_compatible=True,
     )
+    assert synthetic_ratio(_rated(real), results) == pytest.approx(0.8)
+    first = json.dumps(json.loads(results.read_text().splitlines()[0]))  # with blanks after colons
+    results.write_text(f"{first}\n")
     assert synthetic_ratio(_rated(real), results) == pytest.approx(0.8)
 
 
