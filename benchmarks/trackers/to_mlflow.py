@@ -9,7 +9,7 @@ from typing import Any
 
 import mlflow
 from mlflow.entities import Metric, Param, RunTag
-from mlflow.environment_variables import MLFLOW_EXPERIMENT_NAME
+from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME
 
 from benchmarks.trackers.tracked_run import TrackedRun
 
@@ -20,11 +20,12 @@ _RUNNING = "RUNNING"
 
 
 def send(run: TrackedRun, target: str) -> str:
-    """Sends a run to a server or a database, into the experiment of MLFLOW_EXPERIMENT_NAME, unless that has it.
+    """Sends a run to a server or a database, into the experiment that the environment names, unless that has it.
 
     One that was sent in part is deleted once this one is complete.
     """
-    client, name = mlflow.MlflowClient(target), MLFLOW_EXPERIMENT_NAME.get() or _EXPERIMENT
+    client, wanted = mlflow.MlflowClient(target), MLFLOW_EXPERIMENT_ID.get()
+    name = client.get_experiment(wanted).name if wanted else MLFLOW_EXPERIMENT_NAME.get() or _EXPERIMENT
     found = client.get_experiment_by_name(name)
     experiment = str(found.experiment_id if found else client.create_experiment(name))
     earlier = [each.info for each in client.search_runs([experiment], f"tags.run_id = '{run.run_id}'")]

@@ -107,7 +107,11 @@ class Client:
         self.calls: list[str] = []
         self._is_broken = is_broken
 
+    def get_experiment(self, number: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(name=f"experiment {number}")
+
     def get_experiment_by_name(self, name: str) -> types.SimpleNamespace:
+        self.experiment = name
         return types.SimpleNamespace(experiment_id="1")
 
     def search_runs(self, *_: object) -> list[types.SimpleNamespace]:
@@ -136,6 +140,7 @@ def test_mlflow_loses_no_run_before_the_new_one_is_complete(
     library.MlflowClient = lambda target: client
     entities.Metric = entities.Param = entities.RunTag = lambda *values: values
     variables.MLFLOW_EXPERIMENT_NAME = types.SimpleNamespace(get=lambda: None)
+    variables.MLFLOW_EXPERIMENT_ID = types.SimpleNamespace(get=lambda: "7" if is_broken else None)
     for module in (library, entities, variables):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.delitem(sys.modules, "benchmarks.trackers.to_mlflow", raising=False)
@@ -144,6 +149,7 @@ def test_mlflow_loses_no_run_before_the_new_one_is_complete(
     with pytest.raises(OSError, match="full") if is_broken else contextlib.nullcontext():
         to_mlflow.send(tracked(of_session()), "x")
     assert client.calls == calls
+    assert client.experiment == ("experiment 7" if is_broken else "cnn-train-bench")
 
 
 def test_tensorboard_leaves_files_of_others_and_no_part_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
