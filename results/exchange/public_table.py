@@ -111,7 +111,8 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
     head, _, rest = text.partition("\n")
     if head.strip('"').startswith("sep="):  # Excel's own first line
         text = rest
-    separator = _separator(text)
+    # A spreadsheet saves semicolons or tabs where numbers have a comma.
+    separator = max((",", ";", "\t"), key=text.partition("\n")[0].count)
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     try:
         if missing := [c.name for c in COLUMNS if c.required and c.name not in (reader.fieldnames or ())]:
@@ -123,12 +124,6 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
         return tuple(_figure(line, f"{name}:{reader.line_num}", separator) for line in reader if any(line.values()))
     except csv.Error as error:
         raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
-
-
-def _separator(text: str) -> str:
-    # A spreadsheet saves semicolons or tabs where numbers have a comma.
-    head = text.partition("\n")[0]
-    return max((",", ";", "\t"), key=head.count)
 
 
 def _figure(line: dict[Any, Any], place: str, separator: str) -> Figure:
