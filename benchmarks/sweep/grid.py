@@ -124,6 +124,8 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     known = [f.name for group in _PARSED.values() for f in group]
     for name in {name for grid in grids for name in grid} - {*known}:
         raise UsageError(f"--suite={path}: a run has no flag '{shortened(name)}'.{did_you_mean(name, known)}")
+    for name in [name for grid in grids for name, values in grid.items() if values == []]:
+        raise UsageError(f"--suite={path}: {name} has no value, so its grid has no run: name one, or leave it out.")
     listed = [{name: text if isinstance(text, list) else [text] for name, text in grid.items()} for grid in grids]
     return [
         {name: [str(v).lower() if isinstance(v, bool) else str(v) for v in values] for name, values in grid.items()}
