@@ -19,7 +19,7 @@ from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.errors import DataError
-from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import is_one_of_every
 from benchmarks.graph.run_session import RunSession
 from benchmarks.measure.display import FIRST_STEP, Display
@@ -255,7 +255,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
         log.started("graph")
         log.placement = placement_table(manager, devices, training=False, variables=model.variables)
         log.data_set = evaluator.source.identify()
-        display.start(run_facts.shown_facts(config, evaluator.source.describe(), log.placement))
+        display.start(run_graph.shown_facts(config, evaluator.source.describe(), log.placement))
         weights = [part for parts in manager.checkpoint_variables().values() for part in parts]
         values = TrainingState(model.variables, manager, None, []).feeds(earlier.values, weights_only=True)
         with tf.compat.v1.Session(config=run_graph.session_config(config.devices, config.runtime)) as session:

@@ -23,7 +23,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.workload import Workload
 from benchmarks.devices import device_plan
 from benchmarks.errors import OutOfMemoryError, UsageError, headline, lack_of_memory
-from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure import injected_delay
@@ -73,7 +73,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
         batch = _on_device(images, workload.data_format, device)
         log.placement = _placement(config, model, device)
         shown = {"PyTorch": f"{torch.__version__}, {_how(config.variables.torch_compile)}"}
-        display.start(shown | run_facts.shown_facts(config, description, log.placement))
+        display.start(shown | run_graph.shown_facts(config, description, log.placement))
         step = _make_step(config, converted, device, batch)
         epochs = Epochs(images_per_epoch(workload.model, None), config.batch_global)
         planned = plan(config.length, epochs, config.steps_per_round)

@@ -23,7 +23,7 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.data.pipeline.tower_input import TowerInput
-from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure import injected_delay
@@ -96,7 +96,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     if in_fit:
         size = f"{input_spec.image_size}x{input_spec.image_size} pixels"
         images = f"synthetic, {size}, made once on the host, where tf.data repeats it"
-    display.start(run_facts.shown_facts(config, images, log.placement))
+    display.start(run_graph.shown_facts(config, images, log.placement))
     epochs = Epochs(images_per_epoch(workload.model, tower_input.source), config.batch_global)
     planned = plan(config.length, epochs, config.steps_per_round)
     try:

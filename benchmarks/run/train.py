@@ -21,7 +21,7 @@ from benchmarks.data.pipeline import input_stages
 from benchmarks.data.sources.storage import is_address, path_of
 from benchmarks.devices import device_plan
 from benchmarks.errors import BenchError, InvalidRunError, UsageError, headline
-from benchmarks.graph import run_facts, run_graph
+from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
 from benchmarks.graph.run_graph import RunGraph
 from benchmarks.graph.run_session import RunSession
@@ -88,7 +88,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
         log.observe(steps_before=earlier.steps, restarts=len(restarts.inherited().failures))
         log.placement = built.placement
         log.data_set = built.input.source.identify() if built.input.source else None
-        display.start(run_facts.shown_facts(config, built.input.description, log.placement))
+        display.start(run_graph.shown_facts(config, built.input.description, log.placement))
         if config.traces.graph_file and team.is_leader:
             graph_files.write_graph(graph.as_graph_def(), Path(config.traces.graph_file))
         with _explained(built, config, team):

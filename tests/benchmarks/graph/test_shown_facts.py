@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.graph.run_facts import shown_facts
+from benchmarks.graph.run_graph import shown_facts
 from benchmarks.machine import hardware
 from tests.support.nvidia import MACHINES, stand_in
 
