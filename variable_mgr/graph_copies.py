@@ -5,24 +5,10 @@ Python takes about six times as long to build a tower of ResNet-50 as TensorFlow
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
-
-
-@dataclasses.dataclass(frozen=True)
-class _Built:
-    """A function in a graph of its own, and the names of its parameters and results in it.
-
-    The graph definition lacks the parameters. One that the function does not use has no name.
-    """
-
-    graph: Any
-    parameters: list[str | None]
-    results: list[str]
-    structure: Any
 
 
 class GraphCopies:
@@ -35,26 +21,18 @@ class GraphCopies:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._built: dict[Any, _Built] = {}
+        self._built: dict[Any, Callable[[Sequence[tf.Tensor]], Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns what the function would return."""
         flat = tf.nest.flatten(arguments)
-        tensors = [argument for argument in flat if argument is not None]
         key = tuple(a if a is None else (a.dtype, tuple(a.shape.as_list())) for a in flat)
         if key not in self._built:
             self._built[key] = self._build(arguments)
-        built = self._built[key]
-        scope = tf.compat.v1.get_default_graph().get_name_scope()
-        results = tf.graph_util.import_graph_def(
-            built.graph,
-            input_map={name: tensor for name, tensor in zip(built.parameters, tensors, strict=True) if name},
-            return_elements=built.results,
-            name=f"{scope}/" if scope else "",
-        )
-        return tf.nest.pack_sequence_as(built.structure, results)
+        return self._built[key]([argument for argument in flat if argument is not None])
 
-    def _build(self, arguments: Any) -> _Built:
+    def _build(self, arguments: Any) -> Callable[[Sequence[tf.Tensor]], Any]:
+        """Returns what copies the function, built for such arguments, into the default graph for others."""
         with tf.Graph().as_default() as graph:
             parameters = tf.nest.map_structure(
                 lambda a: a if a is None else tf.compat.v1.placeholder(a.dtype, a.shape), arguments
@@ -66,10 +44,21 @@ class GraphCopies:
             )
         definition = graph.as_graph_def()
         needed = _needed(definition, {result.op.name for result in tf.nest.flatten(results)})
-        used = [placeholder.name if placeholder.op.name in needed else None for placeholder in placeholders]
         keep(definition, needed - {placeholder.op.name for placeholder in placeholders})
         _free(definition)
-        return _Built(definition, used, [result.name for result in tf.nest.flatten(results)], results)
+
+        def copy(tensors: Sequence[tf.Tensor]) -> Any:
+            scope = tf.compat.v1.get_default_graph().get_name_scope()
+            given = {p.name: tensor for p, tensor in zip(placeholders, tensors, strict=True) if p.op.name in needed}
+            copied = tf.graph_util.import_graph_def(
+                definition,
+                input_map=given,
+                return_elements=[result.name for result in tf.nest.flatten(results)],
+                name=f"{scope}/" if scope else "",
+            )
+            return tf.nest.pack_sequence_as(results, copied)
+
+        return copy
 
 
 def _needed(definition: Any, names: Collection[str]) -> set[str]:
