@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -99,16 +98,6 @@ class StagedValue:
     put: tf.Tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class Placed:
-    """One created variable: its canonical name, kind, device and size."""
-
-    name: str
-    kind: str
-    device: str
-    size_bytes: int
-
-
 OWN_STEP = "computed in step t itself"
 STEP_BEFORE = "computed in step t-1 (zeros in the first step)"
 EARLIER_WEIGHTS = "not plain SGD: the gradient is of earlier weights, see above"
@@ -192,11 +181,6 @@ class VariableManager(abc.ABC):
         """Returns the authoritative copy of every weight and statistic by canonical name, as `copies` has it."""
         states = {spec.name for spec in self._specs if spec.kind == "tower_state"}
         return {name: copies[0] for name, copies in self.copies().items() if name not in states}
-
-    def placed(self) -> list[Placed]:
-        """Returns every created variable, copies included."""
-        created = [(spec, home[spec.name]) for home in self.homes() for spec in self._specs if spec.name in home]
-        return [Placed(spec.name, spec.kind, v.device, math.prod(v.shape) * v.dtype.size) for spec, v in created]
 
     def replica_drift(self) -> tf.Tensor | None:
         """Returns the largest absolute difference between copies that must be equal; None if there are none."""

@@ -25,7 +25,7 @@ from benchmarks.training import flop_count, model_parallel, objectives, optimize
 from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.options import Training
-from benchmarks.training.placement_table import aggregations, per_device, placement_table
+from benchmarks.training.placement_table import aggregations, per_device, placement_table, size_bytes
 from models import building, parts, specs
 from models.convolutions import Kernels
 from variable_mgr import factory
@@ -202,10 +202,11 @@ def _of_pipeline(
     model: pipeline.Pipeline, manager: VariableManager, devices: DevicePlan, images: int
 ) -> dict[str, Any]:
     """Returns what the record of a pipeline has more, or other than that of towers."""
-    weights = [entry for entry in manager.placed() if entry.kind == "weight"]
+    (created,) = manager.homes()
+    weights = [created[variable.name] for variable in model.variables if variable.kind == "weight"]
     return {
         "pipeline": model.facts(devices.towers, images),
-        "gradient_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in weights),
+        "gradient_bytes_per_device": per_device((weight.device, size_bytes(weight)) for weight in weights),
         "sent_per_step": between_devices(model.transfers(images)),
     }
 

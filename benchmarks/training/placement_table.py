@@ -33,17 +33,16 @@ def placement_table(
     staging areas (`staged`: images, weights, gradients). `variable_groups` has every one of the model's
     `variables`, see `results.placement_tables.grouped`.
     """
-    placed = manager.placed()
-    copies: dict[tuple[str, str, int], list[str]] = {}
-    for entry in placed:
-        copies.setdefault((entry.name, entry.kind, entry.size_bytes), []).append(entry.device)
-    weights = {entry.name for entry in placed if entry.kind == "weight"}
+    placed = [(spec, home[spec.name]) for home in manager.homes() for spec in variables if spec.name in home]
+    copies: dict[tuple[str, str, tuple[int, ...], int], list[str]] = {}
+    for spec, variable in placed:
+        copies.setdefault((spec.name, spec.kind, spec.shape, size_bytes(variable)), []).append(variable.device)
+    weights = {spec.name for spec in variables if spec.kind == "weight"}
     gradients: list[tuple[str, int]] = []
     for name, parts in manager.checkpoint_variables().items():
         if training and name in weights:  # each tower has a gradient of each weight, or of its part of it
             of_each_tower = parts if len(parts) > 1 else [*parts] * len(devices.towers)
             gradients += zip(map(_canonical, devices.towers), map(size_bytes, of_each_tower), strict=True)
-    shapes = {variable.name: variable.shape for variable in variables}
     created = tf.compat.v1.global_variables()
     names = {variable.op.name for variable in created}
     # The name of an optimizer's slot is below its variable's name.
@@ -55,14 +54,12 @@ def placement_table(
         "tower_devices": list(devices.towers),
         "manager": manager.describe(),
         "variables": len(placed),
-        "weights": sum(entry.kind == "weight" for entry in placed),
-        "variable_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in placed),
+        "weights": sum(spec.kind == "weight" for spec, _ in placed),
+        "variable_bytes_per_device": per_device((variable.device, size_bytes(variable)) for _, variable in placed),
         "slot_bytes_per_device": per_device(slots),
         "gradient_bytes_per_device": per_device(gradients),
         "staged_bytes_per_device": per_device(staged),
-        "variable_groups": grouped(
-            (name, kind, shapes.get(name, ()), size, on) for (name, kind, size), on in copies.items()
-        ),
+        "variable_groups": grouped((*of_copy, on) for of_copy, on in copies.items()),
     }
 
 

@@ -189,13 +189,14 @@ def test_drift_is_seen() -> None:
 @pytest.mark.row("S1.2", "S3.11", "G3.2")
 def test_number_and_place_of_copies() -> None:
     weights = 4  # conv kernel and bias, logits kernel and bias
-    shared = _trained("parameter_server", 2, _convolutional).manager.placed()
-    assert [entry.device for entry in shared] == ["/device:CPU:0"] * weights
-    spread = _trained("parameter_server", 2, _convolutional, "gpu").manager.placed()
-    assert {entry.device for entry in spread} == {"/device:CPU:0", "/device:CPU:1"}
-    copies = _trained("replicated", 2, _convolutional).manager.placed()
-    assert [entry.device for entry in copies] == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
-    assert sum(entry.size_bytes for entry in copies) == 2 * sum(entry.size_bytes for entry in shared)
+
+    def devices(manager: str, shared_on: str = "cpu") -> list[str]:
+        homes = _trained(manager, 2, _convolutional, shared_on).manager.homes()
+        return [variable.device for home in homes for variable in home.values()]
+
+    assert devices("parameter_server") == ["/device:CPU:0"] * weights
+    assert {*devices("parameter_server", "gpu")} == {"/device:CPU:0", "/device:CPU:1"}
+    assert devices("replicated") == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
 
 
 def test_a_description_names_the_devices_of_shared_variables() -> None:
