@@ -127,23 +127,19 @@ def between_divided_layers(
 
 
 def over_servers(
-    variables: Iterable[VariableSpec],
-    *,
-    servers: int,
-    workers: int,
-    wire_bytes: int,
-    training: bool = True,
-    exchanges: int = 1,
+    variables: Iterable[VariableSpec], place: Place, wire_dtype: str, *, training: bool = True, exchanges: int = 1
 ) -> list[Transfer]:
     """Returns what parameter servers and workers send each other in a step.
 
     All shared variables go to every worker. A weight's gradient comes back from each, moving averages from worker 0.
-    The variables are in the order of their creation. `wire_bytes` is the size of an element of a gradient, and
-    `exchanges` how often a worker fetches and sends in a step.
+    The variables are in the order of their creation. Gradients travel as `wire_dtype`, and `exchanges` is how often a
+    worker fetches and sends in a step.
     """
     shared = [variable for variable in variables if variable.kind != "tower_state"]
     elements = [math.prod(variable.shape) for variable in shared]
-    homes = balance_by_bytes([FLOAT32_BYTES * count for count in elements], range(servers))
+    homes = balance_by_bytes([FLOAT32_BYTES * count for count in elements], range(len(place.ps)))
+    workers = len(place.by_worker()) if place.hosts else place.workers
+    wire_bytes = FLOAT32_BYTES if wire_dtype == "float32" else 2
     sent = []
     for variable, count, home in zip(shared, elements, homes, strict=True):
         name = variable.name

@@ -1,4 +1,4 @@
-"""Creates, reads and assigns variables on their devices."""
+"""Creates, reads, compares and assigns variables on their devices."""
 
 from __future__ import annotations
 
@@ -137,3 +137,22 @@ def read_all(
             variable = variables[spec.name]
             values.append(tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
     return values
+
+
+def largest_difference(
+    towers: Sequence[Sequence[tf.Tensor]], references: Sequence[Sequence[tf.Tensor]], devices: Sequence[str]
+) -> tf.Tensor:
+    """Returns the largest absolute difference of any tower's values from its references, unless it is its own."""
+    differences, of_tower = [], graph_copies.GraphCopies(_largest_difference)
+    for values, reference, device in zip(towers, references, devices, strict=True):
+        if values is not reference:
+            with tf.device(device):
+                differences.append(of_tower(values, reference))
+    with tf.device(devices[0]):
+        return tf.reduce_max(tf.stack(differences))
+
+
+def _largest_difference(values: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.reduce_max(
+        tf.stack([tf.reduce_max(tf.abs(value - other)) for value, other in zip(values, others, strict=True)])
+    )

@@ -31,7 +31,7 @@ from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
 from variable_mgr.reductions import all_reduce_spec, wrappers
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
-from variable_mgr.reductions.all_reduce import NoExchange, Reduction, TowerTensors
+from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
 from variable_mgr.reductions.all_reduce_spec import fastest_spec
 
 
@@ -78,11 +78,14 @@ def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(two_bad_algori
 
 
 def test_what_no_memory_holds_is_a_failure_of_each() -> None:
-    class NeedsMuch(NoExchange):
+    class NeedsMuch(AllReduce):
         def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
             raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory")
 
-    for timing in _measure(of_size(4), {"first": NoExchange(), "second": NeedsMuch()}).values():
+    ranges, place = all_reduce_spec.parse("pscpu"), Place(("/cpu:0", "/cpu:1"), "/cpu:0")
+    for timing in _measure(
+        of_size(4), {"first": AllReduce(ranges, place), "second": NeedsMuch(ranges, place)}
+    ).values():
         assert (timing.failed_as, timing.error) == (Status.OUT_OF_MEMORY, None)
         assert timing.failure == "failed to allocate memory"
 

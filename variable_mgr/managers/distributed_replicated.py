@@ -16,7 +16,7 @@ from variable_mgr.manager import (
     VariableManager,
     VariableSpec,
 )
-from variable_mgr.managers.gathering import Gathering
+from variable_mgr.managers.gathering import Gathering, local_means
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.transfers import Transfer, over_servers
@@ -41,7 +41,7 @@ class DistributedReplicated(VariableManager):
     adds_decay = True  # a master holds what all copies held when the gradients were computed
 
     def __init__(self, place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> None:
-        self._place = place
+        self._place, self._wire_dtype = place, modifiers.wire_dtype
         self._gathering = Gathering(place, modifiers.wire_dtype)
         self._masters: dict[str, tf.Variable] = {}
         self._copies: list[dict[str, tf.Variable]] = []
@@ -62,7 +62,8 @@ class DistributedReplicated(VariableManager):
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Sends the means, updates the masters (the chief), and refreshes the copies, each weight on its own."""
         names = list(updates[0].gradients)
-        means = self._gathering.local_means([[update.gradients[name] for name in names] for update in updates])
+        gradients = [[update.gradients[name] for name in names] for update in updates]
+        means = local_means(gradients, self._place.towers, self._wire_dtype)
         operations = [
             self._gathering.send(name, mean, self._masters[name], after=[])
             for name, mean in zip(names, means, strict=True)
@@ -85,10 +86,8 @@ class DistributedReplicated(VariableManager):
         """Gives all copies the masters' values, which the chief has initialised."""
         operations = []
         for name, master in self._masters.items():
-            with tf.device(master.device):
-                value = master.read_value()
             with tf.device(self._place.host):
-                fetched = tf.identity(value)
+                fetched = tf.identity(master.read_value())
             for copy in self._copies:
                 operations += variables.assign_all(copy, {name: fetched})
         return [InitOp(tf.group(*operations))]
@@ -99,15 +98,13 @@ class DistributedReplicated(VariableManager):
 
     def replica_drift(self) -> tf.Tensor | None:
         """Compares every copy of this worker with the master."""
-        differences = []
-        for name, master in self._masters.items():
-            with tf.device(self._place.host):
-                value = tf.identity(master.read_value())
-            for copy, device in zip(self._copies, self._place.towers, strict=True):
-                with tf.device(device):
-                    differences.append(tf.reduce_max(tf.abs(copy[name] - value)))
+        weights = [spec for spec in self._specs if spec.kind == "weight"]
+        if not weights:
+            return None
         with tf.device(self._place.host):
-            return tf.reduce_max(tf.stack(differences)) if differences else None
+            fetched = [tf.identity(value) for value in variables.read_all(weights, self._masters)]
+        own = [variables.read_all(weights, copy) for copy in self._copies]
+        return variables.largest_difference(own, [fetched] * len(own), self._place.towers)
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""
@@ -124,5 +121,4 @@ class DistributedReplicated(VariableManager):
         if not training:
             return []
         weights = [variable for variable in variables if variable.kind == "weight"]
-        place, wire_bytes = self._place, self._gathering.wire_bytes
-        return over_servers(weights, servers=len(place.ps), workers=place.workers, wire_bytes=wire_bytes)
+        return over_servers(weights, self._place, self._wire_dtype)

@@ -36,18 +36,9 @@ class Gathering:
         self._wire_dtype = wire_dtype
 
     @property
-    def wire_bytes(self) -> int:
-        """Returns the size of one element of a gradient that travels."""
-        return int(tf.as_dtype(self._wire_dtype).size)
-
-    @property
     def is_chief(self) -> bool:
         """Returns whether this worker updates the variables."""
         return self._place.worker == 0
-
-    def local_means(self, towers: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """Returns the mean over this worker's towers of each tensor, in the type that travels."""
-        return local_means(towers, self._place.towers, self._wire_dtype)
 
     def send(self, name: str, gradient: tf.Tensor, variable: tf.Variable, after: Sequence[tf.Tensor]) -> tf.Operation:
         """Sends this worker's gradient to the variable's device after `after`, tensors on the same device."""

@@ -10,7 +10,7 @@ from variable_mgr.managers.replicated import Replicated
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.all_reduce import AllReduce, NoExchange, Reduction
+from variable_mgr.reductions.all_reduce import AllReduce, Reduction
 from variable_mgr.transfers import Transfer, summed
 
 
@@ -18,7 +18,7 @@ def local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers)
     """Makes copies whose weights are averaged as the spec of the modifiers says."""
     assert modifiers.all_reduce_spec is not None, "the factory gives the default"
     mean = AllReduce(all_reduce_spec.parse(modifiers.all_reduce_spec), place)
-    return Replicated(place, NoExchange(), ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
+    return Replicated(place, None, ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
 
 
 class ParameterAveraging:

@@ -139,14 +139,8 @@ class ParameterServer(OneCopy):
         """
         if self._place.hosts:
             workers = len(self._place.by_worker())
-            return over_servers(
-                variables,
-                servers=len(self._place.ps),
-                workers=workers,
-                wire_bytes=tf.as_dtype(self._wire_dtype).size,
-                training=training,
-                exchanges=len(self._senders()) // workers,
-            )
+            exchanges = len(self._senders()) // workers
+            return over_servers(variables, self._place, self._wire_dtype, training=training, exchanges=exchanges)
         home = HOST if self._variable_devices == [self._place.host] else DEVICE
         towers = len(self._place.towers) - (home == DEVICE)
         sizes = [FLOAT32_BYTES * elements for elements in weight_elements(variables) for _ in range(towers)]
@@ -164,6 +158,7 @@ class ClusterParameterServer(OneCopy):
 
     def __init__(self, place: Place, modifiers: Modifiers) -> None:
         super().__init__(place, place.ps, asynchronous=modifiers.asynchronous)
+        self._wire_dtype = modifiers.wire_dtype
         self._gathering = Gathering(place, modifiers.wire_dtype)
         self.adds_decay = not modifiers.asynchronous  # the weights are then still those that all workers read
 
@@ -171,7 +166,8 @@ class ClusterParameterServer(OneCopy):
         """Sends the mean over this worker's towers; the chief applies the mean over all workers, or each its own."""
         names = list(updates[0].gradients)
         shared = [self._shared[name] for name in names]
-        means = self._gathering.local_means([[update.gradients[name] for name in names] for update in updates])
+        gradients = [[update.gradients[name] for name in names] for update in updates]
+        means = local_means(gradients, self._place.towers, self._wire_dtype)
         state = [operation for tower, update in enumerate(updates) for operation in self._store_state(tower, update)]
         if self._asynchronous:
             received = []
@@ -209,10 +205,4 @@ class ClusterParameterServer(OneCopy):
 
     def transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> list[Transfer]:
         """Returns what workers and parameter servers send each other."""
-        return over_servers(
-            variables,
-            servers=len(self._place.ps),
-            workers=self._place.workers,
-            wire_bytes=self._gathering.wire_bytes,
-            training=training,
-        )
+        return over_servers(variables, self._place, self._wire_dtype, training=training)

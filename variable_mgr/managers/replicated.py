@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.graph_copies import GraphCopies
 from variable_mgr.manager import (
     EARLIER_WEIGHTS,
     OWN_STEP,
@@ -24,7 +24,7 @@ from variable_mgr.manager import (
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions import wrappers
-from variable_mgr.reductions.all_reduce import NoExchange, Reduction
+from variable_mgr.reductions.all_reduce import Reduction
 from variable_mgr.reductions.kernels import collective_sum
 from variable_mgr.transfers import Transfer, weight_elements
 
@@ -58,21 +58,21 @@ def all_reducing(place: Place, shared_devices: Sequence[str], modifiers: Modifie
 
 def independent(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
     """Makes `independent`: copies that train apart."""
-    return Replicated(place, NoExchange())
+    return Replicated(place, None)
 
 
 class Replicated(VariableManager):
-    """Keeps a copy per tower. All start equal; the reduction decides whether they stay so.
+    """Keeps a copy per tower. All start equal, and a reduction of their gradients keeps them so; None: no exchange.
 
     With several workers, each builds this for its own towers, and all start with the values of tower 0 of worker 0.
     """
 
-    def __init__(self, place: Place, reduction: Reduction, averaging: ParameterAveraging | None = None) -> None:
+    def __init__(self, place: Place, reduction: Reduction | None, averaging: ParameterAveraging | None = None) -> None:
         self._place = place
         self._devices = list(place.towers)
         self._reduction = reduction
         self._averaging = averaging
-        self.copies_differ = not reduction.makes_equal
+        self.copies_differ = reduction is None
         self._copies: list[dict[str, tf.Variable]] = []
         self._all_read: list[tf.Operation] = []
 
@@ -93,7 +93,7 @@ class Replicated(VariableManager):
         names = list(updates[0].gradients)
         gradients = [[update.gradients[name] for name in names] for update in updates]
         # Without names a wrapper handles all weights, and nothing is left to reduce.
-        reduced, operations = self._reduction.mean(gradients) if names else (gradients, [])
+        reduced, operations = self._reduction.mean(gradients) if self._reduction and names else (gradients, [])
         towers = zip(self._copies, self._all_read, reduced, updates, strict=True)
         for copy, all_read, means, update in towers:
             # A deferred gradient does not wait for this step's computation, but its update must wait for its reads.
@@ -136,35 +136,30 @@ class Replicated(VariableManager):
         """Compares every tower's weights with those of tower 0 of worker 0."""
         specs = [spec for spec in self._specs if spec.kind == "weight"]
         weights = [spec.name for spec in specs]
-        if not self._reduction.makes_equal or self._place.towers_in_total == 1 or not weights:
+        if self._reduction is None or self._place.towers_in_total == 1 or not weights:
             return None
         own = [variables.read_all(specs, copy) for copy in self._copies]
         of_first = self._of_worker_0(weights, _FINAL_KEYS) if self._place.workers > 1 else [own[0]] * len(own)
-        differences, largest_difference = [], GraphCopies(_largest_difference)
-        for values, device, first in zip(own, self._devices, of_first, strict=True):
-            if values is not first:
-                with tf.device(device):
-                    differences.append(largest_difference(values, first))
-        with tf.device(self._devices[0]):
-            return tf.reduce_max(tf.stack(differences))
+        return variables.largest_difference(own, of_first, self._devices)
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""
         towers, averaging = self._place.towers_in_total, self._averaging
-        gradients, deviation, exchange = self._reduction.describe(), "", "mean"
+        gradients = self._reduction.describe() if self._reduction else "not exchanged"
+        deviation, exchange = "", "mean"
         if averaging:
             gradients, exchange = f"{gradients}; {averaging.describe()}", "mean of weights"
-        if not self._reduction.makes_equal and towers > 1:
+        if not self._reduction and towers > 1:
             exact = averaging is not None and averaging.every_steps == 1 and optimizer == "sgd"
             deviation = "" if exact else "every tower steps by its own gradient, unlike one device with the whole batch"
         if self._place.in_cluster:
-            gradients += " (over all towers of all workers)" if self._reduction.makes_equal else ""
+            gradients += " (over all towers of all workers)" if self._reduction else ""
             diagram = _WORKERS_DIAGRAM.format(exchange=f" {exchange} ")
             diagram += f"\n    all driven by one client, at {self._place.host}" if self._place.hosts else ""
         else:
-            exchanged = averaging or self._reduction.makes_equal
+            exchanged = averaging or self._reduction
             diagram = _DIAGRAM.format(exchange=f"+{f' {exchange} ':-^14}+" if exchanged else "   (nothing)")
-        deferred = self._reduction.deferred
+        deferred = self._reduction is not None and self._reduction.deferred
         return Explanation(
             f"{towers} copies, one per tower" if towers > 1 else "one copy",
             gradients,
@@ -177,12 +172,5 @@ class Replicated(VariableManager):
         """Returns what the reduction sends, and what averaging sends; a forward pass sends nothing."""
         if not training:
             return []
-        elements = weight_elements(variables)
-        averaged = self._averaging.transfers(elements) if self._averaging else []
-        return self._reduction.transfers(elements) + averaged
-
-
-def _largest_difference(values: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.reduce_max(
-        tf.stack([tf.reduce_max(tf.abs(value - other)) for value, other in zip(values, others, strict=True)])
-    )
+        exchanges = [exchange for exchange in (self._reduction, self._averaging) if exchange]
+        return list(itertools.chain.from_iterable(each.transfers(weight_elements(variables)) for each in exchanges))

@@ -20,7 +20,6 @@ TowerTensors = Sequence[Sequence[tf.Tensor]]
 class Reduction(Protocol):
     """Maps n lists of tensors, one list per tower, to n lists of means."""
 
-    makes_equal: bool  # all towers receive the same values, so that equal copies stay equal
     deferred: bool  # the means are those of the step before
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
@@ -33,24 +32,6 @@ class Reduction(Protocol):
         """Returns in words what happens, to follow 'gradients'."""
 
 
-class NoExchange:
-    """Every tower keeps its own gradients."""
-
-    makes_equal = deferred = False
-
-    def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
-        """Returns the tensors as they are."""
-        return [list(tensors) for tensors in towers], []
-
-    def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:
-        """Returns none."""
-        return []
-
-    def describe(self) -> str:
-        """Returns in words what happens."""
-        return "not exchanged"
-
-
 class AllReduce:
     """Reduces every tensor by the algorithm that a spec chooses for its size. One tower costs nothing.
 
@@ -60,7 +41,7 @@ class AllReduce:
         first_number: of the numbers of its tensors, which must differ between reductions in one graph.
     """
 
-    makes_equal, deferred = True, False
+    deferred = False
 
     def __init__(self, ranges: Sequence[Range], place: Place, first_number: int = 0) -> None:
         self._ranges = ranges

@@ -39,8 +39,7 @@ class _Wrapper(abc.ABC):
     """Abstract. Reduces what `_before` makes of each tower's tensors by `inner`, and undoes that with `_after`."""
 
     def __init__(self, inner: Reduction, place: Place) -> None:
-        self._inner, self._place = inner, place
-        self.makes_equal, self.deferred = inner.makes_equal, inner.deferred
+        self._inner, self._place, self.deferred = inner, place, inner.deferred
 
     def mean(self, towers: TowerTensors) -> Result:
         """Returns means of the original shapes and types."""
@@ -162,8 +161,7 @@ class Deferred:
     deferred = True
 
     def __init__(self, inner: Reduction, place: Place) -> None:
-        self._inner, self._place = inner, place
-        self.makes_equal, self.transfers = inner.makes_equal, inner.transfers
+        self._inner, self._place, self.transfers = inner, place, inner.transfers
 
     def mean(self, towers: TowerTensors) -> Result:
         """Returns the last step's means, and the operations that keep this step's gradients."""
