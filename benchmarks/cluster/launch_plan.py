@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import shlex
 import socket
@@ -96,11 +97,8 @@ def with_free_ports(cluster: Cluster) -> Cluster:
             trial = stack.enter_context(socket.socket())
             trial.bind(("127.0.0.1", 0))
             addresses.append(f"127.0.0.1:{trial.getsockname()[1]}")
-    return Cluster(
-        ps=tuple(addresses[: cluster.num_ps]),
-        workers=tuple(addresses[cluster.num_ps :]),
-        own=cluster.own,
-        local=True,
+    return dataclasses.replace(
+        cluster, ps=tuple(addresses[: cluster.num_ps]), workers=tuple(addresses[cluster.num_ps :])
     )
 
 

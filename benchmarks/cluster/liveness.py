@@ -272,7 +272,6 @@ class GrpcProbe:
 
     def __init__(self) -> None:
         self._channels: dict[str, Any] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, address: str, timeout_seconds: float) -> Answer:
         """Asks once.
@@ -295,8 +294,10 @@ class GrpcProbe:
         """
         import grpc  # here, since most commands need none
 
+        if address not in self._channels:  # only one thread at a time asks at an address
+            self._channels[address] = grpc.insecure_channel(address, options=self._OPTIONS)
         try:
-            call = self._channel(address).unary_unary(f"/tensorflow.WorkerService/{method}")
+            call = self._channels[address].unary_unary(f"/tensorflow.WorkerService/{method}")
             return Answer(Sign.ALIVE, reply=call(b"", timeout=timeout_seconds))
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -305,11 +306,3 @@ class GrpcProbe:
                 return _UNKNOWN
             details = error.details() or ""
             return _REFUSED if "Connection refused" in details else Answer(Sign.SILENT, reason=details)
-
-    def _channel(self, address: str) -> Any:
-        import grpc
-
-        with self._lock:
-            if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, options=self._OPTIONS)
-            return self._channels[address]
