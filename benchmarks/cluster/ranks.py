@@ -33,26 +33,33 @@ _OF_THEIR_OWN = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
 )
-# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun, Kubeflow Trainer, SkyPilot and
-# PMIx alone. srun may set the same.
+# What numbers nodes, on which nothing need be started: Kubeflow Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano
+# and dstack.
+_OF_NODES = {
+    "PET_NODE_RANK": "PET_NNODES",
+    "SKYPILOT_NODE_RANK": "SKYPILOT_NUM_NODES",
+    "AWS_BATCH_JOB_NODE_INDEX": "AWS_BATCH_JOB_NUM_NODES",
+    "LWS_WORKER_INDEX": "LWS_GROUP_SIZE",
+    "VC_TASK_INDEX": "VC_WORKER_NUM",
+    "DSTACK_NODE_RANK": "DSTACK_NODES_NUM",
+}
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun, nodes, and PMIx alone. srun may
+# set the same.
 _VARIABLES = (
     *_OF_THEIR_OWN,
     ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("PET_NODE_RANK", "PET_NNODES", "", ""),
-    ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "", ""),
+    *((rank, size, "", "") for rank, size in _OF_NODES.items()),
     ("PMIX_RANK", "", "", ""),
 )
-_OF_NODES = ("PET_NODE_RANK", "SKYPILOT_NODE_RANK")  # they number nodes, on which nothing need be started
 # What may mean anything without the number of ranks.
 _WITH_SIZE = ("RANK", *_OF_NODES)
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 # The SLURM_STEP_ID of a shell of salloc that runs on a node: a step of one task, whatever the job has
 # (SLURM_INTERACTIVE_STEP in slurm.h).
 _INTERACTIVE = "4294967290"
-_LOCALHOST = "127.0.0.1"
 
 
 def read_slurm(
@@ -252,7 +259,7 @@ def read_mpi(
             f"--cluster=mpi: {own.source} is set, but not the number of ranks: under srun use --cluster=slurm, "
             "elsewhere name the tasks with --worker_hosts."
         )
-    names = launch_plan.host_names(hosts) if hosts else [_LOCALHOST]
+    names = launch_plan.host_names(hosts) if hosts else ["127.0.0.1"]
     if not hosts and own.size not in (1, own.local_size):
         raise UsageError(
             f"--cluster=mpi: {own.local_size or 'not all'} of {own.size} ranks are on this host, and mpirun does not "

@@ -131,6 +131,10 @@ LAUNCHED = [
     {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"},
     {"PET_NODE_RANK": "1", "PET_NNODES": "4"},
     {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "4"},
+    {"AWS_BATCH_JOB_NODE_INDEX": "1", "AWS_BATCH_JOB_NUM_NODES": "4"},
+    {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "4"},
+    {"VC_TASK_INDEX": "1", "VC_WORKER_NUM": "4"},
+    {"DSTACK_NODE_RANK": "1", "DSTACK_NODES_NUM": "4"},
     # Each of one task, in which torchrun has started four.
     hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
     open_mpi(0, 1) | of("", 1, 4, "WORLD_SIZE"),
