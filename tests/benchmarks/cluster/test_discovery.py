@@ -191,7 +191,7 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
         (
             {**BY_SPEC, "worker_hosts": "c:1"},
-            "--cluster_spec has all addresses, so --worker_hosts beside it .* drop one",
+            "has all addresses, so --worker_hosts beside it .* drop one",
         ),
         ({"job_name": "chief", "worker_hosts": "a:1"}, "has no chief: add its address with --worker_hosts, or name"),
         ({**SAME, "worker_hosts": "a:1,b:1,A:1"}, "^--worker_hosts: worker 0 and worker 2 have the same address A:1"),
