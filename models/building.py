@@ -74,7 +74,7 @@ class Model:
             The logits, [batch, classes] float32; and the new values of statistics and tower states, by name.
         """
         count = len(self.keras_model.trainable_variables)
-        with no_own_variables():
+        with calling(self.keras_model):
             logits, state = self.keras_model.stateless_call(
                 list(values[:count]), list(values[count:]), images, training=training
             )
@@ -209,6 +209,14 @@ def ordered(keras_model: keras.Model) -> list[keras.Variable]:
 def no_own_variables() -> keras.StatelessScope:
     """Inside it, Keras uses variables without allocating them."""
     return keras.StatelessScope(initialize_variables=False)
+
+
+@contextlib.contextmanager
+def calling(keras_model: keras.Model) -> Iterator[None]:
+    """As `no_own_variables`, for a call. Names of layers may begin with an underscore, names in a graph's root not."""
+    is_odd = any(layer.name.startswith("_") for layer in keras_model.layers)
+    with no_own_variables(), tf.name_scope("model") if is_odd else contextlib.nullcontext():
+        yield
 
 
 def _describe(variable: keras.Variable, number: int) -> ModelVariable:

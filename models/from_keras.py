@@ -7,6 +7,7 @@ scaling of images at the start and a final softmax are left out. Names of layers
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import warnings
@@ -23,6 +24,8 @@ from models.outside_code import UnusableModelError, contained
 from models.outside_functions import kept_precision, load
 from models.seeds import RunTimeSeed
 
+_DIVIDING = ("Divide", "Multiply", "TrueDivide")  # operations of Keras
+_DIVISOR = 100  # of 127.5 or 255, and not of what a model does to scaled images
 _USUAL_SIZE = (224, 224)
 _SCALING = (keras.layers.Rescaling, keras.layers.Normalization)
 _AUGMENTING: Any = keras.layers.RandomFlip.__base__  # of all layers that move, cut and colour images
@@ -124,7 +127,19 @@ def _checked(model: Any) -> keras.Model:
             f"its last layer '{last.name}' applies a sigmoid: return logits, without the sigmoid. The loss is the "
             "cross-entropy of one class per image."
         )
+    for operation in getattr(model, "operations", ()):
+        arguments = operation._inbound_nodes[0].arguments.args if type(operation).__name__ in _DIVIDING else ()
+        if any(each is model.inputs[0] for each in arguments) and any(map(_is_of_pixels, arguments)):
+            raise UnusableModelError(
+                f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "
+                "keras.layers.Rescaling, which is left out here."
+            )
     return model
+
+
+def _is_of_pixels(number: Any) -> bool:
+    """Returns whether values from 0 to 255 are divided by a number, or multiplied with it, to scale them."""
+    return isinstance(number, float | int) and (number > _DIVISOR or 0 < number < 1 / _DIVISOR)
 
 
 def _is_model(layer: Any) -> bool:
@@ -147,6 +162,8 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     out. Images are symbolic, in the data format that the model was built for.
     """
     last, preparing = _last(keras_model), {id(layer) for layer in _preparing(keras_model)}
+    is_taken = any(layer.name == "logits" for layer in _each(keras_model))
+    as_last = functools.partial(_as_logits, name=last.name if is_taken else "logits")
 
     def copy(layer: Any) -> Any:
         if id(layer) in preparing and isinstance(layer, _SCALING):
@@ -162,7 +179,7 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
                     raise
                 replaced = None
             # Each copy draws the seeds of its initialisers, so none is made in vain.
-            return replaced or _copied(layer, _as_logits if layer is last else _same) or _Calling(layer)
+            return replaced or _copied(layer, as_last if layer is last else _same) or _Calling(layer)
 
     clone = cloning(copy)
     if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own
@@ -221,8 +238,8 @@ def _last(keras_model: keras.Model) -> Any:
     return last
 
 
-def _as_logits(layer: Any) -> Any:
-    """Returns the last layer or operation without its softmax; a dense layer is named `logits`, as in this suite."""
+def _as_logits(layer: Any, name: str) -> Any:
+    """Returns the last layer or operation without its softmax; a dense layer gets the name."""
     is_softmax = _activation(layer) == "softmax"
     if is_softmax and not hasattr(layer, "activation"):
         return InFloat32(layer.name)
@@ -230,7 +247,7 @@ def _as_logits(layer: Any) -> Any:
         return _same(layer)
     config = layer.get_config() | {"dtype": "float32"}
     if isinstance(layer, keras.layers.Dense):
-        config["name"] = "logits"
+        config["name"] = name
     if is_softmax:
         config["activation"] = "linear"
     return type(layer).from_config(config)
@@ -238,6 +255,9 @@ def _as_logits(layer: Any) -> Any:
 
 def _activation(layer: Any) -> str:
     """Returns the name of a layer's activation; of a layer or operation that has none, the name of its class."""
+    function = layer.function if isinstance(layer, keras.layers.Lambda) else None
+    if "sigmoid" in (getattr(function, "__name__", ""), *getattr(getattr(function, "__code__", None), "co_names", ())):
+        return "sigmoid"
     if activation := getattr(layer, "activation", None):
         return getattr(activation, "__name__", "").partition("_")[0]  # TensorFlow's is softmax_v2
     return "softmax" if isinstance(layer, keras.layers.Softmax) else type(layer).__name__.lower()

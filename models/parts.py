@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from models.building import Model, ModelVariable, no_own_variables, ordered
+from models.building import Model, ModelVariable, calling, no_own_variables, ordered
 
 Values = Mapping[str, tf.Tensor]
 # Activations of Keras whose outputs depend on one element each, so that columns can be computed apart.
@@ -56,7 +56,7 @@ class Part:
         """
         weights = self.weights
         state_names = [variable.name for variable in self.variables[len(weights) :]]
-        with no_own_variables():
+        with calling(self._keras_model):
             outputs, state = self._keras_model.stateless_call(
                 [values[name] for name in weights], [values[name] for name in state_names], inputs, training=True
             )

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from benchmarks.config.outside_models import AROUND_ANSWER, Facts, digest_of, outside_spec
+from benchmarks.config.outside_models import AROUND_ANSWER, Facts, digest_of, is_code, outside_spec
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.machine.provenance import RECORDED_VARIABLES
 from benchmarks.process.tensorflow_setup import Devices, Runtime
@@ -73,6 +73,8 @@ def find_facts(name: str, num_classes: int) -> Facts:
     _check_variables(model, raw)
     logits = None if name.startswith(APPLICATION) else _logits(model, spec)
     _check_outputs(logits)
+    if is_code(name):
+        _check_random(model, spec)
     layers = list(_layers(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
     try:
@@ -159,6 +161,23 @@ def _check_outputs(logits: np.ndarray | None) -> None:
         raise UnusableModelError(
             "its outputs are probabilities: return logits, without the softmax, which the loss applies. Only that of "
             "a last layer of Keras is left out."
+        )
+
+
+def _check_random(model: Model, spec: ModelSpec) -> None:
+    """Raises UnusableModelError if training draws from Keras' own generator, whose state no run keeps."""
+    import tensorflow as tf
+    from keras.src.backend.common import global_state
+    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+    with tf.Graph().as_default(), contained():
+        images = tf.zeros((2, spec.image_size, spec.image_size, spec.channels))
+        model.call([variable.initial_value() for variable in model.variables], images, training=True)
+    if global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None:
+        raise UnusableModelError(
+            "one of its layers calls keras.random without a seed, which would draw the same numbers in every step: set "
+            "self.seed_generator = keras.random.SeedGenerator() in its constructor, and pass seed=self.seed_generator."
         )
 
 

@@ -357,6 +357,17 @@ def float32_at_the_end():
     return net(last=keras.Sequential([dense, last]))
 
 
+class _Same(keras.layers.Layer):
+    def call(self, x):
+        return x
+
+
+def private():
+    images = keras.Input((16, 16, 3))
+    x = keras.layers.Conv2D(4, 3, name="logits")(_Same()(images))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
 def sets_policy():
     keras.config.set_dtype_policy("mixed_bfloat16")
     return net()
@@ -399,6 +410,13 @@ def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> Non
     Layers of unlike models may have equal names.
     """
     _assert_same_logits(f"{Path(own).parent}/copies.py:{function}", 16)
+
+
+def test_layers_may_have_any_names_that_keras_takes(own: str) -> None:
+    """Of a class with an underscore; a convolution that is called as the last layer is called here."""
+    name = f"{Path(own).parent}/copies.py:private"
+    work = flop_count.of_built(_build(name, 16), _spec(name, 16), batch=1, data_format="NHWC", forward_only=False)
+    assert work.flops > 0
 
 
 @pytest.mark.parametrize("function", ["by_constants", "by_figures"])

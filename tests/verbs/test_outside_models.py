@@ -204,6 +204,27 @@ def binary():
     return net((32, 32, 3), 1)
 
 
+class Drops(keras.layers.Layer):
+    def call(self, x, training=None):
+        return x * keras.random.uniform((1, 10)) if training else x
+
+
+def draws():
+    images = keras.Input((8, 8, 3))
+    return keras.Model(images, Drops()(keras.layers.Dense(10)(keras.layers.Flatten()(images))))
+
+
+def called_sigmoid():
+    images = keras.Input((8, 8, 3))
+    x = keras.layers.Dense(10)(keras.layers.Flatten()(images))
+    return keras.Model(images, keras.layers.Lambda(lambda x: keras.ops.sigmoid(x))(x))
+
+
+def divides():
+    images = keras.Input((8, 8, 3))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(images / 255.0)))
+
+
 def several_sigmoids():
     images = keras.Input((32, 32, 3))
     return keras.Model(images, keras.layers.Dense(10, activation="sigmoid")(keras.layers.Flatten()(images)))
@@ -412,6 +433,9 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("own_call", r"a call\(\) of its own: return keras.Model\(images, model\(images\)\)"),
         ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
         ("binary", "has 1 output: it must have one logit per class"),
+        ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
+        ("called_sigmoid", "its last layer 'lambda.*' applies a sigmoid: return logits"),
+        ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
         ("several_sigmoids", "its last layer 'dense.*' applies a sigmoid: return logits"),
         ("wide", r"shape \(32, 48, 3\): they must be square"),
     ],
