@@ -73,8 +73,6 @@ def find_facts(name: str, num_classes: int) -> Facts:
     _check_variables(model, raw)
     logits = None if name.startswith(APPLICATION) else _logits(model, spec)
     _check_outputs(logits)
-    if is_code(name):
-        _check_random(model, spec)
     layers = list(_layers(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
     try:
@@ -86,6 +84,8 @@ def find_facts(name: str, num_classes: int) -> Facts:
             "one of its layers keeps a tensor, or a tf.Variable, that its call() has not made, and a run calls it in "
             "several graphs: keep a NumPy array, or use add_weight()."
         ) from error
+    if is_code(name):
+        _check_random(model, spec)
     return dataclasses.replace(
         facts,
         parameters=sum(model_facts.parameters_by_kind(model).values()),
