@@ -128,7 +128,9 @@ def _checked(model: Any) -> keras.Model:
             "cross-entropy of one class per image."
         )
     for operation in getattr(model, "operations", ()):
-        arguments = operation._inbound_nodes[0].arguments.args if type(operation).__name__ in _DIVIDING else ()
+        # Keras has no public way to the constants that an operation takes.
+        nodes = getattr(operation, "_inbound_nodes", ()) if type(operation).__name__ in _DIVIDING else ()
+        arguments = nodes[0].arguments.args if nodes else ()
         if any(each is model.inputs[0] for each in arguments) and any(map(_is_of_pixels, arguments)):
             raise UnusableModelError(
                 f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "

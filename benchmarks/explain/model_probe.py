@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from unittest import mock
 
 from benchmarks.config.outside_models import AROUND_ANSWER, Facts, digest_of, is_code, outside_spec
 from benchmarks.devices.start_tensorflow import start
@@ -165,16 +166,21 @@ def _check_outputs(logits: np.ndarray | None) -> None:
 
 
 def _check_random(model: Model, spec: ModelSpec) -> None:
-    """Raises UnusableModelError if training draws from Keras' own generator, whose state no run keeps."""
+    """Raises UnusableModelError if training draws from a generator whose state no run keeps, such as Keras' own."""
+    import keras
     import tensorflow as tf
-    from keras.src.backend.common import global_state
-    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
-    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
-    with tf.Graph().as_default(), contained():
+    drawn, next_seed = [], keras.random.SeedGenerator.next
+
+    def noting(generator: keras.random.SeedGenerator, ordered: bool = True) -> Any:
+        drawn.append(generator.state)
+        return next_seed(generator, ordered)
+
+    with mock.patch.object(keras.random.SeedGenerator, "next", noting), tf.Graph().as_default(), contained():
         images = tf.zeros((2, spec.image_size, spec.image_size, spec.channels))
         model.call([variable.initial_value() for variable in model.variables], images, training=True)
-    if global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None:
+    kept = {id(variable) for variable in model.keras_model.variables}
+    if any(id(state) not in kept for state in drawn):
         raise UnusableModelError(
             "one of its layers calls keras.random without a seed, which would draw the same numbers in every step: set "
             "self.seed_generator = keras.random.SeedGenerator() in its constructor, and pass seed=self.seed_generator."
