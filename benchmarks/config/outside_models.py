@@ -192,7 +192,7 @@ def _checked(name: str) -> str:
 
 
 @functools.cache
-def _code() -> dict[str, Any]:
+def code() -> dict[str, Any]:
     """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models."""
     software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
     counting = ("training/flop_count.py", "training/model_facts.py", "explain/model_probe.py")
@@ -215,7 +215,7 @@ def find_facts_in(directory: Path, python_path: str, name: str, num_classes: int
         UsageError: the model cannot be built there.
     """
     places = [] if name.startswith(APPLICATION) else [str(directory), python_path]
-    key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": _code()})
+    key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
     saved = _FILE.saved(key, _Saved)
     if saved and all(digest_of(path) == digest for path, digest in saved.facts.sources.items()):
         return saved.facts
