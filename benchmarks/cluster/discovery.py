@@ -180,9 +180,13 @@ def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]
     }
     if not given["cluster_spec"]:
         return listed, {job: f"--{flag}" for job, flag in FLAG_OF_JOB.items()}
-    for job in listed:
-        raise UsageError(f"--cluster_spec has all addresses, so --{FLAG_OF_JOB[job]} beside it says nothing: drop one.")
     hosts = _read_spec(given["cluster_spec"])
+    for job, addresses in listed.items():
+        if hosts.get(job, ()) != addresses:
+            raise UsageError(
+                f"--cluster_spec has {', '.join(hosts.get(job, ())) or 'nothing'} for {job}, and "
+                f"--{FLAG_OF_JOB[job]} has {', '.join(addresses)}: drop one of the flags."
+            )
     return hosts, dict.fromkeys([*JOBS, *hosts], "--cluster_spec")
 
 

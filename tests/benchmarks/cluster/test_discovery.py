@@ -104,6 +104,8 @@ def test_hosts_by_one_text() -> None:
     assert one == made(
         job_name="worker", task_index=1, ps_hosts="a:1,b:1", worker_hosts="a:2,b:2", controller_host="c:1"
     )
+    twice = made(job_name="worker", task_index=0, cluster_spec="worker|a:1;b:1", worker_hosts="a:1,b:1")
+    assert twice.workers == ("a:1", "b:1")
 
 
 @pytest.mark.parametrize("job", ["ps", "worker", "controller"])
@@ -189,10 +191,9 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"job_name": "worker", "cluster_spec": "worker|a:1,controller|b:1;c:1"}, "--cluster_spec has 2 addresses"),
         ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --ps_hosts"),
         ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
-        (
-            {**BY_SPEC, "worker_hosts": "c:1"},
-            "has all addresses, so --worker_hosts beside it .* drop one",
-        ),
+        ({**BY_SPEC, "worker_hosts": "c:1"}, "--cluster_spec has b:1 for worker, and --worker_hosts has c:1: drop one"),
+        ({**BY_SPEC, "ps_hosts": "a:1,c:1"}, "--cluster_spec has a:1 for ps, and --ps_hosts has a:1, c:1"),
+        ({**BY_SPEC, "controller_host": "c:1"}, "--cluster_spec has nothing for controller, and --controller_host has"),
         ({"job_name": "chief", "worker_hosts": "a:1"}, "has no chief: add its address with --worker_hosts, or name"),
         ({**SAME, "worker_hosts": "a:1,b:1,A:1"}, "^--worker_hosts: worker 0 and worker 2 have the same address A:1"),
         ({**SAME, "ps_hosts": "b:1"}, "^--ps_hosts, --worker_hosts: ps 0 and worker 1 have the same address b:1"),
