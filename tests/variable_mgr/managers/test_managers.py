@@ -13,6 +13,7 @@ import tensorflow as tf
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training.placement_table import size_bytes
 from models import building
 from models.layers import Layers
 from tests.support.rotation import rotating
@@ -190,13 +191,15 @@ def test_drift_is_seen() -> None:
 def test_number_and_place_of_copies() -> None:
     weights = 4  # conv kernel and bias, logits kernel and bias
 
-    def devices(manager: str, shared_on: str = "cpu") -> list[str]:
+    def created(manager: str, shared_on: str = "cpu") -> list[tf.Variable]:
         homes = _trained(manager, 2, _convolutional, shared_on).manager.homes()
-        return [variable.device for home in homes for variable in home.values()]
+        return [variable for home in homes for variable in home.values()]
 
-    assert devices("parameter_server") == ["/device:CPU:0"] * weights
-    assert {*devices("parameter_server", "gpu")} == {"/device:CPU:0", "/device:CPU:1"}
-    assert devices("replicated") == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
+    shared, copies = created("parameter_server"), created("replicated")
+    assert [variable.device for variable in shared] == ["/device:CPU:0"] * weights
+    assert {variable.device for variable in created("parameter_server", "gpu")} == {"/device:CPU:0", "/device:CPU:1"}
+    assert [variable.device for variable in copies] == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
+    assert sum(map(size_bytes, copies)) == 2 * sum(map(size_bytes, shared))
 
 
 def test_a_description_names_the_devices_of_shared_variables() -> None:
