@@ -47,7 +47,7 @@ class Flag:
         same_as: the flag that this is another spelling of; `noname` negates a bool. Parsed values have that one only.
         stands_for: of a bool that is `same_as` a flag with words: the word for true, and that for false; an empty word
             only says that it has not the other one.
-        unset: the value that means the same as no value.
+        unset: the value that means the same as no value; a str that has none is never empty.
         gone: words that are no choice any more, each with a sentence on what to use instead.
         other_words: words that mean a choice, each with that choice. Parsed values have the choice only.
     """

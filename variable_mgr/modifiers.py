@@ -41,6 +41,7 @@ class Modifiers:
         default_text="nccl with NVLink, else pscpu or psgpu, by --local_parameter_device; of collectives nccl on GPUs, "
         "else collective",
         known=tuple(ALGORITHMS),
+        unset="",
     )
     gradient_repacking: int = option(
         "concatenate the gradients and send them in this many chunks; 0: one by one", default=0, at_least=0

@@ -45,8 +45,6 @@ from variable_mgr.place import Place
 
 # Where the number of GPUs of this machine does not matter.
 ANY_NUMBER_OF_GPUS = 10**6
-# Flags without which a run is another one; others may be empty in scripts for tf_cnn_benchmarks.
-_NEVER_EMPTY = ("model", "local_cluster", "hosts", "cluster_spec")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,8 +212,6 @@ def _resolve_here(
     environ: Mapping[str, str],
     assumed: hardware.Inventory | None,
 ) -> Config:
-    if empty := [name for name in _NEVER_EMPTY if given[name] == ""]:  # as after a variable of a shell that is not set
-        raise UsageError(f"--{empty[0]} is empty: give a value, or leave it out for the default.")
     gone = peer_flags.resolve_peer_flags(given)
     # What flags alone decide comes first: to find the model may execute code of the user's.
     of_flags = [rule for rule in RULES if not rule.asks_for_facts]

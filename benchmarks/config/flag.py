@@ -14,6 +14,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from benchmarks import console
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import shortened
@@ -69,7 +70,10 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     except RecursionError as error:  # absl compares an unknown name with each flag
         raise UsageError("There is no flag with so long a name. See --helpfull for all flags.") from error
     given = {flag.name: flag_values[flag.name].value for flag in table}
-    given |= {flag.name: None for flag in table if flag.unset is not None and given[flag.name] == flag.unset}
+    empty = [flag for flag in table if isinstance(given[flag.name], str) and not given[flag.name].strip()]
+    _refuse_or_name(empty)
+    same_as_none = [flag for flag in table if flag.unset is not None and given[flag.name] == flag.unset]
+    given |= {flag.name: None for flag in (*empty, *same_as_none)}
     given |= {
         flag.name: local_path(given[flag.name], f"--{flag.name}: ", or_address=flag.addresses)
         for flag in table
@@ -79,6 +83,19 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
     return Parsed(values, words)
+
+
+def _refuse_or_name(empty: Sequence[Flag]) -> None:
+    """Refuses or names flags with an empty value, as after a variable of a shell that is not set.
+
+    Raises:
+        UsageError: one is no flag of tf_cnn_benchmarks, whose default may be an empty text.
+    """
+    if refused := [flag.name for flag in empty if flag.unset != ""]:
+        raise UsageError(f"--{refused[0]} is empty: give a value, or leave it out for the default.")
+    if empty:
+        names = ", ".join(f"--{flag.name}" for flag in empty)
+        console.warn_once(f"Empty, so as if not given: {names}.")
 
 
 def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[str, Any]:
@@ -139,7 +156,7 @@ class _Parser(absl_flags.ArgumentParser):
         if word in self._gone:
             raise ValueError(self._gone[word])
         if self._flag.kind is str:
-            if known:
+            if known and argument.strip():
                 raise ValueError(
                     f"there is no '{argument}'.{did_you_mean(argument, self._flag.choices)} Choices: {known}"
                 )

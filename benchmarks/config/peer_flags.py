@@ -14,7 +14,7 @@ from benchmarks.option import Flag, Groups
 
 # Flags of a run under another name.
 RENAMED = (
-    Flag("benchmark_test_id", str, "a name for the record", same_as="session_id"),
+    Flag("benchmark_test_id", str, "a name for the record", same_as="session_id", unset=""),
     Flag("checkpoint_directory", str, "", same_as="train_dir", unset=""),
     Flag("gpu_indices", str, "the order is that of the towers", same_as="gpus", unset=""),
     Flag("gpu_memory_frac_for_testing", float, "at most 1", same_as="gpu_memory_frac", unset=0.0),

@@ -114,6 +114,7 @@ class Data:
         "that the copy to the device is measured",
         choices=(*DATA_SETS, SYNTHETIC, SYNTHETIC_HOST),
         default_text="the model's with --data_dir, else synthetic",
+        unset="",
     )
     pipelined_input: bool = option(
         "copy the next step's images to the device during this step", default_text="true unless images are synthetic"

@@ -86,14 +86,9 @@ def targets_of(given: Mapping[str, Any]) -> Targets:
     """Returns where flag values (None: not given) send a record.
 
     Raises:
-        UsageError: a value is empty, or cannot be what the tracker wants.
+        UsageError: a value cannot be what the tracker wants.
     """
     targets = Targets(**{name: given[name] for name in FLAGS})
-    for tracker, target in targets.named.items():
-        if not target.strip():
-            raise UsageError(
-                f"--{tracker.flag}= is empty: name {tracker.path or 'what'} {tracker.title} uses, or omit it."
-            )
     if targets.wandb_project and (found := _NOT_IN_A_PROJECT.search(targets.wandb_project)):
         raise UsageError(
             f"--wandb_project={targets.wandb_project}: the name of a project has no '{found[0]}'. Give the name alone; "

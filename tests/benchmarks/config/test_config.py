@@ -125,8 +125,6 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
         ),
         (["--data_name=synthetic", "--data_dir=x"], 0, "drop one of them"),
         (["--data_dir=https://me:secret@host/x"], 0, "^--data_dir: https://... is an address of another storage"),
-        (["--model="], 0, "--model is empty: give a value"),
-        (["--local_cluster="], 0, "--local_cluster is empty: give a value"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: int, words: str) -> None:

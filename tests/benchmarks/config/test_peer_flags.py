@@ -69,6 +69,12 @@ def test_the_renamed_work_under_both_names(one: Flag) -> None:
         flag.parse([f"--{one.name}={value}", f"--{one.same_as}={ {'on': 'off'}.get(value, '0.25') }"], GROUPS)
 
 
+def test_texts_that_are_empty_by_default_there_may_be_given_so() -> None:
+    empty = [name for name, row in PEER.items() if row["type"] == "string" and row["default"] in ("", "None")]
+    assert {"data_dir", "ps_hosts", "all_reduce_spec"} <= set(empty)
+    assert set(flag.parse([f"--{name}=" for name in empty], GROUPS).values.values()) == {None}
+
+
 @pytest.mark.parametrize("one", peer_flags.ACCEPTED, ids=lambda one: one.name)
 def test_the_accepted_have_no_effect_and_a_notice(one: Flag) -> None:
     chosen = resolve(f"--{one.name}={other_value(one)}")

@@ -43,6 +43,15 @@ def test_forms(arguments: list[str], name: str, value: object) -> None:
     assert list(parsed.words) == []
 
 
+def test_an_empty_value_is_refused_or_named_and_never_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("--model=", "--gpus=", "--local_cluster=", "--mlflow_uri= "):
+        with pytest.raises(UsageError, match=f"{word.rstrip(' =')} is empty: give a value, or leave it out"):
+            flag.parse([word], run_flags.RUN_FLAGS)
+    values = flag.parse(["--data_dir=", "--train_dir", "", "--batch_size=8"], run_flags.RUN_FLAGS).values
+    assert {name: value for name, value in values.items() if value is not None} == {"batch_size": 8}
+    assert "Empty, so as if not given: --data_dir, --train_dir." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
