@@ -46,6 +46,7 @@ _SWITCHES = {"1": True, "true": True, "0": False, "false": False}  # TensorFlow'
 _ROUNDING, _ROUNDS = ("bf16", "f16", "tf32", "any"), "oneDNN may round factors, as with tf32"
 _OVERRULING = (
     ("ONEDNN_DEFAULT_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
+    ("DNNL_DEFAULT_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
     ("TF_SET_ONEDNN_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
     ("TF_DETERMINISTIC_OPS", ("1", "true"), "", "kernels are those of --deterministic"),
     ("CUDA_LAUNCH_BLOCKING", ("1",), "gpu", "each kernel is awaited, so that steps take longer"),

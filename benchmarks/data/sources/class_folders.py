@@ -121,7 +121,13 @@ def _class_names(folder: Path) -> list[str]:
     """Returns the class folders, sorted. Those without photos count: a class must not move the labels of others."""
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and _may_be_class(entry.name))
+    entries = [entry for entry in os.scandir(folder) if _may_be_class(entry.name)]
+    if broken := sorted(entry.path for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)):
+        raise DataError(
+            f"{broken[0]} is a broken link. If it was a class, the labels of the classes after it would move: link it "
+            "again, or remove it."
+        )
+    return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def _may_be_class(name: str) -> bool:

@@ -37,6 +37,7 @@ def test_float32_without_xla_is_the_default() -> None:
         ("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit --tf_xla_auto_jit=0", False, False),
         ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", True, False),
         ("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT", False, False),
+        ("DNNL_DEFAULT_FPMATH_MODE", "BF16", True, False),
         ("TF_SET_ONEDNN_FPMATH_MODE", "bf16", True, False),
         ("TF_DETERMINISTIC_OPS", "1", True, True),
         ("TF_DETERMINISTIC_OPS", "0", False, False),

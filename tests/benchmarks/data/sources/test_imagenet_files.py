@@ -384,6 +384,13 @@ def test_an_empty_class_folder_moves_no_label(fake_imagenet: Path, tmp_path: Pat
     assert f"of which 1 without any ({first.name})" in after.describe()
 
 
+def test_a_broken_link_may_have_been_a_class(tmp_path: Path, photo: bytes) -> None:
+    _class_folders(tmp_path, {"b": 1, "c": 1}, photo)
+    (tmp_path / "a").symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match="/a is a broken link. If it was a class, the labels .* would move"):
+        imagenet_files.find_imagenet(str(tmp_path), "train")
+
+
 def _class_folders(root: Path, photos: Mapping[str, int], photo: bytes) -> None:
     """Makes class folders, or others, with so many photos each."""
     for name, count in photos.items():
