@@ -308,6 +308,8 @@ def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={_in_words(part)}" for name, part in value.items() if part)
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
@@ -321,7 +323,8 @@ def _varying_fields(rows: Sequence[Row]) -> set[str]:
         if row.records[0].config_not_in_key:
             fields = _flat(row.config)
             for name in names if row.config.get("input") else names - of_input:
-                values[name].add(repr(fields.get(name)))
+                # A suite that had no such option yet did what its absence does now.
+                values[name].add(repr(fields.get(name) or None))
     return {name for name, texts in values.items() if len(texts) > 1}
 
 

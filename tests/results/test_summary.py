@@ -341,6 +341,12 @@ def test_a_field_without_a_value_has_no_words(count: int) -> None:
     assert headline.labels(summarize([fake_run(xla=2.5), fake_run(xla=None)])) == ("xla", ["xla 2.5", "no xla"])
 
 
+def test_an_option_that_older_records_lack_tells_rows_apart_only_if_it_acts() -> None:
+    old, new = fake_run(), [fake_run(new_option=value, loss_scale={"initial": 128.0, "every": 0}) for value in (0, 3)]
+    assert summarize([old, new[0]])[1].distinct == {"loss_scale": "initial=128"}
+    assert summarize([old, new[1]])[1].distinct == {"new_option": "3", "loss_scale": "initial=128"}
+
+
 def test_labels_name_only_what_is_needed_to_tell_rows_apart() -> None:
     runs = [fake_run(variable_update=name, num_devices=n) for name, n in (("independent", 1), ("replicated", 2))]
     assert headline.labels(summarize(runs)) == ("variable manager", ["independent", "replicated psgpu"])
