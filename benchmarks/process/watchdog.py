@@ -19,8 +19,10 @@ from benchmarks.errors import BenchError, OverdueError, StoppedError
 from benchmarks.process.signals import SIGNALS
 
 OnExit = Callable[[BenchError], object]
-# What the main thread gets to notice by itself that a process has gone or a signal has come, and to end in order.
+# What the main thread gets to notice by itself that a process has gone, or that a signal has come, and to end in order.
+# `docker stop` sends SIGKILL 10 s after SIGTERM, and the record must be saved by then.
 _GRACE_SECONDS = 15.0
+_GRACE_AFTER_SIGNAL_SECONDS = 7.0
 _LOOK_SECONDS = 0.25
 # Limits of the two parts of the end itself: a lock on results may take a minute, a paused reader of stdout forever.
 _SAVE_SECONDS = 90.0
@@ -94,7 +96,8 @@ class Watchdog:
     def report(self, error: BenchError) -> None:
         """Reports why the process must end; it gets some time to end by itself. The first reason counts."""
         if self._trouble is None:
-            self._trouble = (error, self._clock() + _GRACE_SECONDS)
+            grace = _GRACE_AFTER_SIGNAL_SECONDS if isinstance(error, StoppedError) else _GRACE_SECONDS
+            self._trouble = (error, self._clock() + grace)
 
     def look(self) -> None:
         """Checks once, and ends the process if it must end."""

@@ -46,7 +46,7 @@ _NOTICE_SECONDS = 50.0
 _VERDICT_SECONDS = 25.0
 # After a task was stopped: the others notice that after 18 s at most, and then have 15 s to end.
 _STOPPED_SECONDS = 40.0
-# A leader that cannot handle signals ends by itself after 15 s, and then writes its record. The process that has
+# A leader that cannot handle signals ends by itself after 7 s, and then writes its record. The process that has
 # started us, such as a sweep, waits for 30 s.
 _GRACE_SECONDS = 25.0
 # With these a run ends by itself, after its leader has saved its record.

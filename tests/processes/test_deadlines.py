@@ -36,7 +36,7 @@ def import_and_patch():
 {patch}
 
 tensorflow_setup.import_tensorflow = import_and_patch
-watchdog._GRACE_SECONDS = 0.5
+watchdog._GRACE_SECONDS = watchdog._GRACE_AFTER_SIGNAL_SECONDS = 0.5
 if {what!r}:
     watchdog.Watchdog.expect = lambda self, what, seconds: expect(self, what, 0.5 if {what!r} in what else seconds)
 sys.exit(main.main(sys.argv[1:]))

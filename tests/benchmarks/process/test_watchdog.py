@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import threading
 
 import pytest
 
-from benchmarks.errors import BenchError, ClusterError, DataError, OverdueError
+from benchmarks.errors import BenchError, ClusterError, DataError, OverdueError, StoppedError
 from benchmarks.process import watchdog as module
 from benchmarks.process.watchdog import Watchdog
 
@@ -126,6 +127,12 @@ def test_what_is_overdue_because_of_trouble_does_not_hide_it(watched: Watched) -
     watched.watchdog.report(gone)
     assert watched.after(6.0) == []
     assert watched.after(GRACE) == [gone, 6]
+
+
+def test_after_a_signal_the_record_is_saved_before_docker_stop_kills(watched: Watched) -> None:
+    watched.watchdog.report(StoppedError(signal.SIGTERM))
+    error, status = watched.after(8.0)
+    assert isinstance(error, StoppedError) and status == 143
 
 
 @pytest.mark.parametrize("trouble", [True, False])
