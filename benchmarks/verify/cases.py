@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
-from benchmarks.config.variable_update import Variables
+from benchmarks.config.variable_update import Pipelining, Variables
 from benchmarks.training.options import Training
 from variable_mgr import expected
 from variable_mgr.catalog import IN_GRAPH, IN_ONE_PROCESS, MANAGERS, WorksIn
@@ -16,6 +16,7 @@ from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
+SharedOn = Literal["cpu", "gpu"]
 # Wrappers of a reduction, by the name that the table shows.
 TRANSFERS: dict[str, dict[str, Any]] = {
     "": {},
@@ -57,7 +58,7 @@ class Case:
 
     manager: str
     modifiers: Modifiers
-    shared_on: str
+    shared_on: SharedOn
     reference: str
     title: str
     micro_batches: int = 0
@@ -74,6 +75,13 @@ class Case:
         fixed = {WHOLE_BATCH: expected.AFTER_CONVOLUTIONS, NO_CHANGE: 0.0}
         least = _OF_ANY_MODEL if self.reference == TOWERS else 0.0
         return fixed.get(self.reference, max(least, expected.tolerance(self.modifiers)))
+
+    def variables(self, stages: int) -> Variables:
+        """Returns its manager as a run configures it, or a pipeline of so many stages."""
+        pipeline = Pipelining(stages=stages, micro_batches=self.micro_batches) if self.micro_batches else None
+        return Variables(
+            variable_update=self.manager, shared_on=self.shared_on, modifiers=self.modifiers, pipeline=pipeline
+        )
 
     def why_not(self, place: Place) -> str | None:
         """Returns why it cannot be compared on these devices or with its rule; None if it can."""
@@ -135,7 +143,7 @@ def under(rule: Rule | None, comparisons: Iterable[Case]) -> Iterator[Case]:
             yield dataclasses.replace(case, reference=reference, chosen_rule=rule)
 
 
-def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str = "cpu") -> Case:
+def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: SharedOn = "cpu") -> Case:
     """Returns the comparison of all variables before and after gradients are computed and not applied."""
     return Case(manager, modifiers, shared_on, NO_CHANGE, f"{manager} computing gradients without applying them")
 
@@ -163,7 +171,8 @@ def titled(manager: str, modifiers: Modifiers) -> str:
 def _scalars(manager: str, optimizer: str, *, in_cluster: bool = False) -> Iterator[Case]:
     entry = MANAGERS[manager]
     may_be_on_towers = entry.one_copy and not in_cluster
-    for shared_on in ("cpu", "gpu") if may_be_on_towers else ("cpu",):
+    places: tuple[SharedOn, ...] = ("cpu", "gpu") if may_be_on_towers else ("cpu",)
+    for shared_on in places:
         title = f"{manager} variables on {shared_on}" if may_be_on_towers else manager
         yield Case(manager, Modifiers(), shared_on, optimizer, title)
         if "staged_vars" in entry.modifiers:
@@ -208,7 +217,7 @@ def cluster_cases() -> Iterator[Case]:
 def model_cases(model: str, setting: Variables | None = None) -> list[Case]:
     """Returns the comparisons of a model: under one manager with its modifiers, or under all managers."""
     if setting:
-        settings = [(setting.variable_update, setting.modifiers, str(setting.shared_on))]
+        settings = [(setting.variable_update, setting.modifiers, setting.shared_on)]
     else:
         local = Modifiers(local_sgd_steps=_LOCAL_STEPS)
         settings = [

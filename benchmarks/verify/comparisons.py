@@ -11,17 +11,16 @@ import tensorflow as tf
 
 from benchmarks.cluster.cluster_spec import trains
 from benchmarks.cluster.member import Alone, ClusterTeam
+from benchmarks.config.variable_update import Variables
 from benchmarks.devices import device_plan
-from benchmarks.devices.device_plan import DevicePlan
-from benchmarks.errors import headline
+from benchmarks.errors import UsageError, headline
 from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.verify import cases, oracle
 from benchmarks.verify.cases import NO_CHANGE, WHOLE_BATCH, Case, CaseResult
-from variable_mgr import expected, factory
+from variable_mgr import expected
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, uses_servers
 from variable_mgr.expected import Rule, Trajectory
-from variable_mgr.modifiers import Modifiers
 
 # Managers of which one tower tests something: where variables live, or nothing that is exchanged.
 _WITH_ONE_TOWER = [name for name, entry in MANAGERS.items() if entry.one_copy or not entry.modifiers]
@@ -57,7 +56,9 @@ def results(
         plan = device_plan.plan(single, shared_on="cpu")
         config = run_graph.session_config(single, Runtime(devices=single))
         alone = oracle.OracleSession(plan, config, Alone() if cluster else team, step_timeout_seconds)
-        return oracle.convolutional_weights(alone, maker("replicated", plan, Modifiers()), towers, rule)
+        return oracle.convolutional_weights(
+            alone, Variables(variable_update="replicated", shared_on="cpu"), towers, rule
+        )
 
     options = run_graph.session_config(devices, Runtime(devices=devices))
     if chosen is None:
@@ -86,6 +87,8 @@ def results(
         towers = devices.num_devices if case.micro_batches else plan.place.towers_in_total
         try:
             yield CaseResult(case, _error(case, training, towers, weights_of_one_device))
+        except UsageError as problem:  # these devices are too many for it
+            yield CaseResult(case, None, str(problem))
         except tf.errors.OpError as failure:
             if cluster:
                 raise
@@ -97,17 +100,14 @@ def _error(
 ) -> float:
     """Returns the error of a case; `towers` are those of all processes."""
     team, place = training.team, training.devices.place
-    make = maker(case.manager, training.devices, case.modifiers)
+    variables = case.variables(stages=len(training.devices.towers))
     if case.reference == WHOLE_BATCH:
-        divided, micro_batches = case.modifiers.fc_model_parallel, case.micro_batches
-        weights = oracle.convolutional_weights(
-            training, make, towers, case.rule, divided=divided, micro_batches=micro_batches
-        )
+        weights = oracle.convolutional_weights(training, variables, towers, case.rule)
         return largest_difference(weights, weights_of_one_device(towers, case.rule)) if team.is_leader else 0.0
     if case.reference == NO_CHANGE:
-        change = oracle.changed_by_gradients(training, make)
+        change = oracle.changed_by_gradients(training, variables)
         return float(np.max([*team.meet(f"case {place.group}", change).values()]))
-    mine = oracle.trained(training, make, case.rule, in_turn=case.modifiers.asynchronous)
+    mine = oracle.trained(training, variables, case.rule, in_turn=case.modifiers.asynchronous)
     everyone = team.meet(f"case {place.group}", dataclasses.asdict(mine)).values()
     together = Trajectory(
         a=[sum(parts, []) for parts in zip(*(own["a"] for own in everyone), strict=True)],
@@ -120,11 +120,6 @@ def _error(
     return together.error(
         expected.of_manager(case.manager, case.modifiers, case.rule, len(place.towers), workers=workers)
     )
-
-
-def maker(manager: str, devices: DevicePlan, modifiers: Modifiers) -> oracle.MakeManager:
-    """Returns a function that makes a manager on these devices."""
-    return functools.partial(factory.make, manager, devices.place, shared_devices=devices.shared, modifiers=modifiers)
 
 
 def largest_difference(got: Weights, wanted: Weights) -> float:

@@ -26,7 +26,6 @@ from benchmarks.process.watchdog import Watchdog
 from benchmarks.training import objectives, training_step
 from benchmarks.verify import cases
 from benchmarks.verify.cases import Case, CaseResult
-from benchmarks.verify.comparisons import maker
 from benchmarks.verify.oracle import OracleSession, optimizer_of
 from models import building, specs
 from models.building import Model, ordered
@@ -124,7 +123,7 @@ def _deviation(
     devices = training.devices
     with training:
         inputs, model = synthetic(devices.towers, spec), build_model()
-        manager = maker(case.manager, devices, case.modifiers)()
+        _, manager = run_graph.divided(case.variables(stages=0), model, devices)
         step = training_step.build_training_step(
             model,
             inputs,

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Team
+from benchmarks.config.variable_update import Variables
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices.device_plan import DevicePlan
+from benchmarks.graph import run_graph
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.training import objectives, optimizers, pipeline, training_step
+from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.options import Clipping
-from models import building, parts
+from models import building
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
@@ -30,18 +32,15 @@ _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 _UNTRAINED = 3.0
 MOST_STAGES = 3  # the convolutional network has a convolution and two dense layers
 
-MakeManager = Callable[..., VariableManager]
 
-
-def trained(training: OracleSession, make_manager: MakeManager, rule: Rule, *, in_turn: bool = False) -> Trajectory:
+def trained(training: OracleSession, variables: Variables, rule: Rule, *, in_turn: bool = False) -> Trajectory:
     """Trains the scalars under a manager and returns their trajectory, as this process sees it.
 
     With `in_turn`, the workers take their steps one after the other.
     """
     trajectory = Trajectory()
     with training:
-        manager = make_manager()
-        step = _step_of_scalars(manager, training.devices, rule)
+        manager, step = _step_of_scalars(variables, training.devices, rule)
         copies = manager.copies()
         a, b, untrained = ([whole for (whole,) in copies[f"product/{name}"]] for name in ("a", "b", "untrained"))
         session = training.start(step)
@@ -54,27 +53,30 @@ def trained(training: OracleSession, make_manager: MakeManager, rule: Rule, *, i
     return trajectory
 
 
-def changed_by_gradients(training: OracleSession, make_manager: MakeManager) -> float:
+def changed_by_gradients(training: OracleSession, variables: Variables) -> float:
     """Computes the gradients of a step of the scalars without applying them.
 
     Returns:
         The largest change of any variable that this process uses, which must be 0.
     """
     with training:
-        step = _step_of_scalars(make_manager(), training.devices, WITH_MOMENTUM)
-        variables = tf.compat.v1.global_variables()
+        _, step = _step_of_scalars(variables, training.devices, WITH_MOMENTUM)
+        everything = tf.compat.v1.global_variables()
         session = training.start(step)
         training.step_together()  # so that no momentum is zero
-        before = session.run(variables)
+        before = session.run(everything)
         training.compute(step.updates)
-        after = session.run(variables)
+        after = session.run(everything)
     changes = [np.max(np.abs(np.subtract(a, b, dtype=np.float64))) for a, b in zip(after, before, strict=True)]
     return float(np.max(changes))
 
 
-def _step_of_scalars(manager: VariableManager, devices: DevicePlan, rule: Rule) -> training_step.Step:
-    return training_step.build_training_step(
-        _product_model(),
+def _step_of_scalars(
+    variables: Variables, devices: DevicePlan, rule: Rule
+) -> tuple[VariableManager, training_step.Step]:
+    model, manager = run_graph.divided(variables, _product_model(), devices)
+    return manager, training_step.build_training_step(
+        model,
         _numbers(devices),
         devices,
         manager=manager,
@@ -160,22 +162,20 @@ class OracleSession:
 
 def convolutional_weights(
     training: OracleSession,
-    make_manager: MakeManager,
+    variables: Variables,
     towers_in_total: int,
     rule: Rule = WITH_MOMENTUM,
-    *,
-    divided: bool = False,
-    micro_batches: int = 0,
 ) -> dict[str, np.ndarray]:
     """Trains a small convolutional network and returns its weights by name.
 
     Args:
         training: has one device per tower, or one alone; each process trains on its part of the images.
-        make_manager: gets as `divided` the names of the divided weights.
+        variables: the manager; or a pipeline with a stage on each device, instead of towers.
         towers_in_total: decides the data, so that one device alone trains on the images of all towers.
         rule: updates the weights.
-        divided: whether each tower holds some columns of the dense layers.
-        micro_batches: of a pipeline with a stage on each device, instead of towers, with a manager of its own; 0: none.
+
+    Raises:
+        UsageError: the network cannot be divided over so many devices.
     """
     devices = training.devices
     generator = np.random.default_rng(1)
@@ -186,11 +186,11 @@ def convolutional_weights(
     images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
     with training:
         inputs = []
-        feeds = 1 if micro_batches else here
+        feeds = 1 if variables.pipeline else here
         for device, i, j in zip(devices.towers, np.split(images, feeds), np.split(labels, feeds), strict=False):
             with tf.device(device):
                 inputs.append(TowerInput(tf.constant(i), tf.constant(j)))
-        model, manager = _divided(make_manager, devices, divided, micro_batches)
+        model, manager = run_graph.divided(variables, _convolutional_model(), devices)
         step = training_step.build_training_step(
             model,
             inputs,
@@ -204,20 +204,6 @@ def convolutional_weights(
             training.step()
         weights = session.run(manager.checkpoint_variables())
     return {name: np.concatenate(columns, axis=-1) for name, columns in weights.items()}
-
-
-def _divided(
-    make_manager: MakeManager, devices: DevicePlan, divided: bool, micro_batches: int
-) -> tuple[building.Model | parts.SplitModel | pipeline.Pipeline, VariableManager]:
-    """Returns the small convolutional network and its manager; arguments as of `convolutional_weights`."""
-    model = _convolutional_model()
-    if micro_batches:
-        staged = pipeline.plan(model, stages=len(devices.towers), micro_batches=micro_batches)
-        return staged, staged.manager(devices.towers)
-    if divided:
-        split = parts.split(model)
-        return split, make_manager(divided=split.divided)
-    return model, make_manager()
 
 
 class _Product(keras.layers.Layer):

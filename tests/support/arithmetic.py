@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from benchmarks.cluster.member import Alone
+from benchmarks.config.variable_update import Variables
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import comparisons, oracle
@@ -18,13 +19,18 @@ _SECONDS = 600.0
 
 
 def scalar_error(
-    manager: str, towers: int, optimizer: str, *, shared_on: str = "cpu", modifiers: Modifiers = NO_MODIFIERS
+    manager: str,
+    towers: int,
+    optimizer: str,
+    *,
+    shared_on: str = "cpu",
+    modifiers: Modifiers = NO_MODIFIERS,
 ) -> float:
     """Trains two scalars and returns the error against NumPy."""
     plan = device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
     rule, options = expected.Rule(optimizer), device_plan.session_config(Devices(num_devices=towers))
     training = oracle.OracleSession(plan, options, Alone(), _SECONDS)
-    got = oracle.trained(training, comparisons.maker(manager, plan, modifiers), rule)
+    got = oracle.trained(training, Variables(variable_update=manager, shared_on="cpu", modifiers=modifiers), rule)
     return got.error(expected.of_manager(manager, modifiers, rule, towers))
 
 
@@ -33,9 +39,8 @@ def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
     plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
     got = oracle.convolutional_weights(
         oracle.OracleSession(plan, device_plan.session_config(Devices(num_devices=towers)), Alone(), _SECONDS),
-        comparisons.maker(manager, plan, modifiers),
+        Variables(variable_update=manager, shared_on="cpu", modifiers=modifiers),
         towers,
-        divided=modifiers.fc_model_parallel,
     )
     return comparisons.largest_difference(got, _weights_of_one_device(towers))
 
@@ -43,6 +48,5 @@ def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
 @functools.cache
 def _weights_of_one_device(towers: int) -> dict[str, np.ndarray]:
     plan = device_plan.plan(Devices(), shared_on="cpu")
-    make = comparisons.maker("replicated", plan, NO_MODIFIERS)
     training = oracle.OracleSession(plan, device_plan.session_config(Devices()), Alone(), _SECONDS)
-    return oracle.convolutional_weights(training, make, towers)
+    return oracle.convolutional_weights(training, Variables(variable_update="replicated", shared_on="cpu"), towers)

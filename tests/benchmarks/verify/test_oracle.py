@@ -144,3 +144,9 @@ def test_a_chosen_rule_replaces_the_usual_ones_and_divided_layers_refuse_norms()
     assert len(found) < len(list(cases.cases()))
     divided = [case for case in found if case.modifiers.fc_model_parallel]
     assert divided and all("LARS" in str(case.why_not(place("cpu", 2))) for case in divided)
+
+
+def test_layers_are_not_divided_over_more_devices_than_they_have_columns() -> None:
+    case = Case("replicated", Modifiers(fc_model_parallel=True), "gpu", cases.WHOLE_BATCH, "6 towers for 5 classes")
+    (result,) = comparisons.results(Devices(num_devices=6), chosen=[case])
+    assert result.error is None and "fewer than the 6 towers" in result.reason
