@@ -20,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from models.convolutions import USUAL_KERNELS, Kernels
+from models.keras_private import layers_in
 from models.layers import KERAS_FORMATS, DataFormat, Layers
 from models.model_spec import ModelSpec
 
@@ -188,7 +189,7 @@ def _seeded_building(seed: int, policy: str) -> Iterator[None]:
 
 def adapt(keras_model: keras.Model) -> Model:
     """Makes a Keras model a pure function. The model must have been built inside `stateless_building`."""
-    for layer in keras_model._flatten_layers():
+    for layer in layers_in(keras_model):
         layer.activity_regularizer = None  # no loss takes it, and it may keep a tensor of the graph that builds it
     variables: dict[str, ModelVariable] = {}
     for number, variable in enumerate(ordered(keras_model)):

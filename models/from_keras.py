@@ -19,12 +19,14 @@ import keras
 from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
+from models.keras_private import arguments, initializer_of, layers_in
 from models.layers import KERAS_FORMATS, Layers, Normalization, Pool, PoolKind, Tensor
 from models.outside_code import UnusableModelError, contained
 from models.outside_functions import kept_precision, load
 from models.seeds import RunTimeSeed
 
 _DIVIDING = ("Divide", "Multiply", "TrueDivide")  # operations of Keras
+_MOVING = ("Add", "Cast", "Subtract")  # whose outputs have the range of their inputs
 _DIVISOR = 100  # of 127.5 or 255, and not of what a model does to scaled images
 _USUAL_SIZE = (224, 224)
 _SCALING = (keras.layers.Rescaling, keras.layers.Normalization)
@@ -122,16 +124,14 @@ def _checked(model: Any) -> keras.Model:
             f"its model has {logits[0]} output: it must have one logit per class, for two classes Dense(2) without an "
             "activation."
         )
-    if _activation(last := _last(model)) == "sigmoid":
-        raise UnusableModelError(
-            f"its last layer '{last.name}' applies a sigmoid: return logits, without the sigmoid. The loss is the "
-            "cross-entropy of one class per image."
-        )
-    for operation in getattr(model, "operations", ()):
-        # Keras has no public way to the constants that an operation takes.
-        nodes = getattr(operation, "_inbound_nodes", ()) if type(operation).__name__ in _DIVIDING else ()
-        arguments = nodes[0].arguments.args if nodes else ()
-        if any(each is model.inputs[0] for each in arguments) and any(map(_is_of_pixels, arguments)):
+    pixels = {id(model.inputs[0])}
+    for operation in getattr(model, "operations", ())[1:]:  # the first is the input
+        kind, given = type(operation).__name__, arguments(operation)
+        if pixels.isdisjoint(map(id, given)):
+            continue
+        if kind in _MOVING:
+            pixels.add(id(operation.output))
+        if kind in _DIVIDING and any(map(_is_of_pixels, given)):
             raise UnusableModelError(
                 f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "
                 "keras.layers.Rescaling, which is left out here."
@@ -192,11 +192,11 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
         inputs = keras.tree.map_structure(lambda _: images, keras_model.input)
         logits = keras.models.clone_model(keras_model, input_tensors=inputs, clone_function=clone).outputs[0]
     made = keras.Model(images, logits)
-    for layer in made._flatten_layers():
-        for inner in () if layer.trainable or _is_model(layer) else layer._flatten_layers(include_self=False):
+    for layer in layers_in(made):
+        for inner in () if layer.trainable or _is_model(layer) else layers_in(layer):
             inner.trainable = False  # it was made in the build() of a frozen layer
     for variable in made.variables:
-        initializer: Any = getattr(variable, "_initializer", None)  # None if Keras has allocated the variable
+        initializer = initializer_of(variable)
         if isinstance(getattr(initializer, "seed", None), int):
             initializer.seed = RunTimeSeed(initializer.seed)
         variable.regularizer = variable.constraint = None  # which Keras' fit would apply, and no other loop
@@ -257,9 +257,6 @@ def _as_logits(layer: Any, name: str) -> Any:
 
 def _activation(layer: Any) -> str:
     """Returns the name of a layer's activation; of a layer or operation that has none, the name of its class."""
-    function = layer.function if isinstance(layer, keras.layers.Lambda) else None
-    if "sigmoid" in (getattr(function, "__name__", ""), *getattr(getattr(function, "__code__", None), "co_names", ())):
-        return "sigmoid"
     if activation := getattr(layer, "activation", None):
         return getattr(activation, "__name__", "").partition("_")[0]  # TensorFlow's is softmax_v2
     return "softmax" if isinstance(layer, keras.layers.Softmax) else type(layer).__name__.lower()
@@ -336,7 +333,7 @@ def _is_alike(layer: Any, copy: Any) -> bool:
         return other == value or other is None and name.lstrip("_") not in arguments  # build() sets it
 
     plain = [(n, v) for n, v in vars(layer).items() if isinstance(v, bool | int | float | str) and n not in _OF_ONE]
-    inner = (getattr(each, "_layers", ()) for each in (layer, copy))  # an operation has none
+    inner = (layers_in(each, at_any_depth=False) for each in (layer, copy))
     return all(itertools.starmap(is_same, plain)) and all(map(_is_alike, *inner))
 
 

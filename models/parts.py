@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from models.building import Model, ModelVariable, calling, no_own_variables, ordered
+from models.keras_private import number_of_calls
 
 Values = Mapping[str, tf.Tensor]
 # Activations of Keras whose outputs depend on one element each, so that columns can be computed apart.
@@ -136,7 +137,7 @@ def split(model: Model) -> SplitModel:
 
 
 def _can_be_in_the_tail(operation: Any) -> bool:
-    if len(operation._inbound_nodes) != 1:
+    if number_of_calls(operation) != 1:
         return False
     if type(operation) is keras.layers.Dense:
         if len(operation.trainable_variables) < len(operation.variables):  # it is frozen, or has others besides (LoRA)
@@ -152,7 +153,7 @@ def cut_points(model: Model) -> list[keras.KerasTensor]:
     """
     # Every operation comes after those that it needs, the input first.
     operations = model.keras_model.operations
-    if any(len(operation._inbound_nodes) > 1 for operation in operations):
+    if any(number_of_calls(operation) > 1 for operation in operations):
         return []
     last_use = {id(tensor): n for n, user in enumerate(operations[1:], 1) for tensor in keras.tree.flatten(user.input)}
     needed: set[int] = set()

@@ -23,6 +23,7 @@ from torch.nn import functional
 from models.attention import ClassTokenAndPositions, DotProductAttention
 from models.building import Model, ordered
 from models.convolutions import DepthwiseConvolution, SymmetricConvolution
+from models.keras_private import number_of_calls
 from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
 from models.outside_code import UnusableModelError
 
@@ -73,7 +74,7 @@ def convert(model: Model) -> TorchModel:
     nodes: dict[int, fx.Node] = {id(keras_model.inputs[0]): graph.placeholder("images")}
     is_mixed = any(getattr(layer, "compute_dtype", "") in _SIXTEEN_BITS for layer in keras_model.layers)
     for operation in keras_model.operations[1:]:  # after those that it needs; the first is the input
-        if len(operation._inbound_nodes) != 1:
+        if number_of_calls(operation) != 1:
             raise UnusableModelError(f"its layer '{operation.name}' is called several times, which is not converted.")
         name, made = re.sub(r"\W", "_", operation.name), _make(operation)
         in_float32 = is_mixed and isinstance(made.main, nn.Linear) and operation.compute_dtype == "float32"

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from unittest import mock
 
+import numpy as np
+
 from benchmarks.config.outside_models import AROUND_ANSWER, Facts, digest_of, is_code, outside_spec
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.machine.provenance import RECORDED_VARIABLES
@@ -30,11 +32,11 @@ from models.outside_code import UnusableModelError, contained
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
     from models.building import Model
     from models.layers import DataFormat
 
+_HEAD_FACTOR = -1e3
 _NEAR_ONE = 1e-3  # the sum of probabilities in float32
 _UNLIKE = 1e-2  # what differs by a larger share of the largest value does so by more than rounding
 # Attributes of layers, and what they ask for.
@@ -73,7 +75,8 @@ def find_facts(name: str, num_classes: int) -> Facts:
     model = building.build(spec, data_format="NHWC", num_classes=outputs, seed=0)
     _check_variables(model, raw)
     logits = None if name.startswith(APPLICATION) else _logits(model, spec)
-    _check_outputs(logits)
+    if logits is not None:
+        _check_outputs(logits, _logits(model, spec, head_factor=_HEAD_FACTOR))
     layers = list(_layers(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
     try:
@@ -85,8 +88,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
             "one of its layers keeps a tensor, or a tf.Variable, that its call() has not made, and a run calls it in "
             "several graphs: keep a NumPy array, or use add_weight()."
         ) from error
-    if is_code(name):
-        _check_random(model, spec)
+    losses = _losses(model, spec) if is_code(name) else []
     return dataclasses.replace(
         facts,
         parameters=sum(model_facts.parameters_by_kind(model).values()),
@@ -94,7 +96,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
         has_conv1x1=any(layer.kernel_size == (1, 1) for layer in convolutions),
         has_batch_norm=any(isinstance(layer, FusedBatchNorm) for layer in layers),
         has_larger_convolutions=any(layer.kernel_size != (1, 1) and layer.strides == (1, 1) for layer in convolutions),
-        ignored=list(_ignored(raw, scope)),
+        ignored=[*_ignored(raw, scope), *losses],
         nchw=_builds_in_nchw(spec, outputs, [variable.shape for variable in model.variables], logits),
         sources={} if name.startswith(APPLICATION) else _sources(name, set(sys.modules) - loaded),
     )
@@ -105,14 +107,14 @@ def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
 
     The model was built in the scope.
     """
+    from models.keras_private import layers_in
+
     if any(scope.get_current_value(variable) is not None for variable in model.weights):
         yield "the weights that it loads"
     for variable in model.trainable_variables:
         yield from (f"{term} of {variable.path}" for term in ("regularizer", "constraint") if getattr(variable, term))
-    for each in model._flatten_layers(include_self=False):
+    for each in layers_in(model):
         yield from (f"{what} of {each.name}" for name, what in _IGNORED.items() if getattr(each, name, None))
-        if "add_loss" in getattr(getattr(type(each).call, "__code__", None), "co_names", ()):
-            yield f"add_loss() of {each.name}"
 
 
 def _check_variables(model: Model, raw: keras.Model) -> None:
@@ -135,8 +137,13 @@ def _check_variables(model: Model, raw: keras.Model) -> None:
         )
 
 
-def _logits(model: Model, spec: ModelSpec, data_format: DataFormat = "NHWC") -> np.ndarray | None:
-    """Returns what a model with its initial values computes from two images; None if no CPU can."""
+def _logits(
+    model: Model, spec: ModelSpec, data_format: DataFormat = "NHWC", *, head_factor: float = 1.0
+) -> np.ndarray | None:
+    """Returns what a model with its initial values computes from two images; None if no CPU can.
+
+    The last weight that is no vector is multiplied with `head_factor`.
+    """
     import tensorflow as tf
 
     # A graph, as in a run; but this kind may use tensors that layers made when they were built.
@@ -144,7 +151,11 @@ def _logits(model: Model, spec: ModelSpec, data_format: DataFormat = "NHWC") -> 
     def forward() -> tf.Tensor:
         images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, spec.channels), (0, 0))
         images = tf.transpose(images, [0, 3, 1, 2]) if data_format == "NCHW" else images
-        return model.call([variable.initial_value() for variable in model.variables], images, training=False)[0]
+        values = [variable.initial_value() for variable in model.variables]
+        kernels = (n for n, each in enumerate(model.variables) if each.kind == "weight" and len(each.shape) > 1)
+        last = max(kernels, default=0)
+        values[last] *= head_factor
+        return model.call(values, images, training=False)[0]
 
     try:
         with contained():  # it calls the user's layers
@@ -153,30 +164,46 @@ def _logits(model: Model, spec: ModelSpec, data_format: DataFormat = "NHWC") -> 
         return None
 
 
-def _check_outputs(logits: np.ndarray | None) -> None:
+def _check_outputs(logits: np.ndarray, of_other_head: np.ndarray | None) -> None:
     """Raises UnusableModelError if outputs are probabilities: the code has a softmax that could not be left out.
 
-    The loss applies another one, and training would go on without an error.
+    The loss applies another one, and training would go on without an error. A sigmoid is told from logits that happen
+    to be small by a head with large weights of the other sign: its outputs change, and stay between 0 and 1.
     """
-    if logits is not None and (logits >= 0).all() and (abs(logits.sum(axis=-1) - 1) < _NEAR_ONE).all():
+    if (logits >= 0).all() and (abs(logits.sum(axis=-1) - 1) < _NEAR_ONE).all():
         raise UnusableModelError(
             "its outputs are probabilities: return logits, without the softmax, which the loss applies. Only that of "
             "a last layer of Keras is left out."
         )
+    both = np.stack([logits, logits if of_other_head is None else of_other_head])
+    if (both >= 0).all() and (both <= 1).all() and (both[0] != both[1]).any():
+        raise UnusableModelError(
+            "its outputs are always between 0 and 1, as after a sigmoid: return logits, without the sigmoid. The loss "
+            "is the cross-entropy of one class per image."
+        )
 
 
-def _check_random(model: Model, spec: ModelSpec) -> None:
-    """Raises UnusableModelError if training draws from a generator whose state no run keeps, such as Keras' own."""
+def _losses(model: Model, spec: ModelSpec) -> list[str]:
+    """Returns the terms of the loss that layers add in training, such as `add_loss() of dense`.
+
+    Raises:
+        UnusableModelError: training draws from a generator whose state no run keeps, such as Keras' own.
+    """
     import keras
     import tensorflow as tf
 
     drawn, next_seed = [], keras.random.SeedGenerator.next
+    losses: list[str] = []
 
     def noting(generator: keras.random.SeedGenerator, ordered: bool = True) -> Any:
         drawn.append(generator.state)
         return next_seed(generator, ordered)
 
-    with mock.patch.object(keras.random.SeedGenerator, "next", noting), tf.Graph().as_default(), contained():
+    noting_losses = mock.patch.object(
+        keras.Layer, "add_loss", lambda layer, loss: losses.append(f"add_loss() of {layer.name}")
+    )
+    noting_seeds = mock.patch.object(keras.random.SeedGenerator, "next", noting)
+    with noting_losses, noting_seeds, tf.Graph().as_default(), contained():
         images = tf.zeros((2, spec.image_size, spec.image_size, spec.channels))
         model.call([variable.initial_value() for variable in model.variables], images, training=True)
     kept = {id(variable) for variable in model.keras_model.variables}
@@ -185,6 +212,7 @@ def _check_random(model: Model, spec: ModelSpec) -> None:
             "one of its layers calls keras.random without a seed, which would draw the same numbers in every step: set "
             "self.seed_generator = keras.random.SeedGenerator() in its constructor, and pass seed=self.seed_generator."
         )
+    return list(dict.fromkeys(losses))
 
 
 def _layers(model: keras.Model) -> Iterator[keras.Layer]:

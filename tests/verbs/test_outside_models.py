@@ -137,8 +137,11 @@ def regularized():
 
 class Noted(keras.layers.Layer):
     def call(self, x):
-        self.add_loss(keras.ops.mean(x))
+        self.note(keras.ops.mean(x))
         return x
+
+    def note(self, loss):
+        self.add_loss(loss)
 
 
 def noted():
@@ -217,7 +220,23 @@ def draws():
 def called_sigmoid():
     images = keras.Input((8, 8, 3))
     x = keras.layers.Dense(10)(keras.layers.Flatten()(images))
-    return keras.Model(images, keras.layers.Lambda(lambda x: keras.ops.sigmoid(x))(x))
+    return keras.Model(images, keras.layers.Lambda(lambda x: squashed(x))(x))
+
+
+def squashed(x):
+    return keras.ops.sigmoid(x)
+
+
+def constant_at_first():
+    images = keras.Input((8, 8, 3))
+    last = keras.layers.Dense(10, kernel_initializer="zeros", bias_initializer=keras.initializers.Constant(0.2))
+    return keras.Model(images, last(keras.layers.Flatten()(images)))
+
+
+def divides_later():
+    images = keras.Input((8, 8, 3))
+    x = (keras.ops.cast(images, "float32") - 127.5) / 127.5
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
 
 
 def divides():
@@ -322,7 +341,7 @@ def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own:
     named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel and 1 more"
     assert f"regularized: ignored in training: {named}. --weight_decay" in notice
     (notice,) = _resolve(f"--model={own}:noted").notices
-    assert "ignored in training: the weights that it loads, add_loss() of noted, synchronized of together. " in notice
+    assert "ignored in training: the weights that it loads, synchronized of together, add_loss() of noted. " in notice
     assert _resolve(f"--model={own}:digits").notices == ()
     spec = specs.find_model(resolved.workload.model)
     built = building.build(spec, data_format="NHWC", num_classes=10, seed=0).keras_model
@@ -358,7 +377,7 @@ def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
     own: Path, monkeypatch: pytest.MonkeyPatch, of_nchw: float, is_same: bool
 ) -> None:
     logits = {"NHWC": 5.0 * np.eye(2, 10), "NCHW": 5.0 * of_nchw * np.eye(2, 10)}
-    monkeypatch.setattr(model_probe, "_logits", lambda *_of, data_format="NHWC": logits[data_format])
+    monkeypatch.setattr(model_probe, "_logits", lambda *_of, data_format="NHWC", **_: logits[data_format])
     assert model_probe.find_facts(f"{own}:either", 10).nchw is is_same
 
 
@@ -434,15 +453,20 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
         ("binary", "has 1 output: it must have one logit per class"),
         ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
-        ("called_sigmoid", "its last layer 'lambda.*' applies a sigmoid: return logits"),
+        ("called_sigmoid", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
         ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
-        ("several_sigmoids", "its last layer 'dense.*' applies a sigmoid: return logits"),
+        ("several_sigmoids", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
+        ("divides_later", "its operation 'true_divide.*' scales the images, which are scaled already"),
         ("wide", r"shape \(32, 48, 3\): they must be square"),
     ],
 )
 def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: str) -> None:
     with pytest.raises(UnusableModelError, match=problem):
         model_probe.find_facts(f"{own}:{function}", 10)
+
+
+def test_logits_that_are_small_at_first_are_no_probabilities(own: Path) -> None:
+    assert model_probe.find_facts(f"{own}:constant_at_first", 10).outputs == 10
 
 
 @pytest.mark.usefixtures("in_this_process")

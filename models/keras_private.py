@@ -1,0 +1,30 @@
+"""What Keras has no public name for: the private names of its layers and operations that this suite uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+
+def layers_in(layer: Any, *, at_any_depth: bool = True) -> Sequence[Any]:
+    """Returns the layers in a layer or model: `layers` exists for models only. An operation has none."""
+    if not isinstance(layer, keras.Layer):
+        return ()
+    return layer._flatten_layers(include_self=False, recursive=at_any_depth)
+
+
+def number_of_calls(operation: Any) -> int:
+    """Returns how often an operation of a model is called: `input` and `output` are those of the first call."""
+    return len(operation._inbound_nodes)
+
+
+def arguments(operation: Any) -> Sequence[Any]:
+    """Returns the positional arguments of an operation's first call, also the constants, which `input` leaves out."""
+    return operation._inbound_nodes[0].arguments.args
+
+
+def initializer_of(variable: Any) -> Any:
+    """Returns what makes the first value of a variable that was made without one."""
+    return variable._initializer

@@ -1,0 +1,33 @@
+"""Keras still has the private names that this suite uses, and they mean the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from models import building
+from models.keras_private import arguments, initializer_of, layers_in, number_of_calls
+
+
+class _Outer(keras.layers.Layer):
+    def build(self, input_shape: Any) -> None:
+        self.inner = keras.Sequential([keras.layers.Dense(3, name="deep")], name="inner")
+        self.inner.build(input_shape)
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+def test_private_names_of_keras_mean_what_they_did() -> None:
+    with building.stateless_building(seed=0):
+        images = keras.Input((4,))
+        shared, outer = keras.layers.Dense(4), _Outer(name="outer")
+        model = keras.Model(images, outer(shared(shared(images / 255.0))))
+    assert [layer.name for layer in layers_in(outer, at_any_depth=False)] == ["inner"]
+    assert {"inner", "deep"} <= {layer.name for layer in layers_in(model)} and model not in layers_in(model)
+    _, divide, *_ = model.operations
+    assert layers_in(divide) == () and number_of_calls(shared) == 2
+    image, divisor = arguments(divide)
+    assert image is images and divisor == 255.0
+    assert isinstance(initializer_of(shared.kernel), keras.initializers.GlorotUniform)
