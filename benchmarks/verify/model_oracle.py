@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from benchmarks.verify.cases import Case, CaseResult
 from benchmarks.verify.oracle import OracleSession, optimizer_of
 from models import building, specs
 from models.building import Model, ordered
+from models.outside_code import UnusableModelError
 from variable_mgr.expected import Compute, Computed, Steps, Values, relative_error
 from variable_mgr.place import HOST
 
@@ -54,6 +56,9 @@ def _lone_tower(
     """Yields what one tower computes from the values of all variables, by name, and its images and labels.
 
     It is in a graph of its own on that device, whose session gets the `config`.
+
+    Raises:
+        UnusableModelError: the model draws random numbers that no variable determines.
     """
     team.expect("Preparing a reference", PREPARATION_FACTOR * step_timeout_seconds)
     graph = tf.Graph()
@@ -67,6 +72,13 @@ def _lone_tower(
             tower = training_step.Tower(model, _OBJECTIVE)
             score, update = tower.train([*placeholders.values()], *images_and_labels)
         computed = [score.loss, dict(update.gradients), dict(update.state)]
+    definition = graph.as_graph_def()
+    nodes = itertools.chain(definition.node, *(function.node_def for function in definition.library.function))
+    if drawing := [node.name for node in nodes if "seed2" in node.attr]:  # only operations that count their draws
+        raise UnusableModelError(
+            f"it cannot be verified, since '{drawing[0]}' draws other numbers in each tower, as tf.random does: use "
+            "keras.random with a SeedGenerator."
+        )
     with tf.compat.v1.Session(graph=graph, config=config) as session:
 
         def compute(values: Values, batch: Batch) -> Computed:
@@ -93,8 +105,14 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
         batch_per_device=IMAGES_PER_TOWER, image_size=model.image_size, channels=model.channels, **of_model
     )
     limits = Alone(watchdog), config.processes.step_timeout_seconds
-    with _lone_tower(build, images, config.place.towers[0], options, *limits) as compute:
-        for case in cases.under(cases.rule_of(training), chosen):
+    compared = cases.under(cases.rule_of(training), chosen)
+    with contextlib.ExitStack() as stack:
+        try:
+            compute = stack.enter_context(_lone_tower(build, images, config.place.towers[0], options, *limits))
+        except UnusableModelError as problem:
+            yield from (CaseResult(case, None, str(problem)) for case in compared)
+            return
+        for case in compared:
             devices = device_plan.plan(config.devices, shared_on=case.shared_on)
             if reason := case.why_not(devices.place):
                 yield CaseResult(case, None, reason)
