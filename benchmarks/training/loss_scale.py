@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from benchmarks.training.computing import LossScaling
 from benchmarks.training.optimizers import Gradients, Optimizer, Updates, Variables
+from variable_mgr.reductions.kernels import on_each
 
 _SMALLEST, _LARGEST = 2.0**-24, 2.0**32
 
@@ -95,9 +96,6 @@ def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
     for tensor in tensors:
         with tf.device(tensor.device):
             of_devices.setdefault(tensor.device, []).append(tf.reduce_all(tf.math.is_finite(tensor)))
-    are_finite = []
-    for device, checked in of_devices.items():
-        with tf.device(device):
-            are_finite.append(tf.reduce_all(tf.stack(checked)))
+    are_finite = on_each(of_devices, lambda checked: tf.reduce_all(tf.stack(checked)), of_devices.values())
     with tf.device(are_finite[0].device):
         return tf.reduce_all(tf.stack(are_finite))

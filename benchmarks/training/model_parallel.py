@@ -18,6 +18,7 @@ from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.training.objectives import Objective, Score
 from models.parts import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
+from variable_mgr.reductions.kernels import on_each
 
 
 def why_not(model: SplitModel, towers: int) -> str | None:
@@ -61,10 +62,8 @@ def train_towers(
             values = dict(zip(names, manager.tower_values(number), strict=True))
             features, state = model.trunk.call(values, tower_input.images)
             towers.append(_Tower(device, values, features, state))
-    scores = []
-    for tower, logits, tower_input in zip(towers, _logits(model.tail, towers), inputs, strict=True):
-        with tf.device(tower.device):
-            scores.append(objective.score(logits, tower_input.labels))
+    labels = [tower_input.labels for tower_input in inputs]
+    scores = on_each(devices.towers, objective.score, _logits(model.tail, towers), labels)
     gradients = _gradients(model, towers, [score.loss for score in scores])
     weights = [variable for variable in model.variables if variable.kind == "weight"]
     updates = []
@@ -87,19 +86,13 @@ def _logits(tail: Sequence[TailLayer], towers: Sequence[_Tower]) -> list[tf.Tens
             with tf.device(tower.device):
                 parts[number], state = layer.call(parts[number], tower.values)
                 tower.state.update(state)
-    pieces = []
-    for tower, columns in zip(towers, parts, strict=True):
-        with tf.device(tower.device):
-            pieces.append(tf.split(columns, len(towers), axis=0))
+    devices = [tower.device for tower in towers]
+    pieces = on_each(devices, lambda columns: tf.split(columns, len(towers), axis=0), parts)
     return _concat(towers, list(zip(*pieces, strict=True)), 1)
 
 
 def _concat(towers: Sequence[_Tower], parts: Sequence[Sequence[tf.Tensor]], axis: int) -> list[tf.Tensor]:
-    gathered = []
-    for tower, its_parts in zip(towers, parts, strict=True):
-        with tf.device(tower.device):
-            gathered.append(tf.concat(its_parts, axis))
-    return gathered
+    return on_each((tower.device for tower in towers), lambda own: tf.concat(own, axis), parts)
 
 
 def _gradients(
@@ -113,10 +106,8 @@ def _gradients(
     divided = [name for layer in model.tail for name in layer.weights]
     features = [tower.features for tower in towers]
     shards = [tower.values[name] for tower in towers for name in divided]
-    each_counts = []
-    for tower, loss in zip(towers, losses, strict=True):
-        with tf.device(tower.device):
-            each_counts.append(tf.fill(loss.shape, 1.0 / len(towers)))
+    devices = (tower.device for tower in towers)
+    each_counts = on_each(devices, lambda loss: tf.fill(loss.shape, 1.0 / len(towers)), losses)
     # After the cut, an operation's gradient belongs on the operation's own device.
     down_to_the_cut = tf.compat.v1.gradients(
         list(losses), [*features, *shards], grad_ys=each_counts, colocate_gradients_with_ops=True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ import tensorflow as tf
 from benchmarks.errors import UsageError
 from models.building import ModelVariable
 from results.measurement import Observed
+from variable_mgr.reductions.kernels import on_each
 
 # From logits and labels to the mean loss of a batch, a scalar.
 LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -58,12 +59,9 @@ class Objective:
         gradient = tf.convert_to_tensor(gradient)  # that of a table is of the rows that were looked up
         return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
 
-    def penalty(self, decayed: Iterable[tf.Variable]) -> tf.Tensor:
+    def penalty(self, decayed: Sequence[tf.Variable]) -> tf.Tensor:
         """Returns `weight_decay` / 2 times the squares of these variables, a scalar, each summed on its device."""
-        sums = []
-        for variable in decayed:
-            with tf.device(variable.device):
-                sums.append(tf.nn.l2_loss(variable))
+        sums = on_each((variable.device for variable in decayed), tf.nn.l2_loss, decayed)
         return self.weight_decay * tf.add_n(sums)
 
     def decay_of(self, variables: Iterable[ModelVariable]) -> dict[str, float]:

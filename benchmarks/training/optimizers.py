@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.training.options import LARS_TRUST_COEFFICIENT, Clipping, Hyperparameters
+from variable_mgr.reductions.kernels import on_each
 
 _USUAL, _UNLIMITED = Hyperparameters(), Clipping()
 Variables = Sequence[tf.Variable]
@@ -199,21 +200,14 @@ def clipped(gradients: Gradients, variables: Variables, clipping: Clipping) -> l
     """Returns the gradients within limits, each on its variable's device."""
     limited, devices = list(gradients), [variable.device for variable in variables]
     if clipping.value is not None:
-        for number, device in enumerate(devices):
-            with tf.device(device):
-                limited[number] = tf.clip_by_value(limited[number], -clipping.value, clipping.value)
+        limits = -clipping.value, clipping.value
+        limited = on_each(devices, lambda gradient: tf.clip_by_value(gradient, *limits), limited)
     if clipping.norm is None or not limited:
         return limited
-    squares = []
-    for gradient, device in zip(limited, devices, strict=True):
-        with tf.device(device):
-            squares.append(2.0 * tf.nn.l2_loss(gradient))
+    squares = on_each(devices, lambda gradient: 2.0 * tf.nn.l2_loss(gradient), limited)
     with tf.device(devices[0]):
         factor = clipping.norm / tf.maximum(tf.sqrt(tf.add_n(squares)), clipping.norm)
-    for number, device in enumerate(devices):
-        with tf.device(device):
-            limited[number] *= factor
-    return limited
+    return on_each(devices, lambda gradient: gradient * factor, limited)
 
 
 def make(

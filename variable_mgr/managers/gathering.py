@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr.place import Place, balance_by_bytes
-from variable_mgr.reductions.kernels import mean
+from variable_mgr.reductions.kernels import mean, on_each
 
 
 def local_means(towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], wire_dtype: str) -> list[tf.Tensor]:
@@ -21,11 +21,7 @@ def local_means(towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], w
     Each is computed on the device of one of the towers, chosen to balance bytes.
     """
     homes = balance_by_bytes([tensor.shape.num_elements() for tensor in towers[0]], devices)
-    means = []
-    for values, home in zip(zip(*towers, strict=True), homes, strict=True):
-        with tf.device(home):
-            means.append(tf.cast(mean(values), wire_dtype))
-    return means
+    return on_each(homes, lambda values: tf.cast(mean(values), wire_dtype), zip(*towers, strict=True))
 
 
 class Gathering:

@@ -11,6 +11,7 @@ from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction
+from variable_mgr.reductions.kernels import on_each
 from variable_mgr.transfers import Transfer, summed
 
 
@@ -46,10 +47,7 @@ class ParameterAveraging:
                 return tf.cond(is_due, lambda: self._average(copies), tf.no_op)
 
     def _average(self, copies: Sequence[Sequence[tf.Variable]]) -> tf.Operation:
-        values = []
-        for variables, device in zip(copies, self._place.towers, strict=True):
-            with tf.device(device):
-                values.append([variable.read_value() for variable in variables])
+        values = on_each(self._place.towers, lambda own: [variable.read_value() for variable in own], copies)
         means, operations = self._reduction.mean(values)
         for variables, averaged, device in zip(copies, means, self._place.towers, strict=True):
             with tf.device(device):

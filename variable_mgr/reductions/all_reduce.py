@@ -11,6 +11,7 @@ from variable_mgr.place import Place, Turn, balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.algorithm_catalog import find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range
+from variable_mgr.reductions.kernels import on_each
 from variable_mgr.transfers import FLOAT32_BYTES, UNKNOWN, Transfer, around_ring
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.
@@ -68,19 +69,16 @@ class AllReduce:
         if len(turns) == 1:
             return reduce(values, self._place, turns[0])
         sizes = even_parts(values[0].shape.num_elements(), len(turns))
-        pieces = []
-        for value, device in zip(values, self._place.towers, strict=True):
-            with tf.device(device):
-                pieces.append(tf.split(tf.reshape(value, [-1]), sizes))
+        pieces = on_each(self._place.towers, lambda value: tf.split(tf.reshape(value, [-1]), sizes), values)
         reduced = [
             reduce(shard, self._place, turn) for shard, turn in zip(zip(*pieces, strict=True), turns, strict=True)
         ]
-        means = []
-        for tower, device in enumerate(self._place.towers):
-            with tf.device(device):
-                joined = tf.concat([shard[tower] for shard in reduced], axis=0)
-                means.append(tf.reshape(joined, values[tower].shape))
-        return means
+        return on_each(
+            self._place.towers,
+            lambda shards, like: tf.reshape(tf.concat(shards, axis=0), like.shape),
+            zip(*reduced, strict=True),
+            values,
+        )
 
     def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:
         """Returns what the algorithms send between real devices, or several workers around a ring.

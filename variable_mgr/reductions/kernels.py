@@ -7,19 +7,27 @@ runtime fetches it from. `turn` is different for every tensor.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from variable_mgr.place import MeanFunction, Place, Turn
 
 _T = TypeVar("_T")
-_S = TypeVar("_S")
 
 # A timeout costs a thread per operation, device and step, which sleeps until the timeout is over (TensorFlow 2.21): a
 # ResNet-50 would have 64,000 of them after 100 steps on two devices.
 _NO_TIMEOUT = 0.0
+
+
+def on_each(devices: Iterable[str], function: Callable[..., _T], *values: Iterable[Any]) -> list[_T]:
+    """Returns what a function returns on each device: of the first of the values on the first device, and so on."""
+    results = []
+    for device, *own in zip(devices, *values, strict=True):
+        with tf.device(device):
+            results.append(function(*own))
+    return results
 
 
 def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -50,7 +58,7 @@ def ring(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tenso
     count = len(values)
     if count == 1:
         return list(values)
-    pieces = _on_each(place, values, lambda value: tf.split(_flat_padded(value, count), count))
+    pieces = on_each(place.towers, lambda value: tf.split(_flat_padded(value, count), count), values)
     gathered: list[list[tf.Tensor]] = [[] for _ in range(count)]
     for chunk in range(count):
         # From the tower after the chunk's owner all the way round to the owner, who then has the sum ...
@@ -78,17 +86,17 @@ def recursive_halving_doubling(values: Sequence[tf.Tensor], place: Place, turn: 
     operations in MPICH".
     """
     count = len(values)
-    parts = _on_each(place, values, lambda value: _flat_padded(value, count))
+    parts = on_each(place.towers, lambda value: _flat_padded(value, count), values)
     distance = count // 2
     while distance:
-        halves = _on_each(place, parts, lambda part: tf.split(part, 2))
+        halves = on_each(place.towers, lambda part: tf.split(part, 2), parts)
         kept = []
         for tower, device in enumerate(place.towers):
             half = 1 if tower & distance else 0
             with tf.device(device):
                 kept.append(halves[tower][half] + halves[tower ^ distance][half])
         parts, distance = kept, distance // 2
-    parts = _on_each(place, parts, lambda part: part / count)
+    parts = on_each(place.towers, lambda part: part / count, parts)
     distance = 1
     while distance < count:
         joined = []
@@ -97,7 +105,7 @@ def recursive_halving_doubling(values: Sequence[tf.Tensor], place: Place, turn: 
             with tf.device(device):
                 joined.append(tf.concat([parts[low], parts[high]], axis=0))
         parts, distance = joined, distance * 2
-    return [_unpadded(place, tower, part, values[tower]) for tower, part in enumerate(parts)]
+    return _joined(place, [[part] for part in parts], values)
 
 
 def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
@@ -110,10 +118,7 @@ def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[
         return list(values)
     groups = (range(count // 2), range(count // 2, count))
     adders = [place.towers[group[turn.tower % len(group)]] for group in groups]
-    sums = []
-    for group, adder in zip(groups, adders, strict=True):
-        with tf.device(adder):
-            sums.append(tf.add_n([values[tower] for tower in group]))
+    sums = on_each(adders, lambda group: tf.add_n([values[tower] for tower in group]), groups)
     means = []
     for group, adder in zip(groups, adders, strict=True):
         with tf.device(adder):
@@ -199,27 +204,16 @@ def in_two_levels(
     return results
 
 
-def _on_each(place: Place, values: Sequence[_T], function: Callable[[_T], _S]) -> list[_S]:
-    results = []
-    for value, device in zip(values, place.towers, strict=True):
-        with tf.device(device):
-            results.append(function(value))
-    return results
-
-
 def _flat_padded(value: tf.Tensor, multiple: int) -> tf.Tensor:
     elements = value.shape.num_elements()
     return tf.pad(tf.reshape(value, [-1]), [[0, -elements % multiple]])
 
 
-def _joined(place: Place, gathered: list[list[tf.Tensor]], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    means = []
-    for tower, device in enumerate(place.towers):
-        with tf.device(device):
-            means.append(_unpadded(place, tower, tf.concat(gathered[tower], axis=0), values[tower]))
-    return means
+def _joined(place: Place, parts: Sequence[Sequence[tf.Tensor]], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the parts of each tower as one tensor, without the padding, in the shape of the tower's value."""
 
+    def join(own: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
+        joined = tf.concat(own, axis=0) if len(own) > 1 else own[0]
+        return tf.reshape(joined[: like.shape.num_elements()], like.shape)
 
-def _unpadded(place: Place, tower: int, flat: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    with tf.device(place.towers[tower]):
-        return tf.reshape(flat[: like.shape.num_elements()], like.shape)
+    return on_each(place.towers, join, parts, values)

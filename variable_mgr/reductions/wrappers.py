@@ -14,6 +14,7 @@ from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, even_parts, group_small
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
+from variable_mgr.reductions.kernels import on_each
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer
 
 Result = tuple[list[list[tf.Tensor]], list[tf.Operation]]
@@ -43,16 +44,8 @@ class _Wrapper(abc.ABC):
 
     def mean(self, towers: TowerTensors) -> Result:
         """Returns means of the original shapes and types."""
-        prepared = []
-        for tensors, device in zip(towers, self._place.towers, strict=True):
-            with tf.device(device):
-                prepared.append(self._before(tensors))
-        means, operations = self._inner.mean(prepared)
-        restored = []
-        for reduced, tensors, device in zip(means, towers, self._place.towers, strict=True):
-            with tf.device(device):
-                restored.append(self._after(reduced, tensors))
-        return restored, operations
+        means, operations = self._inner.mean(on_each(self._place.towers, self._before, towers))
+        return on_each(self._place.towers, self._after, means, towers), operations
 
     def transfers(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> list[Transfer]:
         """Returns what the inner reduction sends of the tensors that it gets."""
