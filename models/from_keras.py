@@ -19,15 +19,12 @@ import keras
 from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
-from models.keras_private import arguments, initializer_of, layers_in
+from models.keras_private import initializer_of, layers_in
 from models.layers import KERAS_FORMATS, Layers, Normalization, Pool, PoolKind, Tensor
 from models.outside_code import UnusableModelError, contained
 from models.outside_functions import kept_precision, load
 from models.seeds import RunTimeSeed
 
-_DIVIDING = ("Divide", "Multiply", "TrueDivide")  # operations of Keras
-_MOVING = ("Add", "Cast", "Subtract")  # whose outputs have the range of their inputs
-_DIVISOR = 100  # of 127.5 or 255, and not of what a model does to scaled images
 _USUAL_SIZE = (224, 224)
 _SCALING = (keras.layers.Rescaling, keras.layers.Normalization)
 _AUGMENTING: Any = keras.layers.RandomFlip.__base__  # of all layers that move, cut and colour images
@@ -124,24 +121,7 @@ def _checked(model: Any) -> keras.Model:
             f"its model has {logits[0]} output: it must have one logit per class, for two classes Dense(2) without an "
             "activation."
         )
-    pixels = {id(model.inputs[0])}
-    for operation in getattr(model, "operations", ())[1:]:  # the first is the input
-        kind, given = type(operation).__name__, arguments(operation)
-        if pixels.isdisjoint(map(id, given)):
-            continue
-        if kind in _MOVING:
-            pixels.add(id(operation.output))
-        if kind in _DIVIDING and any(map(_is_of_pixels, given)):
-            raise UnusableModelError(
-                f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "
-                "keras.layers.Rescaling, which is left out here."
-            )
     return model
-
-
-def _is_of_pixels(number: Any) -> bool:
-    """Returns whether values from 0 to 255 are divided by a number, or multiplied with it, to scale them."""
-    return isinstance(number, float | int) and (number > _DIVISOR or 0 < number < 1 / _DIVISOR)
 
 
 def _is_model(layer: Any) -> bool:

@@ -20,11 +20,6 @@ def number_of_calls(operation: Any) -> int:
     return len(operation._inbound_nodes)
 
 
-def arguments(operation: Any) -> Sequence[Any]:
-    """Returns the positional arguments of an operation's first call, also the constants, which `input` leaves out."""
-    return operation._inbound_nodes[0].arguments.args
-
-
 def initializer_of(variable: Any) -> Any:
     """Returns what makes the first value of a variable that was made without one."""
     return variable._initializer

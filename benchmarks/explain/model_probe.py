@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import itertools
 import json
 import os
 import re
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from models.layers import DataFormat
 
 _HEAD_FACTOR = -1e3
+_OF_SCALED_IMAGES = (0.1, 50.0)  # their largest number is about 4; a scaling divides by 58 to 255, or subtracts 100
 _NEAR_ONE = 1e-3  # the sum of probabilities in float32
 _UNLIKE = 1e-2  # what differs by a larger share of the largest value does so by more than rounding
 # Attributes of layers, and what they ask for.
@@ -77,6 +79,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
     logits = None if name.startswith(APPLICATION) else _logits(model, spec)
     if logits is not None:
         _check_outputs(logits, _logits(model, spec, head_factor=_HEAD_FACTOR))
+        _check_scaling(model, spec)
     layers = list(_layers(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
     try:
@@ -181,6 +184,35 @@ def _check_outputs(logits: np.ndarray, of_other_head: np.ndarray | None) -> None
             "its outputs are always between 0 and 1, as after a sigmoid: return logits, without the sigmoid. The loss "
             "is the cross-entropy of one class per image."
         )
+
+
+def _check_scaling(model: Model, spec: ModelSpec) -> None:
+    """Raises UnusableModelError if the first operations scale the images, as if these were numbers from 0 to 255."""
+    import keras
+    import tensorflow as tf
+
+    from models.building import no_own_variables
+
+    (images,) = model.keras_model.inputs
+    operations = model.keras_model.operations[1:]  # the first is the input
+    first = itertools.takewhile(lambda operation: not getattr(operation, "variables", ()), operations)
+    for operation in first:
+        if getattr(operation.output, "shape", None) != images.shape:  # such as a mean over pixels, which is small
+            continue
+        with no_own_variables(), contained():
+            scaled = keras.Model(images, operation.output)
+
+            @tf.function(autograph=False)
+            def largest(scaled: Any = scaled) -> tf.Tensor:
+                shape = (2, spec.image_size, spec.image_size, spec.channels)
+                return tf.reduce_max(tf.abs(tf.cast(scaled(tf.random.stateless_normal(shape, (0, 0))), tf.float32)))
+
+            size = largest().numpy()
+        if size < _OF_SCALED_IMAGES[0] or size > _OF_SCALED_IMAGES[1]:
+            raise UnusableModelError(
+                f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "
+                "keras.layers.Rescaling, which is left out here."
+            )
 
 
 def _losses(model: Model, spec: ModelSpec) -> list[str]:

@@ -239,6 +239,18 @@ def divides_later():
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
 
 
+def divides_in_lambda():
+    images = keras.Input((8, 8, 3))
+    x = keras.layers.Lambda(lambda x: x / 255.0)(images)
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
+def preprocesses():
+    images = keras.Input((8, 8, 3))
+    x = keras.applications.resnet.preprocess_input(images)
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
 def divides():
     images = keras.Input((8, 8, 3))
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(images / 255.0)))
@@ -456,7 +468,9 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("called_sigmoid", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
         ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
         ("several_sigmoids", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
-        ("divides_later", "its operation 'true_divide.*' scales the images, which are scaled already"),
+        ("divides_later", "its operation 'subtract.*' scales the images, which are scaled already"),
+        ("divides_in_lambda", "its operation 'lambda.*' scales the images, which are scaled already"),
+        ("preprocesses", "its operation 'add.*' scales the images, which are scaled already"),
         ("wide", r"shape \(32, 48, 3\): they must be square"),
     ],
 )
