@@ -19,6 +19,7 @@ from results.record import Status
 from variable_mgr.expected import relative_error
 from variable_mgr.place import Place
 from variable_mgr.reductions.all_reduce import Reduction
+from variable_mgr.reductions.kernels import on_each
 
 _FEWEST_ROUNDS = 3
 _CHECKED_ELEMENTS = 2**20
@@ -101,10 +102,7 @@ def _step(
     results: Sequence[Sequence[tf.Variable]],
     place: Place,
 ) -> tf.Operation:
-    values = []
-    for tower, device in zip(sources, place.towers, strict=True):
-        with tf.device(device):
-            values.append([variable.read_value() for variable in tower])
+    values = on_each(place.towers, lambda tower: [variable.read_value() for variable in tower], sources)
     means, operations = reduction.mean(values)
     stores = map(_assign, itertools.chain(*results), itertools.chain(*means))
     return tf.group(*stores, *operations)

@@ -43,12 +43,8 @@ class Optimizer(abc.ABC):
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
         """Returns one update per variable."""
-        operations = []
-        gradients = clipped(gradients, variables, self._clipping)
-        for variable, gradient in zip(variables, gradients, strict=True):
-            with tf.device(variable.device):
-                operations.append(self._update(variable, gradient))
-        return operations
+        devices = (variable.device for variable in variables)
+        return on_each(devices, self._update, variables, clipped(gradients, variables, self._clipping))
 
     def slots_of(self, variable: tf.Variable) -> dict[str, tf.Variable]:
         """Returns what the rule keeps for one variable, by the name of the slot; empty before `apply`."""
