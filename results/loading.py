@@ -157,7 +157,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 def _is_same_run(record: Record, other: Record) -> bool:
     # One of them may be published, and lack what is private.
     return (
-        record.identity.time_utc == other.identity.time_utc
+        record.ended == other.ended
         and record.status == other.status
         and record.measurement.step_seconds == other.measurement.step_seconds
     )

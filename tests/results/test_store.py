@@ -449,7 +449,10 @@ def test_a_run_and_what_was_published_of_it_count_once(tmp_path: Path) -> None:
     mine, public = Store(tmp_path / "mine"), Store(tmp_path / "public")
     run = fake_run()
     mine.append(run)
-    public.append(replace(run, environment={"machine": "a box"}, warnings=[]))
+    as_others_write_it = run.identity.time_utc.replace("+00:00", "Z")
+    assert as_others_write_it != run.identity.time_utc
+    identity = replace(run.identity, time_utc=as_others_write_it)
+    public.append(replace(run, identity=identity, environment={"machine": "a box"}, warnings=[]))
     loaded = load(mine.jsonl_path, public.jsonl_path)
     assert (len(loaded.records), loaded.problems) == (1, [])
 
