@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import collections
 import contextlib
 import functools
+import json
 import math
 import os
 import re
@@ -22,6 +24,8 @@ from results.text import printable
 _REDRAW_SECONDS = 0.1
 # Without a terminal: how long nothing was printed before the first line of progress, and before each that follows.
 _FIRST_LINE_SECONDS, _NEXT_LINE_SECONDS = 10.0, 30.0
+# What an encoding lacks is escaped as in JSON, since a line may be an object of it.
+codecs.register_error("json", lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end))
 # Lines that wait for a reader that has paused; older ones are dropped.
 _MOST_WAITING_LINES = 100_000
 _waiting: collections.deque[str] = collections.deque(maxlen=_MOST_WAITING_LINES)
@@ -96,7 +100,7 @@ def _print(line: str, stream: TextIO | None) -> None:
         return
     try:
         encoding = stream.encoding or "utf-8"
-        print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+        print(line.encode(encoding, "json").decode(encoding), file=stream, flush=True)
     except (OSError, ValueError) as error:
         with contextlib.suppress(OSError, ValueError):  # what is still buffered must go somewhere when Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

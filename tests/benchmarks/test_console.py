@@ -85,11 +85,11 @@ def test_a_closed_stream_ends_nothing(
         shown.advance()
 
 
-def test_what_the_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_encoding_lacks_is_escaped_as_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    console.say("2 × \udcff")
-    assert written.getvalue() == b"2 \\xd7 \\udcff\n"
+    console.say('"2 × \udcff 😀"')
+    assert written.getvalue() == b'"2 \\u00d7 \\udcff \\ud83d\\ude00"\n'
 
 
 # Progress.
