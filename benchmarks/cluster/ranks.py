@@ -33,6 +33,7 @@ _OF_THEIR_OWN = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
 )
+_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # What numbers nodes, on which nothing need be started: Kubeflow Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano
 # and dstack.
 _OF_NODES = {
@@ -50,7 +51,7 @@ _VARIABLES = (
     ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    _OF_TORCHRUN,
     *((rank, size, "", "") for rank, size in _OF_NODES.items()),
     ("PMIX_RANK", "", "", ""),
 )
@@ -199,9 +200,12 @@ class _Ranks:
 
 
 def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
-    """Returns the ranks of the first launcher that has started several; else the only one, which may start another."""
+    """Returns the ranks of the first launcher that has started several; else the only one, which may start another.
+
+    What torchrun has started is its last: several tasks of srun or mpirun may each have started it.
+    """
     first = None
-    for names in _VARIABLES:
+    for names in (_OF_TORCHRUN,) if "TORCHELASTIC_RUN_ID" in environ else _VARIABLES:
         own = _ranks_in(environ, names)
         if own and (own.rank or (own.size or 1) > 1):
             return own

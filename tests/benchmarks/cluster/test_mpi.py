@@ -179,6 +179,18 @@ def test_rank_0_of_mpirun_in_a_batch_script_of_slurm_is_not_slurms(own: dict[str
     assert resolve(batch) == (None, ()), "the script itself"
 
 
+@pytest.mark.parametrize("launcher", [hydra, open_mpi])
+def test_torchrun_in_every_task_of_srun_or_mpirun_has_the_ranks(launcher: Any) -> None:
+    torchrun = {**of("", 2, 8, "WORLD_SIZE"), "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+    environ = {**srun(0, "n[1-2]", "1(x2)", 2), **launcher(0, 2), **torchrun}
+    with pytest.raises(UsageError, match=r"rank 2 of 8 \(RANK\).*: add --cluster=mpi"):
+        resolve(environ)
+    with pytest.raises(UsageError, match="--cluster=slurm: another launcher has started this process, as rank 2"):
+        resolve(environ, cluster="slurm")
+    cluster, _ = resolve(environ, cluster="mpi", hosts="n1,n2")
+    assert cluster and cluster.own == Task("worker", 2)
+
+
 def test_ranks_of_pals_are_not_taken_for_hydras() -> None:
     pals = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "1", "PMI_SIZE": "4"}
     cluster, _ = resolve(pals, cluster="mpi")
