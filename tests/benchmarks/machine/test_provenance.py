@@ -13,6 +13,7 @@ from benchmarks.cli.verbs import commands, flags_of
 from benchmarks.compare import builds
 from benchmarks.machine import provenance
 from benchmarks.process import tensorflow_setup
+from benchmarks.training import computing
 from results.masking import without_secrets
 from results.record import recorded_command
 
@@ -35,6 +36,10 @@ def test_what_the_suite_sets_for_tensorflow_is_recorded() -> None:
     names = set(re.findall(r'os\.environ(?:\.setdefault\(|\[)"([A-Z_0-9]+)"', source))
     assert len(names) > 5
     assert names - provenance.RECORDED_VARIABLES <= {"GRPC_ENABLE_FORK_SUPPORT"}
+
+
+def test_every_variable_of_which_runs_warn_is_recorded() -> None:
+    assert {name for name, *_ in computing._OVERRULING} <= provenance.RECORDED_VARIABLES
 
 
 def test_tensorflow_of_another_maker_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
