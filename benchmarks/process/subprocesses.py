@@ -36,9 +36,9 @@ RUN_BENCH = Path(__file__).resolve().parents[2] / "run_bench.py"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class ExitInfo:
-    """How a process ended.
+    """How a process ended; of one that runs, what is known so far.
 
     Attributes:
         returncode: its exit status; negative for a signal.
@@ -138,7 +138,7 @@ def supervise(
         with if_killed(_KILL_GROUPS, *(f"-{child.process.pid}" for child in children)):
             running = _run_to_the_end(children, math.inf if timeout_seconds is None else begin + timeout_seconds)
             for child in running:
-                child.timed_out, child.was_stopped = True, child.is_stopped()
+                child.info.timed_out, child.info.was_stopped = True, child.is_stopped()
             _end(running, signal.SIGUSR1, _STACKS_SECONDS)
     except (KeyboardInterrupt, Terminated) as error:
         number = error.number if isinstance(error, Terminated) else signal.SIGINT
@@ -149,7 +149,11 @@ def supervise(
         for child in children:
             if child.process.stdin:
                 child.process.stdin.close()
-    return [child.exit_info(time.monotonic() - begin) for child in children]
+    for child in children:
+        child.info.seconds = time.monotonic() - begin
+        if child.process.returncode is not None:
+            child.info.returncode = child.process.returncode
+    return [child.info for child in children]
 
 
 @contextlib.contextmanager
@@ -176,13 +180,13 @@ def if_killed(script: str, *words: str) -> Iterator[None]:
 
 
 class _Child:
-    """A process that was started, and why it was killed, if it was."""
+    """A process that was started."""
 
     def __init__(self, command: Command, process: subprocess.Popen[bytes]) -> None:
         self.command, self.process = command, process
         self.memory = out_of_memory.Looks(process.pid)
         self.stopped_at = math.inf
-        self.timed_out = self.out_of_memory = self.wrote_too_much = self.was_stopped = False
+        self.info = ExitInfo(-signal.SIGKILL, timed_out=False, out_of_memory=False, seconds=0.0)
 
     def written_bytes(self) -> int:
         """Returns the size of the largest file that it writes into."""
@@ -208,16 +212,6 @@ class _Child:
     def kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def exit_info(self, seconds: float) -> ExitInfo:
-        return ExitInfo(
-            -signal.SIGKILL if self.process.returncode is None else self.process.returncode,
-            timed_out=self.timed_out,
-            out_of_memory=self.out_of_memory,
-            seconds=seconds,
-            wrote_too_much=self.wrote_too_much,
-            was_stopped=self.was_stopped,
-        )
 
 
 def _start(command: Command) -> subprocess.Popen[bytes]:
@@ -251,13 +245,13 @@ def _run_to_the_end(children: Sequence[_Child], until: float) -> list[_Child]:
             if status is None:
                 child.memory.look()
                 child.stopped_at = min(child.stopped_at, now) if child.is_stopped() else math.inf
-                child.was_stopped = now > child.stopped_at + child.command.stopped_seconds
-                child.wrote_too_much = child.written_bytes() > MOST_OUTPUT_BYTES
-                if child.was_stopped or child.wrote_too_much:
+                child.info.was_stopped = now > child.stopped_at + child.command.stopped_seconds
+                child.info.wrote_too_much = child.written_bytes() > MOST_OUTPUT_BYTES
+                if child.info.was_killed:
                     _kill([child])
             else:
-                child.out_of_memory = child.memory.was_killed(status)
-            if child.process.returncode is not None or child.was_stopped or child.wrote_too_much:
+                child.info.out_of_memory = child.memory.was_killed(status)
+            if status is not None or child.info.was_killed:
                 child.kill_group()  # what it has started and left behind, which another may wait for
                 running.remove(child)
                 until = min(until, now + child.command.patience(child.process.returncode or 0))
