@@ -34,8 +34,8 @@ _OF_THEIR_OWN = (
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# What numbers nodes, on which nothing need be started: Kubeflow Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano
-# and dstack.
+# What numbers nodes, on which nothing need be started: Kubeflow Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano,
+# dstack and RunPod.
 _OF_NODES = {
     "PET_NODE_RANK": "PET_NNODES",
     "SKYPILOT_NODE_RANK": "SKYPILOT_NUM_NODES",
@@ -43,6 +43,7 @@ _OF_NODES = {
     "LWS_WORKER_INDEX": "LWS_GROUP_SIZE",
     "VC_TASK_INDEX": "VC_WORKER_NUM",
     "DSTACK_NODE_RANK": "DSTACK_NODES_NUM",
+    "NODE_RANK": "NUM_NODES",
 }
 # Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun, nodes, and PMIx alone. srun may
 # set the same.

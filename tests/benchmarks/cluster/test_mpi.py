@@ -135,6 +135,7 @@ LAUNCHED = [
     {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "4"},
     {"VC_TASK_INDEX": "1", "VC_WORKER_NUM": "4"},
     {"DSTACK_NODE_RANK": "1", "DSTACK_NODES_NUM": "4"},
+    {"NODE_RANK": "1", "NUM_NODES": "4"},
     # Each of one task, in which torchrun has started four.
     hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
     open_mpi(0, 1) | of("", 1, 4, "WORLD_SIZE"),
