@@ -24,8 +24,6 @@ from results.text import printable
 _REDRAW_SECONDS = 0.1
 # Without a terminal: how long nothing was printed before the first line of progress, and before each that follows.
 _FIRST_LINE_SECONDS, _NEXT_LINE_SECONDS = 10.0, 30.0
-# What an encoding lacks is escaped as in JSON, since a line may be an object of it.
-codecs.register_error("json", lambda error: (json.dumps(error.object[error.start : error.end])[1:-1], error.end))
 # Lines that wait for a reader that has paused; older ones are dropped.
 _MOST_WAITING_LINES = 100_000
 _waiting: collections.deque[str] = collections.deque(maxlen=_MOST_WAITING_LINES)
@@ -33,6 +31,15 @@ _waiting: collections.deque[str] = collections.deque(maxlen=_MOST_WAITING_LINES)
 output_is_lost = False
 # Where stderr is, if its descriptor is another file for the moment.
 _moved_stderr: TextIO | None = None
+
+
+def _as_in_json(error: UnicodeError) -> tuple[str, int]:
+    """Escapes what an encoding lacks, in a line that may be JSON."""
+    assert isinstance(error, UnicodeEncodeError), "it is registered for encoding"
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error("json", _as_in_json)
 
 
 @contextlib.contextmanager
