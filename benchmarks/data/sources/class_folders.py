@@ -136,7 +136,11 @@ def _may_be_class(name: str) -> bool:
 
 def _below(root: Path, split: str) -> Path | None:
     """Returns the folder of a split in a root. A folder without folders may be a class that is called `train`."""
-    return next((root / name for name in FOLDERS_OF[split] if _class_names(root / name)), None)
+    named = [root / name for name in reversed(FOLDERS_OF[split]) if _class_names(root / name)]
+    folders = {folder.resolve(): folder for folder in named}  # one may be a link to the other
+    if len(folders) > 1:
+        raise DataError(f"{' and '.join(map(str, folders.values()))} both hold class folders for {split}: name one.")
+    return next(iter(folders.values()), None)
 
 
 def _folder_of(root: Path, split: str) -> Path | None:

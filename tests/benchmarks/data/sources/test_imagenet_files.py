@@ -391,6 +391,16 @@ def test_a_broken_link_may_have_been_a_class(tmp_path: Path, photo: bytes) -> No
         imagenet_files.find_imagenet(str(tmp_path), "train")
 
 
+def test_of_two_folders_of_a_split_none_is_chosen(tmp_path: Path, photo: bytes) -> None:
+    for split in ("train", "val", "validation"):
+        _class_folders(tmp_path / split, {"ants": 1}, photo)
+    with pytest.raises(DataError, match=r"/val and .*/validation both hold class folders for validation: name one"):
+        imagenet_files.find_imagenet(str(tmp_path), "validation")
+    assert imagenet_files.find_imagenet(str(tmp_path / "val"), "validation").directory == str(tmp_path / "val")
+    (tmp_path / "training").symlink_to("train")
+    assert imagenet_files.find_imagenet(str(tmp_path), "train").directory == str(tmp_path / "train")
+
+
 def _class_folders(root: Path, photos: Mapping[str, int], photo: bytes) -> None:
     """Makes class folders, or others, with so many photos each."""
     for name, count in photos.items():
