@@ -223,8 +223,6 @@ def build_evaluator(
         of_validation(data.input),
         input_pipeline.find_source(data.data_name, data.data_dir, "validation"),
         once=True,
-        pipelined=False,
-        timed=False,
     )
     return Evaluator(
         model,

@@ -77,7 +77,8 @@ def build(
     """Builds the towers' input in the default graph; the model's data set determines how images are normalised.
 
     Without `options`, images are made once on each device; without a `source`, one batch is made on the host. With
-    `once`, images are those of `one_pass`, which the initializers begin. The rest is as in `deal`.
+    `once`, images are those of `one_pass`, which the initializers begin, neither copied ahead nor timed. The rest is as
+    in `deal`.
 
     Raises:
         DataError: images in memory have another size than the model takes.
@@ -100,7 +101,7 @@ def build(
         dataset = one_pass(source, spec, options, bad) if once else batches(source, spec, options, bad)
         description = f"{data_set.title}: {source.describe()}, {size}"
     dataset = configured(dataset, options, len(tower_devices))
-    how = {"in_turn": in_turn, "pipelined": pipelined, "timed": timed}
+    how = {"in_turn": in_turn, "pipelined": pipelined and not once, "timed": timed and not once}
     towers, initializers = deal(dataset, tower_devices, data_set, spec.data_format, **how)
     return RunInput(towers=towers, initializers=initializers, description=description, source=source, skipping=bad)
 

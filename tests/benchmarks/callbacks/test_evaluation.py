@@ -74,7 +74,7 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
             for variable, value in zip(model.variables, weights, strict=True)
         }
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
-        given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True, pipelined=False, timed=False)
+        given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True)
         limits: list[float] = []
         watchdog = Watchdog()
         monkeypatch.setattr(watchdog, "expect", lambda what, seconds: limits.append(seconds))
@@ -132,9 +132,8 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         model = building.build(trivial, data_format="NHWC", num_classes=1001, seed=1)
         source = input_pipeline.find_source("imagenet", str(tmp_path), "validation")
         size = spec(image_size=trivial.image_size)
-        how = {"once": True, "pipelined": False, "timed": False}
         lenient = dataclasses.replace(OPTIONS, on_bad_record="skip")
-        inputs = [input_pipeline.build(trivial, size, names, each, source, **how) for each in (OPTIONS, lenient)]
+        inputs = [input_pipeline.build(trivial, size, names, each, source, once=True) for each in (OPTIONS, lenient)]
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
         evaluator, skipping = (Evaluator(model, weights, names, given, 1001, Watchdog(), 60.0) for given in inputs)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
