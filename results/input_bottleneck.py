@@ -25,6 +25,7 @@ _ADVICE: Mapping[str, tuple[str, Sequence[tuple[Any, ...]]]] = {
             ("give --datasets_use_caching if they fit into memory", "cache", "records", "one_record"),
         ],
     ),
+    "draw": ("drawing images that are in memory", [("use a larger batch",)]),
     "parse": ("parsing the records", [("make them smaller, with fewer features",)]),
     "decode": (
         "decoding the photos",

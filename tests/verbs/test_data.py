@@ -171,7 +171,7 @@ def test_the_stages_of_small_images_are_measured(run_bench: RunBench, records: R
     assert as_json.status == 0, as_json.stderr
     record = json.loads(as_json.stdout)
     assert record["kind"] == "input" and record["derived"]["images_per_sec"] > 0
-    assert list(record["measurement"]["input_stages"]) == ["read", "augment", "batch", "copy"]
+    assert list(record["measurement"]["input_stages"]) == ["draw", "augment", "batch", "copy"]
     assert record["measurement"]["bare_decode_images_per_sec"] is None
     assert records()[1]["identity"] == record["identity"]
 

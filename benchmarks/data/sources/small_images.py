@@ -25,7 +25,7 @@ from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, existing_
 from benchmarks.data.sources.safe_files import MOST_SMALL_IMAGES_BYTES, UNREADABLE, files_in, load_arrays, read_file
 from benchmarks.errors import DataError
 
-STAGES = ("read", "augment", "batch")
+STAGES = ("draw", "augment", "batch")  # the files are read before
 _MARGIN = 4  # pixels of zeros around an image that is cropped at random
 _TORCHVISION = ("MNIST/raw", "raw")  # where it keeps them, below its root
 _CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar-10-batches-py-target/cifar-10-batches-py")
@@ -210,7 +210,7 @@ def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: 
     Before the last of STAGES, only labels come out.
     """
     images, labels, seed = source.images, source.labels, spec.seed
-    augmented = options.crop == "distorted" and images.shape[-1] == 3 and last_stage != "read"
+    augmented = options.crop == "distorted" and images.shape[-1] == 3 and last_stage != "draw"
 
     share = len(range(spec.worker, len(images), spec.workers))
     first, skipped = divmod(spec.own_images_before, share) if options.cache != "one_record" else (0, 0)

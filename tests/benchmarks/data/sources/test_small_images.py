@@ -21,6 +21,7 @@ from benchmarks.data.sources.small_images import Pixels
 from benchmarks.data.writing import small_image_files
 from benchmarks.errors import DataError
 from models import specs
+from results import input_bottleneck
 from tests.support.images import spec, take
 
 Write = Callable[[Path], list[Path]]
@@ -284,3 +285,8 @@ def test_digits_are_left_as_they_are() -> None:
     source = _source(20, channels=1)
     images, labels = _epoch(source, 4, 5, crop="distorted")
     np.testing.assert_array_equal(images, source.images[labels])
+
+
+def test_of_images_in_memory_no_faster_disk_is_advised() -> None:
+    sentence = input_bottleneck.advice(dict.fromkeys(small_images.STAGES, 1000.0), vars(InputOptions()))
+    assert sentence == "100% of the pipeline's time goes into drawing images that are in memory: use a larger batch."
