@@ -247,8 +247,9 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
     try:
         image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
         jpeg_header.check_size(image.height, image.width)
-        if image.mode == "F":
-            raise BadJpegError("unusual", "its pixels are floating-point numbers, of which white is not known")
+        if image.mode == "F" or (image.mode, image.format) == ("I", "TIFF"):  # of PNG, the latter has 16 bits
+            kind = "floating-point numbers" if image.mode == "F" else "signed or 32-bit integers"
+            raise BadJpegError("unusual", f"its pixels are {kind}, of which white is not known")
         if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
             scaled = np.asarray(image).astype(np.float64) / 257
             image = Image.fromarray(scaled.clip(0, 255).round().astype(np.uint8))

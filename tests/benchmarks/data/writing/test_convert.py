@@ -420,13 +420,16 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     assert tf.io.decode_jpeg(encoded).numpy().mean() == pytest.approx(127.5, abs=2)
 
 
-def test_floating_point_numbers_are_left_out(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "words"), [(np.float32, "floating-point numbers"), (np.int32, "signed or 32-bit integers")]
+)
+def test_pixels_whose_white_is_not_known_are_left_out(folder: Path, tmp_path: Path, dtype: type, words: str) -> None:
     from PIL import Image
 
     photo = next(folder.rglob("*.JPEG"))
-    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(photo.with_suffix(".tif"))
+    Image.fromarray(np.linspace(0, 255, 64).astype(dtype).reshape(8, 8)).save(photo.with_suffix(".tif"))
     (left_out,) = _convert(folder, tmp_path / "out").left_out
-    assert left_out.endswith(f"{photo.stem}.tif: its pixels are floating-point numbers, of which white is not known")
+    assert left_out.endswith(f"{photo.stem}.tif: its pixels are {words}, of which white is not known")
 
 
 def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path, folder: Path) -> None:
