@@ -68,7 +68,7 @@ class Candidate:
 
     Attributes:
         runs: its valid runs, in their order.
-        reason: why it was not run, or why its first or a later run failed.
+        reason: why it was not run, why its first or a later run failed, or why `run` rejects it.
     """
 
     choice: Texts
@@ -124,7 +124,7 @@ class Row:
         images_per_sec: over all devices; None if it has no rate.
         low: of the 95 % interval, up to `high`, see `interval_of`; both None if there are too few steps.
         steps: measured steps behind the rate, in `runs` runs.
-        reason: why it has no rate, or why a later run failed.
+        reason: why it has no rate, why a later run failed, or why it is rejected.
         is_taken: whether it is the choice: the default (the first candidate), unless another is clearly faster.
         is_close: whether it cannot be distinguished from the choice; False for the choice itself.
         is_repeated: whether the rate is free of selection bias: it comes from repeats after the selection, or it is

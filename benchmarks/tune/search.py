@@ -37,6 +37,7 @@ _RESERVED_RUNS = 1.5
 # XLA on an H200).
 _COMPARED_STEPS, _FEWEST_COMPARED = 10, 5
 _FACTOR, _LEAST_FALL = 2.0, 0.05
+_REJECTED = "rejected: "
 # Two runs at once must not need more of the available memory.
 _SHARE_OF_MEMORY = 0.8
 
@@ -155,7 +156,8 @@ class Finder:
         self._is_finished = True
         self._step_seconds: float | None = None  # of the best so far
         self._failed_on_all = False
-        self._losses: dict[tuple[object, ...], Sequence[float | None]] = {}  # of the first run that trains the same
+        # Of candidates that must train the same: each with its first losses, by its configuration.
+        self._losses: dict[tuple[object, ...], dict[str, tuple[Candidate, Sequence[float | None]]]] = {}
         self._chosen: dict[str, str] = {}
         self._tables: list[StageTable] = []
         self._open: tuple[SearchStage, Halving, list[Candidate]] | None = None
@@ -246,31 +248,45 @@ class Finder:
         begun = time.monotonic()
         left = in_words(max(0.0, self._end - begun))
         progress.begin(f"trying {_in_words(candidate)}, up to {left} left", measured=True)
-        outcome = self._judged(candidate, _outcome(self._runner.run_cell(limited), begun))
+        outcome = _outcome(self._runner.run_cell(limited), begun)
+        self._judge(candidate, outcome.losses)
         progress.end()
         if outcome.step_seconds:
             self._seconds_of_runs.append(outcome.seconds)
             self._extend()
+        if outcome.step_seconds and not candidate.reason:
             result = f"{rounded(outcome.images_per_sec)} images/s in {len(outcome.step_seconds)} steps"
         else:
-            result = outcome.reason
+            result = candidate.reason or outcome.reason
             on_all = _config(candidate).devices.num_devices == self._plan.usual.devices.num_devices
             self._failed_on_all |= on_all and not outcome.cut_off
         warn(f"  {_in_words(candidate)}: {result}   ({in_words(max(0.0, self._end - time.monotonic()))} left)")
         return outcome
 
-    def _judged(self, candidate: Candidate, outcome: Outcome) -> Outcome:
-        """Returns an outcome, or its failure if its losses are not those of the first run that trains the same."""
+    def _judge(self, candidate: Candidate, losses: Sequence[float | None]) -> None:
+        """Rejects candidates of which the losses are not those of most that must train the same.
+
+        If as many are on each side, the earlier ones are right, among which the default is. If no two agree, any may be
+        wrong, and all are rejected, until a later run agrees with one.
+        """
         config = _config(candidate)
         sees_others = config.data.input is not None and config.data.input.sloppy
         learns_alike = not (config.variables.modifiers.asynchronous or config.workload.forward_only or sees_others)
-        if not learns_alike or sum(loss is not None for loss in outcome.losses) < _FEWEST_COMPARED:
-            return outcome
+        if not learns_alike or sum(loss is not None for loss in losses) < _FEWEST_COMPARED:
+            return
         alike = (config.computing.precision, config.workload.batch_per_device, config.devices.num_devices)
-        expected = self._losses.setdefault(alike, outcome.losses)
-        if not (why := differ(outcome.losses, expected)):
-            return outcome
-        return dataclasses.replace(outcome, step_seconds=(), reason=f"rejected: {why}")
+        group = self._losses.setdefault(alike, {})
+        group[str(config.to_dict())] = (candidate, losses)
+        runs = list(group.values())
+        agreeing = [sum(not differ(own, other) for _, other in runs) for _, own in runs]
+        right = agreeing.index(max(agreeing))
+        for number, (each, own) in enumerate(runs):
+            other, expected = runs[-1 if number == right and agreeing[right] == 1 else right]
+            if not each.reason or each.reason.startswith(_REJECTED):
+                why = differ(own, expected)
+                each.reason = (
+                    f"{_REJECTED}{why} with {_in_words(other)}: their gradients are not the same" if why else ""
+                )
 
     def _extend(self) -> None:
         """Moves the ends of the search and of the open stage if runs take longer than was estimated."""
@@ -368,18 +384,15 @@ def _outcome(record: Record, begun: float) -> Outcome:
     return Outcome(seconds=seconds, reason=reason[:_LONGEST_REASON])
 
 
-def differ(losses: Sequence[float | None], expected: Sequence[float | None]) -> str:
-    """Returns in words how a run trains unlike another of the same start; nothing if it does not, or if it is unknown.
+def differ(losses: Sequence[float | None], others: Sequence[float | None]) -> str:
+    """Returns in words how two runs of the same start train unlike; nothing if they do not, or if it is unknown.
 
     The first loss is before any update. Rounding, and the units that dropout drops, change the others a little.
     """
-    pairs = [(one, other) for one, other in zip(losses, expected, strict=False) if None not in (one, other)]
+    pairs = [(one, other) for one, other in zip(losses, others, strict=False) if None not in (one, other)]
     if len(pairs) < _FEWEST_COMPARED:
         return ""
     fall, usual = (numbers[0] - statistics.fmean(numbers[1:]) for numbers in zip(*pairs, strict=True))
-    if usual < _LEAST_FALL or 1 / _FACTOR < fall / usual < _FACTOR:
+    if max(fall, usual) < _LEAST_FALL or max(fall, usual) < _FACTOR * min(fall, usual):
         return ""
-    return (
-        f"in its first {len(pairs)} steps the loss is {fall:.3f} below the first one on average, and {usual:.3f} in "
-        "the first run of this precision and batch: its gradients are not the same"
-    )
+    return f"in its first {len(pairs)} steps the loss is {fall:.3f} below the first one on average, and {usual:.3f}"

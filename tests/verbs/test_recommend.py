@@ -144,6 +144,28 @@ def test_the_fastest_is_rejected_if_it_trains_wrong(runs: Runs, capsys: pytest.C
     assert len(reasons) == 2 and all(reason.startswith("rejected: in its first") for reason in reasons)
 
 
+def test_the_default_is_rejected_if_it_alone_trains_otherwise(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    def is_odd(chosen: Config) -> bool:
+        return (chosen.workload.data_format, chosen.computing.xla) == ("NHWC", "off")
+
+    runs.falls = lambda chosen: 0.02 if is_odd(chosen) else 0.1
+    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
+    answer = _answer(capsys)
+    assert _best(answer).computing.xla == "jit"
+    (row,) = [row for row in answer["tables"][0]["rows"] if row["reason"]]
+    assert "--data_format=NHWC" in row["arguments"] and row["reason"].startswith("rejected: in its first")
+
+
+def test_of_two_that_train_otherwise_neither_is_chosen(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.falls = lambda chosen: {"off": 0.1, "jit": 0.02}[chosen.computing.xla]
+    fixed = ("--data_format=NHWC", "--batch_size=32", "--variable_update=replicated")
+    assert _recommend(*ON_CPU, *fixed, "--output_format=json") == ExitStatus.RUN_FAILED
+    answer = _answer(capsys)
+    assert not answer["command"]
+    reasons = {" ".join(row["arguments"]): row["reason"] for row in answer["tables"][0]["rows"]}
+    assert "with --xla=jit" in reasons["--xla=off"] and "with --xla=off" in reasons["--xla=jit"]
+
+
 @pytest.mark.parametrize(
     ("losses", "expected", "is_wrong"),
     [
