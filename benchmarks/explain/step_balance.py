@@ -217,12 +217,15 @@ def known_rates(values: Mapping[str, Any], devices: Devices, precision: str) -> 
     gpu = known_gpus.find_gpu(values["gpu"]) if values["gpu"] else None if given_peak else _gpu_here(devices, precision)
     peak = 1e12 * given_peak if given_peak else gpu.peak_flops_per_sec(precision) if gpu else None
     records = record_files.load(files) if values["results"] or files[0].exists() else ()
+    # A step on unlike GPUs takes as long as on the slowest, and records of this machine may be of any of them.
+    is_mixed = len({each.name for each in options.chosen_gpus(devices).gpus}) > 1 and not (values["gpu"] or given_peak)
+    takes_any = not is_mixed and gpu is None or (values["results"] and not values["gpu"])
     name = values["link"] or (gpu.link if gpu else "")
     of_name = _of_data_sheet(name) if name else None
     return Rates(
-        records=tuple(record for record in records if not values["gpu"] or gpu is None or _is_of(record, gpu)),
+        records=tuple(record for record in records if takes_any or (gpu and _is_of(record, gpu))),
         gpu=gpu,
-        peak_flops_per_sec=peak or _stored_peak(devices, precision),
+        peak_flops_per_sec=peak or (None if is_mixed else _stored_peak(devices, precision)),
         hardware_is_given=bool(given_peak or (values["gpu"] and not values["results"])),
         assumed_mfu=values["assumed_mfu"],
         link=Rate(1e9 * link, "--link_gbytes_per_second") if link else of_name,

@@ -11,6 +11,7 @@ from benchmarks.explain import known_gpus, step_balance
 from benchmarks.explain.known_gpus import Rate
 from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
 from results.record import Record, Status
+from tests.support.nvidia import MACHINES, stand_in
 from tests.support.records import fake_reduction, fake_run
 
 
@@ -194,3 +195,22 @@ def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPat
     for gpu, count in (("T4", 1), ("A100", 0)):
         of_gpu = {**values, "results": "mixed.jsonl", "gpu": gpu}
         assert len(step_balance.known_rates(of_gpu, ON_GPUS.devices, "fp32").records) == count
+
+
+@pytest.mark.parametrize(("gpus", "peak_tflops", "count"), [("0", 312, 0), ("1", 65, 1), ("0,1", None, 0)])
+def test_rates_are_of_the_gpus_that_are_chosen_of_a_mixed_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, gpus: str, peak_tflops: float | None, count: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stand_in(monkeypatch, MACHINES["A100 and T4"])
+    monkeypatch.setattr(step_balance, "_stored_peak", lambda *_: 3e12)
+    mixed = {"gpus": ["NVIDIA A100-PCIE-40GB 40 GiB", "Tesla T4 15 GiB"]}
+    on_second = replace(fake_run(visible_gpus=[1]), environment=mixed)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/results.jsonl").write_text(on_second.to_json() + "\n")
+    values: dict[str, Any] = {flag.name: None for flag in step_balance.RATE_FLAGS}
+    rates = step_balance.known_rates(
+        values, _config("--model=trivial", f"--gpus={gpus}", f"--num_gpus={len(gpus) // 2 + 1}").devices, "fp16"
+    )
+    assert len(rates.records) == count
+    assert rates.peak_flops_per_sec == (peak_tflops and peak_tflops * 1e12)
