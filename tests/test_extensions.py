@@ -221,7 +221,7 @@ def test_a_verb_is_one_file_and_its_place_in_the_list(tmp_path: Path) -> None:
     tree.add_file("benchmarks/cli/toy_verb.py", TOY_VERB)
     listed = "benchmarks/cli/verbs.py"
     title = '    "Results and data": {'
-    tree.add_line(listed, title, '        "toy": Listed("a toy of the tests", "benchmarks.cli.toy_verb:VERB"),')
+    tree.add_line(listed, title, '        "toy": Listed("a toy of the tests", "cli.toy_verb:VERB"),')
     assert tree.changed == {"benchmarks/cli/toy_verb.py", listed}
     assert "  toy        a toy of the tests\n" in tree.run("--help").stdout
     assert "--times=INT" in tree.run("toy", "--help").stdout

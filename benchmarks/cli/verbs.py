@@ -19,7 +19,7 @@ HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
 
 
 class Listed(NamedTuple):
-    """A verb of the list: what it does, as a phrase or a question, and where it is declared, as `module:name`."""
+    """A verb of the list: what it does, as a phrase or a question, and where in `benchmarks`, as `module:name`."""
 
     meaning: str
     address: str
@@ -28,68 +28,49 @@ class Listed(NamedTuple):
 # The first screen of the help, and what else `help --all` has; by title and name.
 FIRST_VERBS: Mapping[str, Mapping[str, Listed]] = {
     "How fast does it train?": {
-        "run": Listed("train, and print images per second (the default)", "benchmarks.run.run_verb:VERB"),
-        "sweep": Listed("run every combination of flag values", "benchmarks.sweep.sweep_verb:VERB"),
-        "scaling": Listed(
-            "measure scaling efficiency, and predict larger device counts", "benchmarks.sweep.scaling_verb:VERB"
-        ),
+        "run": Listed("train, and print images per second (the default)", "run.run_verb:VERB"),
+        "sweep": Listed("run every combination of flag values", "sweep.sweep_verb:VERB"),
+        "scaling": Listed("measure scaling efficiency, and predict larger device counts", "sweep.scaling_verb:VERB"),
         "recommend": Listed(
-            "find the batch size, layout, manager ... that are fastest here", "benchmarks.tune.recommend_verb:VERB"
+            "find the batch size, layout, manager ... that are fastest here", "tune.recommend_verb:VERB"
         ),
     },
     "What limits it?": {
-        "doctor": Listed(
-            "is the machine quiet, and where does the step time go?", "benchmarks.doctor.doctor_verb:VERB"
-        ),
-        "explain": Listed(
-            "where variables live, what is sent, which rate to expect", "benchmarks.explain.explain_verb:VERB"
-        ),
-        "verify": Listed(
-            "check the results of every variable manager against references", "benchmarks.verify.verify_verb:VERB"
-        ),
-        "devices": Listed(
-            "what is here: CPU, GPUs, their links, the tasks of a cluster", "benchmarks.devices.devices_verb:VERB"
-        ),
+        "doctor": Listed("is the machine quiet, and where does the step time go?", "doctor.doctor_verb:VERB"),
+        "explain": Listed("where variables live, what is sent, which rate to expect", "explain.explain_verb:VERB"),
+        "verify": Listed("check the results of every variable manager against references", "verify.verify_verb:VERB"),
+        "devices": Listed("what is here: CPU, GPUs, their links, the tasks of a cluster", "devices.devices_verb:VERB"),
     },
     "Did it get slower?": {
-        "ab": Listed("is this revision, or environment, slower than that one?", "benchmarks.compare.ab_verb:VERB"),
-        "track": Listed("store results, and check whether today's are slower", "benchmarks.compare.track_verb:VERB"),
+        "ab": Listed("is this revision, or environment, slower than that one?", "compare.ab_verb:VERB"),
+        "track": Listed("store results, and check whether today's are slower", "compare.track_verb:VERB"),
     },
     "Results and data": {
-        "report": Listed("tables, plots and a web page of results", "benchmarks.cli.report_verb:REPORT"),
-        "data": Listed("make, convert and check data sets", "benchmarks.data.data_verb:VERB"),
+        "report": Listed("tables, plots and a web page of results", "cli.report_verb:REPORT"),
+        "data": Listed("make, convert and check data sets", "data.data_verb:VERB"),
     },
 }
 VERBS_BY_TITLE: Mapping[str, Mapping[str, Listed]] = {
     **FIRST_VERBS,
     "How fast would it be elsewhere?": {
-        "predict": Listed("how fast would it be on hardware that is not here?", "benchmarks.predict.predict_verb:VERB"),
+        "predict": Listed("how fast would it be on hardware that is not here?", "predict.predict_verb:VERB"),
     },
     "More about records": {
-        "publish": Listed("make or check a folder of results to put online", "benchmarks.cli.publish_verb:VERB"),
-        "diff": Listed("show what differs between two records", "benchmarks.cli.report_verb:DIFF"),
-        "rerun": Listed("repeat the command of a record", "benchmarks.cli.report_verb:RERUN"),
-        "compare": Listed("is one file of records slower than another?", "benchmarks.compare.compare_verb:VERB"),
+        "publish": Listed("make or check a folder of results to put online", "cli.publish_verb:VERB"),
+        "diff": Listed("show what differs between two records", "cli.report_verb:DIFF"),
+        "rerun": Listed("repeat the command of a record", "cli.report_verb:RERUN"),
+        "compare": Listed("is one file of records slower than another?", "compare.compare_verb:VERB"),
     },
     "Parts of a step": {
-        "allreduce": Listed(
-            "measure each reduction of gradients by message size", "benchmarks.microbench.allreduce_verb:VERB"
-        ),
-        "input": Listed(
-            "measure each stage of the input pipeline, and find the slowest", "benchmarks.data.input_verb:VERB"
-        ),
+        "allreduce": Listed("measure each reduction of gradients by message size", "microbench.allreduce_verb:VERB"),
+        "input": Listed("measure each stage of the input pipeline, and find the slowest", "data.input_verb:VERB"),
     },
     "Other tools": {
-        "server": Listed(
-            "start a bare TensorFlow server: one task of a cluster", "benchmarks.cluster.server_verb:VERB"
-        ),
+        "server": Listed("start a bare TensorFlow server: one task of a cluster", "cluster.server_verb:VERB"),
         "export_model": Listed(
-            "write the model of a checkpoint for Keras or TensorFlow Serving",
-            "benchmarks.checkpoints.export_model_verb:VERB",
+            "write the model of a checkpoint for Keras or TensorFlow Serving", "checkpoints.export_model_verb:VERB"
         ),
-        "completion": Listed(
-            "print a script that completes commands in a shell", "benchmarks.cli.completion_verb:VERB"
-        ),
+        "completion": Listed("print a script that completes commands in a shell", "cli.completion_verb:VERB"),
     },
 }
 _LISTED = {name: listed for verbs in VERBS_BY_TITLE.values() for name, listed in verbs.items()}
@@ -100,7 +81,7 @@ NAMES = tuple(_LISTED)
 def load(name: str) -> Verb:
     """Returns a verb of NAMES."""
     listed = _LISTED[name]
-    return dataclasses.replace(pkgutil.resolve_name(listed.address), meaning=listed.meaning)
+    return dataclasses.replace(pkgutil.resolve_name(f"benchmarks.{listed.address}"), meaning=listed.meaning)
 
 
 @functools.cache
