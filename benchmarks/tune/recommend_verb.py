@@ -40,8 +40,8 @@ from results.text import counted
 
 # For these flags, `auto` asks to vary them; for other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
-# It runs single processes, and chooses the length of each run.
-_OTHER_GROUPS = ("Several processes", "How long", "Output")
+# It runs single processes, chooses the length of each run, and none may continue another one's training, or the user's.
+_OTHER_GROUPS = ("Several processes", "How long", "Output", "Checkpoints", "Evaluation", "Summaries and profiles")
 _NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accuracy")
 _FLAGFILE = "recommended.flags"
 _TIE_RULE = (

@@ -584,6 +584,12 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     assert "Interrupted before anything was measured." in capsys.readouterr().out
 
 
+def test_candidates_do_not_continue_a_training(runs: Runs) -> None:
+    with pytest.raises(UsageError, match="no flag --train_dir, which is one of a run"):
+        _recommend(*ON_CPU, "--train_dir=mine")
+    assert not runs.cells
+
+
 def test_a_cluster_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = {"worker": ["a:1", "b:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": {"type": "worker", "index": 0}}))
