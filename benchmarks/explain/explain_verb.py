@@ -62,6 +62,8 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     assumed = _assumed_machine(values)
     if values["model"] == "all" or "," in (values["model"] or ""):
         return _several_models(values, assumed)
+    if values["output_format"] == "json" and not values["print_config"]:
+        raise UsageError("explain has JSON of --placement, or of several models, such as --model=resnet50,vgg16.")
     if values["forward_only"]:
         raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
     entry = MANAGERS.get(values["variable_update"])

@@ -84,6 +84,7 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
         (["explain", "--gpu=RTX 6000"], "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
         (["explain", "--gpu=H1000"], "no such GPU is known."),
         (["explain", "--list_models", "replicated"], "leave out what is beside it"),
+        (["explain", "replicated", "--output_format=json"], "explain has JSON of --placement, or of several models"),
     ],
 )
 def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
