@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance, describe_software
 from benchmarks.option import Flag, Groups, only
@@ -65,10 +65,11 @@ def run_cells(
     `values` are of the flags of a sweep (None: not given); `command` is for records of runs that left none.
 
     Raises:
-        UsageError: there are too many runs, or results cannot be stored.
+        UsageError: there are too many runs, several would train in one directory, or results cannot be stored.
     """
     repeats = values["repeats"] or 1
     grid.refuse_too_many(len(cells) * repeats)
+    _refuse_shared_trainings(cells, repeats)
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     for targets in {cell.config.output.trackers for cell in cells if cell.config}:
         tracker_list.require(targets)
@@ -111,6 +112,15 @@ def run_cells(
 
     hint = f"The same command with --resume runs only what is missing from {store.jsonl_path}."
     return until_stopped(sweep, f"Interrupted. {hint}")
+
+
+def _refuse_shared_trainings(cells: Sequence[Cell], repeats: int) -> None:
+    trained = [cell.config for cell in cells if cell.config and cell.runs and not cell.config.workload.eval_only]
+    directories = [directory for each in trained if (directory := each.checkpoints.train_dir)] * repeats
+    if len(directories) > len({*directories}):
+        raise UsageError(
+            f"--train_dir={directories[0]}: each run would continue the training of the one before: leave it out."
+        )
 
 
 def _split(

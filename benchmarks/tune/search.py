@@ -284,9 +284,7 @@ class Finder:
             other, expected = runs[-1 if number == right and agreeing[right] == 1 else right]
             if not each.reason or each.reason.startswith(_REJECTED):
                 why = differ(own, expected)
-                each.reason = (
-                    f"{_REJECTED}{why} with {_in_words(other)}: their gradients are not the same" if why else ""
-                )
+                each.reason = why and f"{_REJECTED}{why} with {_in_words(other)}: their gradients are not the same"
 
     def _extend(self) -> None:
         """Moves the ends of the search and of the open stage if runs take longer than was estimated."""

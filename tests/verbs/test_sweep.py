@@ -179,6 +179,13 @@ def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, tmp_
     assert "--staged_vars goes with parameter_server" in skipped.reason
 
 
+@pytest.mark.parametrize("several", ["--batch_size=4,8", "--repeats=2"])
+def test_no_run_continues_the_training_of_another(sweep: Sweep, runs: Runs, several: str) -> None:
+    done = sweep("--train_dir=mine", several)
+    assert done.status == 2 and "--train_dir=mine: each run would continue" in done.stderr and not runs.started
+    assert sweep("--train_dir=mine", "--batch_size=4").status == 0
+
+
 def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep) -> None:
     done = sweep("--variable_update=parameter_server", "--local_cluster=ps:1,worker:1;ps:1,worker:2", "--batch_size=8")
     assert done.status == ExitStatus.OK, done.stderr
