@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -140,40 +141,37 @@ def _points(record: Record) -> tuple[float, list[Point]]:
     begun when the one before it ended, and an evaluation to have followed its step at once. What a run does otherwise
     between its steps, such as saving checkpoints, makes earlier times later than they were.
     """
-    taken, rows = record.measurement, Results([record]).steps().to_dict("records")
-    unmeasured, trains = set(taken.unmeasured_steps), record.config.get("eval_only") is not True
-    # Without training, an evaluation consists of the steps themselves.
-    evaluations = [(each, trains * dict(_numbers(each)).get("seconds", 0.0)) for each in taken.evaluations]
-    first_step = at = record.ended - math.fsum(row["seconds"] for row in rows) - sum(took for _, took in evaluations)
-    values: dict[int, dict[str, float]] = {}
-    ends: dict[int, float] = {}
+    # The order of equal steps stays: an evaluation follows its step.
+    taken = sorted([*_steps(record), *_evaluations(record)], key=operator.itemgetter(0))
+    first_step = at = record.ended - math.fsum(seconds for _, seconds, _ in taken)
+    points: dict[int, Point] = {}
+    for step, seconds, values in taken:
+        at += seconds
+        point = points.get(step, Point(step, at, {}))
+        points[step] = Point(step, point.at, {**point.values, **dict(_numbers(values))})
+    return first_step, list(points.values())
 
-    def evaluate(before: float) -> None:
-        nonlocal at
-        while evaluations and dict(_numbers(evaluations[0][0])).get("step", 0.0) < before:
-            evaluation, took = evaluations.pop(0)
-            at += took
-            if isinstance(step := evaluation.get("step"), int):
-                found = {_name(f"evaluation/{name}"): value for name, value in evaluation.items() if name != "step"}
-                values.setdefault(step, {}).update(_numbers(found))
-                ends.setdefault(step, at)
 
+def _steps(record: Record) -> Iterator[tuple[int, float, Mapping[str, Any]]]:
+    """Yields each step with its time and its values; one that was not measured has no time of its own."""
+    taken = record.measurement
+    for step, loss in zip(taken.unmeasured_steps, taken.unmeasured_losses, strict=False):
+        yield step, 0.0, {"loss": loss}
+    unmeasured = set(taken.unmeasured_steps)
     numbers = (number for number in itertools.count(taken.steps_before + 1) if number not in unmeasured)
-    for number, row in zip(numbers, rows, strict=False):
-        if trains:
-            evaluate(before=number)
-        ends[number] = at = at + row["seconds"]
-        phase, of_step = row["phase"], {name: row[name] for name in _OF_A_STEP}
-        of_step |= {f"{phase}/step_seconds": row["seconds"], f"{phase}/images_per_sec": row["images_per_sec"]}
-        values.setdefault(number, {}).update(_numbers(of_step))
-    evaluate(before=math.inf)
-    for number, loss in zip(taken.unmeasured_steps, taken.unmeasured_losses, strict=False):
-        values.setdefault(number, {}).update(_numbers({"loss": loss}))
-    points, at = [], first_step
-    for number in sorted(values):
-        at = max(at, ends.get(number, at))  # a step that was not measured has no time of its own
-        points.append(Point(number, at, values[number]))
-    return first_step, points
+    for step, row in zip(numbers, Results([record]).steps().to_dict("records"), strict=False):
+        phase, values = row["phase"], {name: row[name] for name in _OF_A_STEP}
+        values |= {f"{phase}/step_seconds": row["seconds"], f"{phase}/images_per_sec": row["images_per_sec"]}
+        yield step, row["seconds"], values
+
+
+def _evaluations(record: Record) -> Iterator[tuple[int, float, Mapping[str, Any]]]:
+    """Yields each evaluation with the step that it followed, its time and its values."""
+    for evaluation in record.measurement.evaluations:
+        if isinstance(step := evaluation.get("step"), int):
+            # Without training, an evaluation consists of the steps themselves.
+            seconds = 0.0 if record.config.get("eval_only") is True else dict(_numbers(evaluation)).get("seconds", 0.0)
+            yield step, seconds, {_name(f"evaluation/{name}"): n for name, n in evaluation.items() if name != "step"}
 
 
 def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
