@@ -116,6 +116,8 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     try:
         if missing := [c.name for c in COLUMNS if c.required and c.name not in (reader.fieldnames or ())]:
+            if "run_id" in (reader.fieldnames or ()):
+                raise TableError(f"{name} is results.csv of a report: name results.jsonl, of which it was made.")
             raise TableError(
                 f"{name}:1: there is no column {', '.join(missing)}. The first line must name the columns of a public "
                 f"table: {', '.join(column.name for column in COLUMNS)}."

@@ -105,6 +105,11 @@ def test_a_table_without_its_columns_is_refused(text: str) -> None:
         public_table.parsed(text, "t.csv")
 
 
+def test_the_csv_of_a_report_is_refused_with_the_file_to_name_instead() -> None:
+    with pytest.raises(TableError, match=r"t\.csv is results\.csv of a report: name results\.jsonl"):
+        public_table.parsed("run_id,session_id,model\na,b,c\n", "t.csv")
+
+
 def test_text_of_a_table_controls_no_terminal_and_is_no_formula() -> None:
     text = f'{HEADER}\n"A \x1b[2J\nB",=m,1,8,1,,,\n'
     (figure,) = public_table.parsed(text, "t.csv")
