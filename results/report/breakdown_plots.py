@@ -117,9 +117,7 @@ def against(table: published.FigureTable) -> figures.Plot:
             axis.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return figure
 
-    reading = (
-        f"Solid: your fastest run by devices. Dashed: {table.source}. Bars: 95 % intervals. The scale is logarithmic."
-    )
+    reading = f"Solid: your fastest run by devices. Dashed: {table.source}. The scale is logarithmic."
     return figures.Plot(f"against_{table.file_name}", f"Yours beside {table.name}", reading, draw)
 
 

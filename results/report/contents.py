@@ -117,8 +117,8 @@ class Report:
         ]
         return [(name, value) for name, value in facts if value]
 
-    def markdown(self, pictures: Sequence[tuple[str, str, str]] = ()) -> str:
-        """Returns a page; a picture is a title, the address of a file, and a sentence on how to read it."""
+    def markdown(self, pictures: Sequence[tuple[str, str, str]] = (), of_all: str = "") -> str:
+        """Returns a page; a picture is a title, the address of a file, and how to read it; `of_all` is on all."""
         lines = [f"# {TITLE}", ""]
         if self.verdict:
             lines += [f"**{markdown(self.verdict)}**", ""]
@@ -129,6 +129,7 @@ class Report:
         lines.append("")
         if self.notes:
             lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in self.notes), ""]
+        lines += [of_all, ""] if pictures else []
         for name, address, reading in pictures:
             title = markdown(name)
             lines += [f"## {title}", "", f"![{title}]({address})", "", markdown_with_code(reading), ""]

@@ -28,34 +28,34 @@ from results.summary import Row, grouped, hardware_in_words
 from results.text import CODE, Table
 from results.version import SUITE_VERSION
 
-_INTERVALS = "Bars: 95 % intervals."
-_LINES = f"At most {MOST_PANELS} panels of {MOST_LINES} lines. {_INTERVALS}"
-_BARS = f"At most {MOST_BARS} bars. {_INTERVALS}"
+_OF_ALL_PLOTS = (
+    f"Plots have at most {MOST_PANELS} panels, {MOST_LINES} lines a panel, and {MOST_BARS} bars. "
+    "Error bars are 95 % intervals."
+)
 PLOTS = (
-    Plot("scaling", "Scaling", f"Dotted: one device times the number of devices. {_LINES}", scaling),
-    Plot("efficiency", "Efficiency", f"Speed-up over one device / devices. Dotted: ideal. {_BARS}", efficiency),
+    Plot("scaling", "Scaling", "Dotted: one device times the number of devices.", scaling),
+    Plot("efficiency", "Efficiency", "Speed-up over one device / devices. Dotted: ideal.", efficiency),
     Plot(
         "predicted",
         "How far it scales",
-        f"Points: measured. Line: the law fitted to them; dashed: predicted; band: its 95 % interval. {_LINES}",
+        "Points: measured. Line: the law fitted to them; dashed: predicted; band: its 95 % interval.",
         predicted,
     ),
     Plot(
         "managers",
         "Variable managers",
-        f"With the most devices. Orange: trains differently, so it is not ranked with the others. {_BARS}",
+        "With the most devices. Orange: trains differently, so it is not ranked with the others.",
         managers,
     ),
-    Plot("batches", "Batch size", f"Where a line is flat, a larger batch gains nothing. {_LINES}", batches),
+    Plot("batches", "Batch size", "Where a line is flat, a larger batch gains nothing.", batches),
     Plot(
         "time",
         "Where time goes",
-        "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing, "
-        f"and at most {MOST_BARS}.",
+        "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
         time_goes,
     ),
-    Plot("sent", "Bytes sent per step", f"By formula, all devices together. At most {MOST_BARS} bars.", sent),
-    Plot("real_over_synthetic", "Real over synthetic", f"1: input costs nothing. {_BARS}", real_over_synthetic),
+    Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
+    Plot("real_over_synthetic", "Real over synthetic", "1: input costs nothing.", real_over_synthetic),
     Plot(
         "steps",
         "Step times",
@@ -94,7 +94,7 @@ def write(
     drawings = list(drawn(one_by_one(plots), report.rows, output / "plots"))
     pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
     replace(output / "report.html", html(report, drawings, sources))
-    replace(output / "report.md", report.markdown(pictures))
+    replace(output / "report.md", report.markdown(pictures, _OF_ALL_PLOTS))
 
 
 def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence[str]) -> str:
@@ -117,6 +117,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         statuses=sorted({str(record.status) for record in report.records}),
         notes=report.notes[:_MOST_NOTES],
         more_notes=max(0, len(report.notes) - _MOST_NOTES),
+        of_all_plots=_OF_ALL_PLOTS,
         figures=[(plot, markupsafe.Markup(svg), is_broad(svg)) for plot, svg in drawings],
         tables=report.tables,
         environments=list(_environments(report.records)),

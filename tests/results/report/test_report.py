@@ -55,6 +55,11 @@ def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
     assert page_without_scripts(written).count("<svg") == len(names)
 
 
+def test_how_much_plots_show_at_most_is_said_once(written: Path) -> None:
+    for text in (page_without_scripts(written), (written / "report.md").read_text()):
+        assert text.count("at most 6 panels, 8 lines a panel, and 24 bars. Error bars are 95 % intervals.") == 1
+
+
 def test_a_plot_is_saved_as_svg_and_as_png(tmp_path: Path) -> None:
     write.write(Report([fake_run()]), ["fake.jsonl"], tmp_path)
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"steps.svg", "steps.png"}
