@@ -207,7 +207,7 @@ COLUMNS = (
         float,
         name="loss_minus_fp32",
     ),
-    Column("derived.power_watts", "mean power of the GPUs; in a run on CPUs, of the CPU packages", float, "W"),
+    Column("derived.power_watts", "mean power of the GPUs", float, "W"),
     Column(
         "derived.images_per_joule",
         "images of the measured steps / energy from the first to the last of them, including pauses",

@@ -162,9 +162,7 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Numbers computed from the measurement; None if it does not support one. `results.columns` states their meaning.
 
     The time that makes a worker the slowest is that until its gradients are ready, or of asynchronous workers a step.
-    `power_watts` is of the GPUs that computed (`GPU only`), or in a run on CPUs of the CPU packages (`CPU package`: all
-    processes, without memory); `telemetry[...]["energy_of"]` names which. The `measured_peak_tflops` of logical CPU
-    devices is that of their host.
+    `power_watts` is of the GPUs that computed. The `measured_peak_tflops` of logical CPU devices is that of their host.
     """
 
     images_per_sec: _Rate | None = None
@@ -301,15 +299,21 @@ def _stragglers(measurement: Measurement, *, towers_share_cores: bool) -> dict[s
     }
 
 
+def _mean_watts(gpu: Mapping[str, Any], process: Mapping[str, Any]) -> float | None:
+    joules, seconds = gpu.get("energy_joules"), process.get("window_seconds")
+    return joules / seconds if joules is not None and seconds else None
+
+
 def _resources(measurement: Measurement) -> dict[str, Any]:
     """Returns power, CPU time and memory of all processes together; a sum is known only if all its parts are."""
     processes = [process for process in measurement.telemetry if "gpus" in process]
     if not processes or len(processes) < len(measurement.telemetry):
         return {}
     # Processes may share a GPU or a host. Each has a name, so it counts once.
-    watts = {name: value for process in processes for name, value in process["mean_watts"].items()}
+    watts = {gpu["uuid"]: _mean_watts(gpu, process) for process in processes for gpu in process["gpus"]}
     used = [gpu["peak_memory_bytes"] for process in processes for gpu in process["gpus"]]
-    total = sum(watts.values()) if watts and None not in watts.values() else None
+    known = [used for used in watts.values() if used is not None]
+    total = sum(known) if watts and len(known) == len(watts) else None
     # The energy of pauses between steps counts, since the power is a mean over them, too. Asynchronous workers end at
     # different times, and images count until the first one does.
     is_until_first = bool(measurement.tower_step_seconds and measurement.worker_step_seconds)

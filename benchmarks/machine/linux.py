@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -51,43 +50,6 @@ def core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     user, nice, system, _, _, irq, softirq, steal = (count / os.sysconf("SC_CLK_TCK") for count in ticks)
     return user + nice + system + irq + softirq, steal, sum(ticks) / os.sysconf("SC_CLK_TCK")
-
-
-class PackageCounters:
-    """The energy counters of all packages of this host. They count all processes, not this one alone.
-
-    Args:
-        root: holds `sys`.
-    """
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        # `intel-rapl:0` is a package; `intel-rapl:0:0` is a part of one, and `intel-rapl-mmio:0` is one once more.
-        zones = [zone for zone in root.glob("sys/class/powercap/intel-rapl:*") if zone.name.count(":") == 1]
-        packages = sorted(zone for zone in zones if (text(zone / "name") or "").startswith("package"))
-        self._counters = [zone / "energy_uj" for zone in packages]
-        self._ranges = [number(zone / "max_energy_range_uj") for zone in packages]
-
-    def microjoules(self) -> list[int] | None:
-        """Returns each package's microjoules; None where one cannot be read, or there is none."""
-        counts = [number(counter) for counter in self._counters]
-        known = [count for count in counts if count is not None]
-        return known if known and len(known) == len(counts) else None
-
-    def joules(self, readings: Sequence[Sequence[int] | None]) -> float | None:
-        """Returns what all packages used from the first to the last of these readings; None if one is missing.
-
-        A counter starts again at 0 after its range, which lasts at least ten minutes: two readings must be closer.
-        """
-        known = [reading for reading in readings if reading is not None]
-        if len(known) < max(2, len(readings)):
-            return None
-        microjoules = 0
-        for before, after in itertools.pairwise(known):
-            for begin, end, size in zip(before, after, self._ranges, strict=True):
-                if end < begin and size is None:
-                    return None
-                microjoules += end - begin + (size or 0) * (end < begin)
-        return microjoules / 1e6
 
 
 def available_bytes(root: Path = Path("/")) -> int:

@@ -169,7 +169,7 @@ def resource_lines(record: Record) -> list[str]:
     if derived.power_watts is not None and derived.images_per_joule is not None:
         lines.append(
             f"power:          {derived.power_watts:.0f} W on average, {derived.images_per_joule:.3g} images per joule "
-            f"({measurement.telemetry[0]['energy_of']})"
+            "(GPU only)"
         )
     if measurement.peak_host_memory_bytes:
         of_gpu, reserved = measurement.peak_gpu_memory_bytes, derived.gpu_memory_reserved_bytes

@@ -19,15 +19,11 @@ from typing import Any
 from benchmarks.devices.options import Devices
 from benchmarks.machine import contention, linux, nvml
 from benchmarks.machine.contention import CpuReading
-from benchmarks.machine.linux import PackageCounters
 from benchmarks.machine.nvml import DriverGpu
 from benchmarks.measure.timing import Clock
 from results.measurement import POWER_LIMIT
 from variable_mgr.place import Place
 
-# The energy from which images per joule are computed.
-GPU_ONLY = "GPU only"
-CPU_PACKAGE = "CPU package"
 _INTERVAL_SECONDS = 1.0
 # A shorter window holds too few of the driver's own readings, some of which are means of a second.
 _MIN_ENERGY_SECONDS = 1.0
@@ -55,11 +51,10 @@ class GpuSample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One moment: its time, CPU time, this process' memory, the CPU packages' energy counters, the GPUs."""
+    """One moment: its time, CPU time, this process' memory, the GPUs."""
 
     cpu: CpuReading
     resident_bytes: int | None
-    package_microjoules: Sequence[int] | None
     gpus: Sequence[GpuSample]
 
 
@@ -78,9 +73,8 @@ class Sources:
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [gpu.is_divided for gpu in self.gpus]
         # Processes on one host have this in common until it reboots.
-        self.host = (linux.text(root / "proc/sys/kernel/random/boot_id") or "")[:8]
-        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{self.host}/{gpu.index}") for gpu in self.gpus]
-        self.packages = PackageCounters(root)
+        host = (linux.text(root / "proc/sys/kernel/random/boot_id") or "")[:8]
+        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{host}/{gpu.index}") for gpu in self.gpus]
 
     def sample(self) -> Sample:
         """Takes a sample now."""
@@ -88,7 +82,6 @@ class Sources:
         return Sample(
             cpu=contention.read(self._root, self._clock, self._cpu_seconds),
             resident_bytes=int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None,
-            package_microjoules=self.packages.microjoules(),
             gpus=[_look(gpu, divided) for gpu, divided in zip(self.gpus, self._divided, strict=True)],
         )
 
@@ -117,12 +110,11 @@ def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
 class Telemetry:
     """Takes a sample at the start, after every interval and at the end, in a thread of its own.
 
-    `energy_of` names the energy to which images per joule refer: `GPU_ONLY`, `CPU_PACKAGE`, or empty if this process
-    does not see all devices of the run. `pause` waits that many seconds, and returns whether to end.
+    `pause` waits that many seconds, and returns whether to end.
     """
 
-    def __init__(self, sources: Sources, *, energy_of: str = "", pause: Callable[[float], bool] | None = None) -> None:
-        self._sources, self._energy_of = sources, energy_of
+    def __init__(self, sources: Sources, *, pause: Callable[[float], bool] | None = None) -> None:
+        self._sources = sources
         self._stopped = threading.Event()
         self._pause = pause or self._stopped.wait
         self._thread = threading.Thread(target=self.run, name="telemetry", daemon=True)
@@ -168,14 +160,7 @@ class Telemetry:
             {"index": gpu.index, "uuid": name, **_of_gpu(samples, number)}
             for number, (gpu, name) in enumerate(zip(self._sources.gpus, self._sources.names, strict=True))
         ]
-        package_joules = None
-        if seconds >= _MIN_ENERGY_SECONDS:
-            package_joules = self._sources.packages.joules([sample.package_microjoules for sample in samples])
         others = contention.cores_used_by_others(first, last) if seconds >= _MIN_COUNTED_SECONDS else None
-        joules = {
-            GPU_ONLY: {gpu["uuid"]: gpu["energy_joules"] for gpu in gpus},
-            CPU_PACKAGE: {self._sources.host: package_joules},
-        }.get(self._energy_of, {})
         return {
             "window_seconds": seconds,
             "samples": len(samples),
@@ -183,22 +168,17 @@ class Telemetry:
             "cpu_cores_used": (last.own_seconds - first.own_seconds) / seconds,
             "cpu_cores_used_by_others": others,
             "resident_bytes": _summary([sample.resident_bytes for sample in samples]),
-            "cpu_package_joules": package_joules,
             "gpus": gpus,
-            "energy_of": self._energy_of,
-            "mean_watts": {name: None if used is None else used / seconds for name, used in joules.items()},
         }
 
 
 @contextlib.contextmanager
 def prepared_telemetry(devices: Devices, place: Place) -> Iterator[Telemetry]:
     """Yields the telemetry, to be entered, of this process and its physical GPUs. Without any, no driver is opened."""
-    gpus, energy_of = devices.physical_gpus, GPU_ONLY if devices.on_gpu else CPU_PACKAGE
-    if place.hosts:  # this process does not see the other workers' devices
-        gpus, energy_of = 0, ""
+    gpus = 0 if place.hosts else devices.physical_gpus  # with hosts, it does not see the other workers' devices
     with contextlib.ExitStack() as stack:
         driver = stack.enter_context(nvml.opened()) if gpus else nvml.Driver()
-        yield Telemetry(Sources(driver.gpus[:gpus]), energy_of=energy_of)
+        yield Telemetry(Sources(driver.gpus[:gpus]))
 
 
 def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:

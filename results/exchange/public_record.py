@@ -27,9 +27,7 @@ from results.utilisation import Utilisation, data_sheet, of_measured_peak
 
 OWN_MODEL = "own model"
 # The suite's own words that are no value of a flag.
-_OWN_WORDS = frozenset(
-    {MASK, OWN_MODEL, "run", "none", "records", "one_record", "GPU only", "CPU package", "tensorflow", "PCI_BUS_ID"}
-)
+_OWN_WORDS = frozenset({MASK, OWN_MODEL, "run", "none", "records", "one_record", "tensorflow", "PCI_BUS_ID"})
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d{1,2})?[kKmMgG]?", re.ASCII)
 _BETWEEN_NUMBERS = re.compile(r"[\s,;:#=/]+")
 _KEY, _FLAG = re.compile(r"[A-Za-z_][\w ()]*", re.ASCII), re.compile(r"--?[A-Za-z]\w*", re.ASCII)
@@ -214,11 +212,6 @@ def _numbered(telemetry: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             **process,
             **({"gpus": [{**g, "uuid": name(g["uuid"])} for g in process["gpus"]]} if "gpus" in process else {}),
-            **(
-                {"mean_watts": {name(n): w for n, w in process["mean_watts"].items()}}
-                if "mean_watts" in process
-                else {}
-            ),
         }
         for process in telemetry
     ]

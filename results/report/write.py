@@ -229,7 +229,7 @@ GLOSSARY = {
     "manager adds; the time that real data add.",
     "algbw, busbw": "bytes of a message / mean time of an all-reduce; algbw x 2(n-1)/n, which compares with a link's "
     "speed.",
-    "power, images per joule": "mean power of the GPUs during the measured steps, without their host; in runs on "
-    "CPUs, of the CPU packages, including other processes. images/s / watts. Empty if a part cannot be read.",
+    "power, images per joule": "mean power of the GPUs during the measured steps, without their host; images/s / "
+    "watts. Empty if a part cannot be read.",
     "status": "ok; invalid (numbers must not be used); oom; timeout; crash; skipped (cannot run here); interrupted.",
 }

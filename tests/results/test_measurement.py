@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -135,19 +136,24 @@ def test_gpus_are_named_by_worker_and_once() -> None:
     assert named_gpus(shared) == {"GPU 0 of worker 0": first, "GPU 1 of worker 2": second}
 
 
-def process(watts: dict[str, float | None], *peak_bytes: int | None, cores: float = 1.5) -> dict[str, Any]:
-    gpus = [{"index": n, "uuid": f"GPU-{n}", "peak_memory_bytes": peak} for n, peak in enumerate(peak_bytes)]
-    return {"gpus": gpus, "mean_watts": watts, "cpu_cores_used": cores}
+def process(
+    watts: dict[str, float | None], *peak_bytes: int | None, cores: float = 1.5, seconds: float = 2.0
+) -> dict[str, Any]:
+    gpus = [
+        {"uuid": uuid, "energy_joules": None if used is None else used * seconds, "peak_memory_bytes": peak}
+        for (uuid, used), peak in itertools.zip_longest(watts.items(), peak_bytes)
+    ]
+    return {"gpus": gpus, "window_seconds": seconds, "cpu_cores_used": cores}
 
 
 def test_resources_are_of_all_processes_together() -> None:
     # Images: 24 in 4 s, 6 per second.
-    derived = derived_from(telemetry=[process({"a": 1.0, "b": 2.0}, 7, None), process({"b": 2.0}, None, 9, cores=2.0)])
+    derived = derived_from(telemetry=[process({"a": 1.0, "b": 2.0}, 7, None), process({"b": 2.0}, 9, cores=2.0)])
     assert (derived.power_watts, derived.images_per_joule) == pytest.approx((3.0, 2.0))
     assert (derived.cpu_cores_used, derived.gpu_memory_reserved_bytes) == (3.5, 9)
-    paused = derived_from(telemetry=[{**process({"a": 3.0}), "window_seconds": 8.0}])
+    paused = derived_from(telemetry=[process({"a": 3.0}, seconds=8.0)])
     assert paused.images_per_joule == pytest.approx(1.0), "the energy of pauses counts"
-    windows = [{**process({name: 1.5}), "window_seconds": seconds} for name, seconds in (("a", 4.0), ("b", 8.0))]
+    windows = [process({name: 1.5}, seconds=seconds) for name, seconds in (("a", 4.0), ("b", 8.0))]
     own = {"worker_step_seconds": [[2.0] * 2, [2.0] * 4], "tower_step_seconds": [[2.0] * 2, [2.0] * 4]}
     asynchronous = derived_from(telemetry=windows, **own)
     assert asynchronous.images_per_joule == pytest.approx(2.0), "images count until the first worker ends"

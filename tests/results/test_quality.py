@@ -150,7 +150,7 @@ def _gpu(uuid: str = "GPU-a", **fields: Any) -> dict[str, Any]:
 
 
 def _warnings_of_gpus(*gpus_of_processes: list[dict[str, Any]]) -> list[str]:
-    telemetry = [{"gpus": gpus, "mean_watts": {}, "cpu_cores_used": 1.5} for gpus in gpus_of_processes]
+    telemetry = [{"gpus": gpus, "cpu_cores_used": 1.5} for gpus in gpus_of_processes]
     measurement = Measurement(images_per_step=16, step_seconds=[0.1] * 8, telemetry=telemetry)
     return quality_warnings(measurement, derive(measurement, 1), QUIET)
 

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +16,10 @@ import pytest
 
 from benchmarks.devices.options import Devices
 from benchmarks.machine import nvml
-from benchmarks.machine.linux import PackageCounters
 from benchmarks.measure import telemetry
 from benchmarks.measure.result_text import resource_lines, startup_line
 from benchmarks.measure.run_log import RunLog
-from benchmarks.measure.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
+from benchmarks.measure.telemetry import Sources, Telemetry
 from benchmarks.measure.worker_reports import WorkerReport, together
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
 from tests.support.commands import Finished
@@ -80,7 +79,7 @@ class Driver:
         return index
 
 
-def watch(driver: Driver | None = None, root: Path = Path("/nowhere"), energy_of: str = GPU_ONLY) -> Any:
+def watch(driver: Driver | None = None, root: Path = Path("/nowhere")) -> Any:
     """Returns the summary of samples at 0, 1, 2, 3 and 4 seconds; the process uses 1.5 cores."""
     driver = driver or Driver(count=0)
 
@@ -96,7 +95,7 @@ def watch(driver: Driver | None = None, root: Path = Path("/nowhere"), energy_of
             clock=lambda: 100.0 + driver.moment,
             cpu_seconds=lambda: 7.0 + 1.5 * driver.moment,
         )
-        watched = Telemetry(sources, energy_of=energy_of, pause=pause)
+        watched = Telemetry(sources, pause=pause)
         watched.run()
         return watched.summary()
 
@@ -119,7 +118,6 @@ def test_what_a_gpu_did_is_summed_up() -> None:
             "peak_memory_bytes": 5 * 2**30,
         }
     ]
-    assert (seen["energy_of"], seen["mean_watts"]) == (GPU_ONLY, {"GPU-0-uuid": 250.0})
 
 
 def test_without_a_counter_power_is_integrated() -> None:
@@ -152,7 +150,6 @@ def test_a_gpu_that_is_lost_has_no_energy(gone_at: int) -> None:
     seen = watch(driver)
     (gpu,) = seen["gpus"]
     assert gpu["energy_joules"] is None
-    assert seen["mean_watts"] == {"GPU-0-uuid": None}
     assert (gpu["clock_mhz"] is None) == (gone_at == 0)
 
 
@@ -193,7 +190,6 @@ def test_the_driver_is_closed_again() -> None:
 
 
 def test_too_short_a_window_knows_no_energy(tmp_path: Path) -> None:
-    package(tmp_path, "intel-rapl:0", "package-0", 5)
     driver, ticks = Driver(), iter((0.0, 0.5))
 
     def pause(seconds: float) -> bool:
@@ -201,80 +197,11 @@ def test_too_short_a_window_knows_no_energy(tmp_path: Path) -> None:
         return True
 
     with nvml.opened({}, driver) as opened:
-        watched = Telemetry(Sources(opened.gpus, tmp_path, clock=lambda: next(ticks)), energy_of=GPU_ONLY, pause=pause)
+        watched = Telemetry(Sources(opened.gpus, tmp_path, clock=lambda: next(ticks)), pause=pause)
         watched.run()
         seen = watched.summary()
-    assert (seen["gpus"][0]["energy_joules"], seen["cpu_package_joules"]) == (None, None)
-    assert seen["mean_watts"] == {"GPU-0-uuid": None}
+    assert seen["gpus"][0]["energy_joules"] is None
     assert seen["gpus"][0]["peak_memory_bytes"] == 4 * 2**30
-
-
-# The CPU packages.
-
-
-def package(root: Path, zone: str, name: str, microjoules: int | str, size: int | None = 1_000_000) -> Path:
-    folder = root / "sys/class/powercap" / zone
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "name").write_text(f"{name}\n")
-    (folder / "energy_uj").write_text(f"{microjoules}\n")
-    if size is not None:
-        (folder / "max_energy_range_uj").write_text(f"{size}\n")
-    return folder
-
-
-def test_packages_are_summed_and_their_parts_are_not(tmp_path: Path) -> None:
-    for zone, name in (
-        ("intel-rapl:0", "package-0"),
-        ("intel-rapl:0:0", "core"),
-        ("intel-rapl:0:1", "dram"),
-        ("intel-rapl:1", "package-1"),
-        ("intel-rapl:2", "psys"),
-        ("intel-rapl-mmio:0", "package-0"),
-    ):
-        package(tmp_path, zone, name, 3)
-    counters = PackageCounters(tmp_path)
-    assert counters.microjoules() == [3, 3]
-    assert counters.joules([[3, 3], [1_000_003, 3], [1_000_003, 500_003]]) == 1.5
-
-
-def test_a_counter_that_ran_over_goes_on(tmp_path: Path) -> None:
-    package(tmp_path, "intel-rapl:0", "package-0", 0)
-    assert PackageCounters(tmp_path).joules([[900_000], [100_000], [50_000]]) == pytest.approx(0.2 + 0.95)
-
-
-@pytest.mark.parametrize(
-    ("size", "readings"), [(None, [[9], [1]]), (1_000_000, [[1], None, [2]]), (1_000_000, [[1]]), (1_000_000, [])]
-)
-def test_what_is_missing_is_not_guessed(tmp_path: Path, size: int | None, readings: Sequence[list[int] | None]) -> None:
-    package(tmp_path, "intel-rapl:0", "package-0", 0, size)
-    assert PackageCounters(tmp_path).joules(readings) is None
-
-
-def test_one_package_that_may_not_be_read_hides_the_sum(tmp_path: Path) -> None:
-    package(tmp_path, "intel-rapl:0", "package-0", 5)
-    (package(tmp_path, "intel-rapl:1", "package-1", 5) / "energy_uj").unlink()
-    assert PackageCounters(tmp_path).microjoules() is None
-    assert PackageCounters(tmp_path / "none").microjoules() is None
-
-
-def test_a_run_on_cpus_has_the_energy_of_its_hosts_packages(tmp_path: Path) -> None:
-    counter = package(tmp_path, "intel-rapl:0", "package-0", 0, 10**9) / "energy_uj"
-    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
-    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("12345678-9abc\n")
-    (tmp_path / "proc/self").mkdir()
-    (tmp_path / "proc/self/statm").write_text("900 200 30 1 0 100 0\n")
-
-    class Growing(Driver):
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "moment":
-                counter.write_text(str(60_000_000 * value))
-
-    seen = watch(Growing(count=0), tmp_path, CPU_PACKAGE)
-    assert seen["cpu_package_joules"] == 240
-    assert (seen["energy_of"], seen["mean_watts"]) == (CPU_PACKAGE, {"12345678": 60.0})
-    assert seen["resident_bytes"]["mean"] == 200 * telemetry.resource.getpagesize()
-    assert watch(Growing(count=0), tmp_path, "")["mean_watts"] == {}, "where others take part that are not seen"
 
 
 def test_the_cores_that_other_processes_use_are_counted(tmp_path: Path) -> None:
@@ -339,12 +266,12 @@ def test_what_goes_wrong_in_it_ends_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "num_devices", "virtual_gpus", "hosts", "indices", "energy_of"),
+    ("device", "num_devices", "virtual_gpus", "hosts", "indices"),
     [
-        ("cpu", 3, 1, (), [], CPU_PACKAGE),
-        ("gpu", 2, 1, (), [3, 1], GPU_ONLY),
-        ("gpu", 3, 2, (), [3, 1], GPU_ONLY),
-        ("gpu", 2, 1, ("of worker 0", "of worker 1"), [], ""),  # one client drives the towers of several workers
+        ("cpu", 3, 1, (), []),
+        ("gpu", 2, 1, (), [3, 1]),
+        ("gpu", 3, 2, (), [3, 1]),
+        ("gpu", 2, 1, ("of worker 0", "of worker 1"), []),  # one client drives the towers of several workers
     ],
 )
 def test_only_the_gpus_that_are_used_here_are_watched(
@@ -354,7 +281,6 @@ def test_only_the_gpus_that_are_used_here_are_watched(
     virtual_gpus: int,
     hosts: tuple[str, ...],
     indices: list[int],
-    energy_of: str,
 ) -> None:
     driver = Driver(count=4)
     opened: Callable[..., Any] = nvml.opened
@@ -363,7 +289,7 @@ def test_only_the_gpus_that_are_used_here_are_watched(
     with telemetry.prepared_telemetry(devices, Place((), "", hosts=hosts)) as watched, watched:
         assert driver.is_open == bool(indices)
     seen = watched.summary()
-    assert ([gpu["index"] for gpu in seen["gpus"]], seen["energy_of"]) == (indices, energy_of)
+    assert [gpu["index"] for gpu in seen["gpus"]] == indices
     assert not driver.is_open
 
 
