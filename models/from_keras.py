@@ -19,7 +19,7 @@ import keras
 from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
-from models.keras_private import initializer_of, layers_in
+from models.keras_private import initializer_of, last_operation, layers_in
 from models.layers import KERAS_FORMATS, Layers, Normalization, Pool, PoolKind, Tensor
 from models.outside_code import UnusableModelError, contained
 from models.outside_functions import kept_precision, load
@@ -145,7 +145,7 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     """
     last, preparing = _last(keras_model), {id(layer) for layer in _preparing(keras_model)}
     is_taken = any(layer.name == "logits" for layer in _each(keras_model))
-    as_last = functools.partial(_as_logits, name=last.name if is_taken else "logits")
+    as_last = functools.partial(_as_logits, name=None if is_taken else "logits")
 
     def copy(layer: Any) -> Any:
         if id(layer) in preparing and isinstance(layer, _SCALING):
@@ -213,33 +213,38 @@ def _each(keras_model: Any) -> Iterator[Any]:
 
 
 def _last(keras_model: keras.Model) -> Any:
-    """Returns the layer that computes the output, also of a model in the model."""
+    """Returns the layer that computes the output, also of a model in the model; None if it computes more than that."""
     last: Any = keras_model
     while _is_graph(last):
-        last = last.layers[-1] if isinstance(last, keras.Sequential) else last.operations[-1]
+        last = last_operation(last)
     return last
 
 
-def _as_logits(layer: Any, name: str) -> Any:
-    """Returns the last layer or operation without its softmax; a dense layer gets the name."""
-    is_softmax = _activation(layer) == "softmax"
+def _as_logits(layer: Any, name: str | None) -> Any:
+    """Returns the last layer or operation without its softmax; a dense layer gets the name, if there is one."""
+    is_softmax = _is_softmax(layer)
     if is_softmax and not hasattr(layer, "activation"):
         return InFloat32(layer.name)
     if not isinstance(layer, keras.layers.Dense | keras.layers.Activation):
         return _same(layer)
     config = layer.get_config() | {"dtype": "float32"}
-    if isinstance(layer, keras.layers.Dense):
+    if isinstance(layer, keras.layers.Dense) and name:
         config["name"] = name
     if is_softmax:
         config["activation"] = "linear"
     return type(layer).from_config(config)
 
 
-def _activation(layer: Any) -> str:
-    """Returns the name of a layer's activation; of a layer or operation that has none, the name of its class."""
-    if activation := getattr(layer, "activation", None):
-        return getattr(activation, "__name__", "").partition("_")[0]  # TensorFlow's is softmax_v2
-    return "softmax" if isinstance(layer, keras.layers.Softmax) else type(layer).__name__.lower()
+def _is_softmax(layer: Any) -> bool:
+    """Returns whether a layer or operation, or its activation, is Keras' or TensorFlow's softmax over the classes."""
+    code = getattr(layer, "activation", None) or type(layer)
+    is_named = getattr(code, "__name__", "").lower() in ("softmax", "softmax_v2")
+    return is_named and _is_known(code) and getattr(layer, "axis", -1) in (-1, 1)
+
+
+def _is_known(code: Any) -> bool:
+    """Returns whether a function of Keras or TensorFlow, by its name, is that of `keras.activations`."""
+    return code.__module__.partition(".")[0] in ("keras", "tensorflow") and code is not keras.ops.gelu  # approximates
 
 
 class InFloat32(keras.layers.Layer):
@@ -278,7 +283,7 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
             data_format=layers.data_format,
             name=layer.name,
         )
-    if {*getattr(layer, "dilation_rate", ())} != {1}:
+    if {*getattr(layer, "dilation_rate", ())} != {1} or not _keeps_activations(layer):
         return None
     if kind in _BY_CHANNEL:
         return _BY_CHANNEL[kind].from_config(layer.get_config())
@@ -317,8 +322,19 @@ def _is_alike(layer: Any, copy: Any) -> bool:
     return all(itertools.starmap(is_same, plain)) and all(map(_is_alike, *inner))
 
 
+def _keeps_activations(layer: Any) -> bool:
+    """Returns whether get_config() describes the activations: it has names, and a user's relu() is none of Keras."""
+    attributes = [pair for each in (layer, *layers_in(layer)) for pair in vars(each).items()]
+    functions = [code for name, code in attributes if name.endswith("activation") and inspect.isfunction(code)]
+    return all(
+        _is_known(code) or keras.activations.get(keras.activations.serialize(code)) is code for code in functions
+    )
+
+
 def _is_copied(layer: Any) -> bool:
     """Returns whether get_config() may describe a layer: not if a class derived from its class has the constructor."""
+    if not _keeps_activations(layer):
+        return False
     if getattr(layer.get_config, "_is_default", False):  # Keras has kept the arguments of the constructor
         return True
     made, described = (

@@ -20,6 +20,14 @@ def number_of_calls(operation: Any) -> int:
     return len(operation._inbound_nodes)
 
 
+def last_operation(model: Any) -> Any:
+    """Returns the operation that computes the output of a graph of layers; None if it is called twice."""
+    graph = getattr(model, "_functional", model)
+    last = graph.outputs[0]._keras_history.operation
+    calls = [node for nodes in graph._nodes_by_depth.values() for node in nodes if node.operation is last]
+    return last if len(calls) == 1 else None
+
+
 def initializer_of(variable: Any) -> Any:
     """Returns what makes the first value of a variable that was made without one."""
     return variable._initializer

@@ -335,6 +335,30 @@ def activations():
     return net(first, keras.layers.Conv2D(8, 3, activation=leaky), last=Classes(11))
 
 
+def relu(x):
+    return 3.0 * x
+
+
+def softmax(x):
+    return 2.0 * x
+
+
+def named_as_those_of_keras():
+    images = keras.Input((16, 16, 3))
+    x = keras.layers.Reshape((16, -1))(keras.layers.Conv2D(4, 3, padding="same", activation=relu)(images))
+    x = keras.layers.LSTM(4, activation=keras.ops.gelu)(x)
+    return keras.Model(images, keras.layers.Dense(11, activation=softmax)(x))
+
+
+def over_the_batch():
+    return net(last=keras.Sequential([keras.layers.Dense(11), keras.layers.Softmax(axis=0)]))
+
+
+def last_is_called_twice():
+    twice = keras.layers.Dense(11, activation="softmax")
+    return net(last=keras.Sequential([keras.layers.Dense(11), twice, twice]))
+
+
 def branch(name):
     images = keras.Input((None, None, 4))
     return keras.Model(images, keras.layers.Conv2D(4, 3, name=name)(images))
@@ -402,12 +426,24 @@ def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
 
 
 @pytest.mark.parametrize(
-    "function", ["arguments", "left_out", "calls", "shared", "activations", "twins", "by_constants"]
+    "function",
+    [
+        "arguments",
+        "left_out",
+        "calls",
+        "shared",
+        "activations",
+        "named_as_those_of_keras",
+        "over_the_batch",
+        "last_is_called_twice",
+        "twins",
+        "by_constants",
+    ],
 )
 def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> None:
     """Arguments and a call() that get_config() leaves out; layers of several models; functions that cannot be saved.
 
-    Layers of unlike models may have equal names.
+    A softmax stays if it is not over the classes, or is called twice. Layers of unlike models may have equal names.
     """
     _assert_same_logits(f"{Path(own).parent}/copies.py:{function}", 16)
 
