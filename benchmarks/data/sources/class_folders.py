@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages
+from benchmarks.data.sources.storage import Address
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 
@@ -137,9 +138,18 @@ def _may_be_class(name: str) -> bool:
 def _below(root: Path, split: str) -> Path | None:
     """Returns the folder of a split in a root. A folder without folders may be a class that is called `train`."""
     named = [root / name for name in reversed(FOLDERS_OF[split]) if _class_names(root / name)]
-    folders = {folder.resolve(): folder for folder in named}  # one may be a link to the other
+    return only_one(named, f"class folders for {split}")
+
+
+def only_one(named: Sequence[Path], content: str) -> Path | None:
+    """Returns the folder of a list, if it has any; on this host, one may be a link to another.
+
+    Raises:
+        DataError: there are several, all with the same kind of content.
+    """
+    folders = {folder if isinstance(folder, Address) else folder.resolve(): folder for folder in named}
     if len(folders) > 1:
-        raise DataError(f"{' and '.join(map(str, folders.values()))} both hold class folders for {split}: name one.")
+        raise DataError(f"{' and '.join(map(str, folders.values()))} both hold {content}: name one.")
     return next(iter(folders.values()), None)
 
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from benchmarks.console import warn, warn_once
 from benchmarks.data.sources import class_folders, tfrecord
-from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, some
+from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, only_one, some
 from benchmarks.data.sources.data_sets import StoredImages, existing_directory
 from benchmarks.data.sources.safe_files import for_each
 from benchmarks.data.sources.storage import Address, path_of
@@ -215,28 +215,29 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     Raises:
         DataError: they are not one complete data set of a known layout.
     """
-    path = path_of(directory)
+    path = _folder_of_shards(path_of(directory), split)
+    if path is None:
+        return None
     shards = _shards_in(path, split)
-    if not shards:
-        below = _split_below(path, split)
-        return find_records(str(below), split) if below else None
     sets = sorted({match["stem"] + _NUMBER.sub("...", match["ending"]) for match in shards.values()})
     if len(sets) > 1:
         named = " and ".join(sets)
-        raise DataError(f"--data_dir={directory} mixes shards of {len(sets)} data sets ({named}): keep one.")
+        raise DataError(f"--data_dir={path} mixes shards of {len(sets)} data sets ({named}): keep one.")
     _warn_of_numbers(path, [match["ending"] for match in shards.values() if not match["total"]])
     total = int(next(iter(shards.values()))["total"] or len(shards))
+    if len(shards) > total:
+        raise DataError(f"--data_dir={path} holds {len(shards)} shards of {total} ({some([*shards])}): keep one set.")
     if len(shards) < total:
         warn(
-            f"{directory} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "
+            f"{path} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "
             "others, unless a part is wanted."
         )
     files = [path / name for name in shards]
     sizes, compressions = zip(*for_each(files, _size_and_compression), strict=True)
     if len(set(compressions)) > 1:
-        raise DataError(f"--data_dir={directory}: some shards are compressed, and others are not: keep one kind.")
+        raise DataError(f"--data_dir={path}: some shards are compressed, and others are not: keep one kind.")
     return PhotoRecords(
-        directory=directory,
+        directory=str(path),
         split=split,
         files=files,
         sizes=sizes,
@@ -265,15 +266,16 @@ def _training_files(directory: Path) -> list[Path]:
     return []
 
 
-def _split_below(directory: Path, split: str) -> Path | None:
-    """Returns the folder with the shards of a split in a folder of splits, or in the root of TFDS' data sets.
+def _folder_of_shards(directory: Path, split: str) -> Path | None:
+    """Returns the folder with the shards of a split: a directory, one below it, or one in the root of TFDS' data sets.
 
     Raises:
-        DataError: there are several data sets.
+        DataError: there are several, or several data sets.
     """
-    for folder in [directory / name for name in FOLDERS_OF[split]]:
-        if folder.is_dir() and _shards_in(folder, split):
-            return folder
+    below = [directory / name for name in FOLDERS_OF[split]]
+    folders = [directory, *(folder for folder in below if folder.is_dir())]
+    if folder := only_one([folder for folder in folders if _shards_in(folder, split)], f"{split} shards"):
+        return folder
     prepared = {path.parent for level in ("*", "*/*", "*/*/*") for path in directory.glob(f"{level}/dataset_info.json")}
     versions = [path for path in prepared if _shards_in(path, split)]
     if len({path.parent for path in versions}) > 1:

@@ -121,6 +121,8 @@ def _no_example(directory: Path) -> None:
             lambda directory: shutil.copy(directory / FIRST, directory / "train-00000-of-00008"),
             "mixes shards of 2 data sets",
         ),
+        (lambda directory: shutil.copy(directory / FIRST, directory / "train-0-of-00004"), "holds 5 shards of 4"),
+        (lambda directory: shutil.copytree(directory, directory / "train"), "/train both hold train shards: name one"),
         (lambda directory: (directory / "train-00003-of-00004").write_bytes(b""), "train-00003-of-00004 is empty"),
         (_break_link, "train-00001-of-00004 is a broken link"),
         (_other_layout, "record 0 at byte 0: it has neither 'image/encoded' and .* only picture, word; convert"),
