@@ -203,7 +203,7 @@ class _Pipeline:
         if last_stage == "read":
             return tf.strings.length(payload)
         stored, label, boxes = _parse(source, file, payload)
-        in_range = (label >= labels.start) & (label < labels.stop)
+        in_range = (label >= max(0, labels.start)) & (label < labels.stop)
         # tf.debugging.Assert would add a conditional.
         with tf.control_dependencies([tf.raw_ops.Assert(condition=in_range, data=["label out of range", label])]):
             label = label - labels.start

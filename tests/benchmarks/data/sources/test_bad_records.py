@@ -21,7 +21,7 @@ from benchmarks.data.sources.jpeg_header import header_problem
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from tests.support import damage
-from tests.support.images import labels_of, rewrite, spec, take, take_batches, to_folder
+from tests.support.images import labels_of, rewrite, spec, take, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 DAMAGED = "train-00002-of-00004"
@@ -182,6 +182,14 @@ def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     problem = bad_records.explain_failure(source, 1000, ValueError("words"))
     assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
     assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
+
+
+def test_a_photo_of_tfds_without_a_label_is_not_of_the_background(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_tfds(fake_imagenet, tmp_path / "tfds")
+    file = next((tmp_path / "tfds").iterdir())
+    rewrite(file, 0, lambda feature: feature["label"].int64_list.value.__setitem__(0, -1))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
+        take_batches(tmp_path / "tfds", 10, num_classes=1001)
 
 
 @pytest.mark.parametrize("corners", [(0.1, 0.1, 0.5, 1.001), (0.1, 0.1, 0.5, None), (10, 10, 50, 80)])
