@@ -19,6 +19,8 @@ from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
+from benchmarks.data.sources.class_folders import PhotoFolder, digest
+from benchmarks.data.sources.data_sets import StoredImages
 from benchmarks.data.sources.safe_files import only_writer
 from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import UsageError
@@ -40,6 +42,7 @@ class Earlier:
             no checkpoint.
         values: of the checkpoint's entries, by name; without what is in flight if this run's graph is another one.
         epochs: passes over the data set that the images were.
+        classes: what `classes_of` returned for the images of the training.
         initial_weights: to begin with, from another training's checkpoint, by name.
     """
 
@@ -48,12 +51,31 @@ class Earlier:
     ends_at_step: int | None = None
     values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     epochs: float = 0.0
+    classes: str | None = None
     initial_weights: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def images_drawn(self, modifiers: Modifiers, images_per_step: int) -> int:
         """Returns how many images the training has drawn from the data set: those of staged gradients, too."""
         is_staged = modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
         return self.images + is_staged * images_per_step
+
+    def require_classes(self, source: StoredImages | None) -> None:
+        """Compares the classes of the training with those of this run's images, as far as both are known.
+
+        Raises:
+            UsageError: they have other names, or another order, so labels would mean other classes.
+        """
+        now = classes_of(source)
+        if source and now and self.classes not in (None, now):
+            raise UsageError(
+                f"The classes of {source.directory} are not those that the checkpoint was trained on, so its labels "
+                "mean others. Pass a --data_dir with the same class folders in train, or another --train_dir."
+            )
+
+
+def classes_of(source: StoredImages | None) -> str | None:
+    """Returns a checksum of the names of a folder's classes in their order; None if images have only numbers."""
+    return digest(source.classes) if isinstance(source, PhotoFolder) else None
 
 
 def checkpoint_facts(config: Config) -> dict[str, Any]:
@@ -126,6 +148,7 @@ def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
         ends_at_step=_end_of_attempt(saved),
         values=values,
         epochs=images / saved.facts["images_per_epoch"],
+        classes=saved.facts.get("classes"),
     )
 
 

@@ -42,6 +42,7 @@ class CheckpointCallback:
             **resuming.checkpoint_facts(config),
             "images": epochs.images_after(steps),
             "images_per_epoch": epochs.images_per_epoch,
+            "classes": resuming.classes_of(self._run.built.input.source),
             "ends_at_step": self._run.last_step,
             "run": restarts.inherited().run,
             "suite_version": SUITE_VERSION,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from benchmarks.checkpoints import checkpoint_files, resuming, saving
 from benchmarks.cluster import restarts
 from benchmarks.data.sources.safe_files import only_writer
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
+from tests.support.images import to_folder
 from tests.support.rotation import rotating
 
 SMALL = ("--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=1")
@@ -94,6 +96,20 @@ def test_what_does_not_fit_is_refused_in_words(run_bench: Run, tmp_path: Path) -
         assert (finished.status, message in finished.stderr) == (status, True), finished
     (tmp_path / "ck" / "model.ckpt-2.index").write_bytes(b"")
     assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 5
+
+
+def test_folders_of_other_classes_are_refused(run_bench: Run, fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path / "photos" / "train")
+    shutil.copytree(tmp_path / "photos" / "train", tmp_path / "photos" / "val")
+    on_photos = ("--model=trivial", *SMALL[0:1], "--batch_size=4", "--train_dir=ck", "--data_dir=photos")
+    assert run_bench(*on_photos, "--num_batches=1", "--num_warmup_batches=0").status == 0
+    assert run_bench(*on_photos, "--eval").status == 0
+    (tmp_path / "photos" / "train" / "a").mkdir()  # an empty one moves all labels
+    for flags in (("--num_batches=1",), ("--eval",)):
+        finished = run_bench(*on_photos, *flags)
+        assert (finished.status, "are not those that the checkpoint was trained on" in finished.stderr) == (2, True), (
+            finished
+        )
 
 
 @pytest.mark.parametrize(
