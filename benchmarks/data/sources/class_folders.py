@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.console import warn_once
 from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages
 from benchmarks.data.sources.storage import Address
 from benchmarks.errors import DataError
@@ -113,9 +114,16 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
         is_other = root.absolute().name.lower() in FOLDERS_OF["validation"] and _below(root.absolute().parent, "train")
         classes = _class_names(folder) if split == "train" and not is_other else _trained_classes(root, folder)
         found = _photos(folder, split, classes, endings)
-        return None if found and folder == root and _are_splits(found) else found
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    if found and folder == root and _are_splits(found):
+        return None
+    if found and split == "train" and len(used := {*found.labels}) == 1:
+        warn_once(
+            f"All {len(found.files)} photos of {folder} have the same label, since they are in one folder "
+            f"({some([classes[used.pop()]])}). {labels_needed(split)}"
+        )
+    return found
 
 
 def _class_names(folder: Path) -> list[str]:
@@ -205,7 +213,8 @@ def _photos(folder: Path, split: str, classes: Sequence[str], endings: tuple[str
                 others[_kind(folder / name / entry)] += 1
     if not files:
         return None
-    beside = [entry for entry in os.listdir(folder) if entry.lower().endswith(endings) and entry[0] != "."]
+    kinds = (*endings, *ARCHIVE_ENDINGS)
+    beside = [entry for entry in os.listdir(folder) if entry.lower().endswith(kinds) and entry[0] != "."]
     others.update(f"{_kind(folder / entry)} beside the class folders" for entry in beside)
     no_classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not _may_be_class(entry.name))
     return PhotoFolder(

@@ -498,17 +498,20 @@ def test_photos_of_formats_that_only_a_conversion_reads_are_named(tmp_path: Path
         imagenet_files.find_imagenet(str(tmp_path), split)
 
 
-def test_what_is_passed_over_is_counted_by_ending(tmp_path: Path, photo: bytes) -> None:
+def test_what_is_passed_over_is_counted_by_ending(
+    tmp_path: Path, photo: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     _class_folders(tmp_path, {"ants": 2, "ants/deeper": 1}, photo)
-    for name in ("ants/a.webp", "ants/b.WEBP", "ants/c.txt", "ants/README", "ants/.DS_Store", "stray.jpg"):
+    for name in ("ants/a.webp", "ants/b.WEBP", "ants/c.txt", "ants/README", "ants/.DS_Store", "stray.jpg", "bees.tar"):
         (tmp_path / name).write_bytes(photo)
     described = imagenet_files.find_imagenet(str(tmp_path), "train").describe()
     assert "2 photos of 1 classes" in described
     wanted = (
-        "(2 .webp, 1 .jpg beside the class folders, 1 .txt, 1 files without an ending, 1 folders in class folders "
-        "passed over)"
+        "(2 .webp, 1 .jpg beside the class folders, 1 .tar beside the class folders, 1 .txt, 1 files without an "
+        "ending, 1 folders in class folders passed over)"
     )
     assert wanted in described
+    assert "All 2 photos of" in (warned := capsys.readouterr().err) and "in one folder (ants). Move them" in warned
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
