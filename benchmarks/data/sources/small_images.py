@@ -195,7 +195,8 @@ def _parse_python(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         # Before they are copied: a pickle of some bytes can describe any amount.
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.nbytes > len(data):
             raise ValueError("its data are no array of bytes")
-        pixels = pixels.reshape(-1, _CIFAR_PIXELS)
+        if pixels.shape[1:] != (_CIFAR_PIXELS,):  # of others, such as images of 32x32x3, the order is not known
+            raise ValueError(f"its data have the shape {pixels.shape}, not (images, {_CIFAR_PIXELS})")
         if len(pixels) != len(labels):
             raise ValueError(f"{len(pixels)} images and {len(labels)} labels")
         return pixels, np.asarray([operator.index(label) for label in labels], np.int64)

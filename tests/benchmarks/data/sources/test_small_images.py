@@ -197,6 +197,7 @@ class _Calling:
         (np.zeros((4, 3072), np.int64), [1] * 4, "its data are no array of bytes"),
         (np.zeros((1, 3072), np.uint8), [[1] * 9], "TypeError"),
         (_Unfilled(), [], "its data are no array of bytes"),
+        (np.zeros((4, 32, 32, 3), np.uint8), [1] * 4, r"shape \(4, 32, 32, 3\), not \(images, 3072\)"),
     ],
 )
 def test_a_pickle_may_neither_call_anything_nor_describe_more_than_it_holds(
