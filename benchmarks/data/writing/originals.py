@@ -8,6 +8,7 @@ import functools
 import io
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ _OF_SPLIT = re.compile(
     r"(?:ilsvrc.{0,40}_)?(train|val|test)(?:ing|id|idation)?(?:[-_]?(?:images?|t\d))*+(?:[-_]?v\d.{0,40})?\.tar"
 )
 _IN_NAMES = {"train": "train", "validation": "val"}
+_UNPACK = "Unpack it, and name the folder that has one folder for each class."
 _COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
@@ -171,8 +173,11 @@ def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str
     """Returns the photos of archives of classes.
 
     Raises:
-        DataError: they are of another split than that which decides the classes, and may lack some.
+        DataError: two are of one class; or they are of another split than that which decides the classes, and may lack
+            some.
     """
+    if twice := sorted(name for name, count in Counter(classes).items() if count > 1):
+        raise DataError(f"{source} holds several archives of the class {some(twice)}: keep one of each.")
     if split != "train" and len(classes) != IMAGENET_CLASSES:
         raise DataError(
             f"{source} holds archives of {len(classes)} classes. Labels are positions among the classes of the "
@@ -223,7 +228,7 @@ def _opened(file: Path, what: str) -> Iterator[tarfile.TarFile]:
 
 def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, class_name: str) -> Iterator[Photo]:
     """Yields the photos of a class's archive, which starts at a byte of the file and is not compressed."""
-    before = "", ""
+    before, folders = ("", ""), dict[str, None]()
     for member in files_in(archive):
         stem, _, ending = member.name.rpartition(".")
         if ending == "cls" or stem == before[0] and "json" in (ending, before[1]):
@@ -232,6 +237,10 @@ def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, clas
                 "files: unpack it, and move each photo into the folder of its class."
             )
         before = stem, ending
+        if member.name.lower().endswith(_endings()):
+            folders[str(Path(member.name).parent)] = None
+        if len(folders) > 1:
+            raise DataError(f"{file} holds photos in several folders ({some([*folders])}), not of one class. {_UNPACK}")
         place = (offset + member.offset_data, member.size)
         yield Photo(file, place, Path(member.name).name, label, class_name)
 
@@ -243,10 +252,9 @@ def _in_archive_of_archives(file: Path, split: str) -> Listing:
         members = sorted(files_in(outer), key=lambda member: member.name)
         if photo := next((member.name for member in members if member.name.lower().endswith(_endings())), None):
             in_folders = len(Path(photo).parts) > 1
-            advice = "Unpack it, and name the folder that has one folder for each class."
             raise DataError(
                 f"{file} holds photos, such as {photo}, and not one archive per class. "
-                f"{advice if in_folders else class_folders.labels_needed(split)}"
+                f"{_UNPACK if in_folders else class_folders.labels_needed(split)}"
             )
         for label, member in enumerate(members, start=1):
             with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:

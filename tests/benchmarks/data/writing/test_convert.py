@@ -359,6 +359,19 @@ def test_archives_of_folders_are_to_be_unpacked(folder: Path, tmp_path: Path) ->
         originals.find_originals(beside, "train")
 
 
+def test_an_archive_is_of_one_class_and_a_class_of_one_archive(folder: Path, tmp_path: Path) -> None:
+    _as_tars(folder, tmp_path / "tars")
+    first = min((tmp_path / "tars").iterdir())
+    again = shutil.copy(first, first.with_suffix(".part2.tar"))
+    with pytest.raises(DataError, match=f"several archives of the class {first.stem}: keep one of each"):
+        originals.find_originals(tmp_path / "tars", "train")
+    os.unlink(again)
+    with tarfile.open(first, "w:") as archive:
+        archive.add(folder, "photos")
+    with pytest.raises(DataError, match=r"in several folders \(photos/n.*, photos/n.*\), not of one class. Unpack it"):
+        originals.find_originals(tmp_path / "tars", "train")
+
+
 def test_flat_validation_photos_need_labels(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "both" / "val").mkdir(parents=True)
     for photo in folder.rglob("*.JPEG"):
