@@ -42,6 +42,7 @@ _SMALL_IMAGES = (
     ("cifar10", "resnet20", ("data_batch_", "cifar-10-")),
     ("mnist", "mlp", ("train-images", "t10k-images", "MNIST")),
 )
+_SYNSET = re.compile(r"n\d{8}")  # of WordNet, in whose order ImageNet's classes are
 # Folders of whole splits, such as train and test1, train_images and test_images, cars_train and cars_test.
 _OF_SPLIT = re.compile(
     r"(.*[-_])?(?:train|test|val|eval|dev)(?:ing|id|idation|uation)?(?:[-_]?(?:images?|imgs?|photos|data|set))?\d{0,9}"
@@ -180,7 +181,8 @@ def _trained_classes(root: Path, folder: Path) -> list[str]:
     names = _class_names(folder)
     train = _below(root, "train") or _below(root.absolute().parent, "train")
     if train is None:
-        if len(names) == IMAGENET_CLASSES and not names[0].isdecimal():  # numbers: of image-net.org, or of ImageNetV2
+        # Numbers are those of image-net.org or of ImageNetV2, and words sort otherwise.
+        if len(names) == IMAGENET_CLASSES and all(_SYNSET.fullmatch(name) for name in names):
             return names
         raise DataError(
             f"{folder} has {len(names)} class folders, and there is no folder train beside it. Labels are positions "

@@ -444,11 +444,14 @@ def test_validation_of_unknown_classes_is_refused(tmp_path: Path, photo: bytes) 
         imagenet_files.find_imagenet(str(tmp_path), "validation")
 
 
-def test_numbers_are_no_classes_of_imagenet_without_its_training_images(tmp_path: Path, photo: bytes) -> None:
-    _class_folders(tmp_path / "val", {f"n{number}": int(number < 2) for number in range(1000)}, photo)
-    assert len(imagenet_files.find_imagenet(str(tmp_path), "validation").classes) == 1000
-    for number in range(1000):
-        (tmp_path / "val" / f"n{number}").rename(tmp_path / "val" / str(number))
+@pytest.mark.parametrize(("form", "is_imagenet"), [("n{:08d}", True), ("{}", False), ("goldfish {}", False)])
+def test_only_synsets_are_classes_of_imagenet_without_its_training_images(
+    tmp_path: Path, photo: bytes, form: str, is_imagenet: bool
+) -> None:
+    _class_folders(tmp_path / "val", {form.format(number): int(number < 2) for number in range(1000)}, photo)
+    if is_imagenet:
+        assert len(imagenet_files.find_imagenet(str(tmp_path), "validation").classes) == 1000
+        return
     with pytest.raises(DataError, match="val has 1000 class folders, and there is no folder train beside it"):
         imagenet_files.find_imagenet(str(tmp_path), "validation")
 
