@@ -237,9 +237,10 @@ def _as_logits(layer: Any, name: str | None) -> Any:
 
 def _is_softmax(layer: Any) -> bool:
     """Returns whether a layer or operation, or its activation, is Keras' or TensorFlow's softmax over the classes."""
-    code = getattr(layer, "activation", None) or type(layer)
-    is_named = getattr(code, "__name__", "").lower() in ("softmax", "softmax_v2")
-    return is_named and _is_known(code) and getattr(layer, "axis", -1) in (-1, 1)
+    applied = getattr(layer, "activation", None) or layer
+    code = applied if inspect.isfunction(applied) else type(applied)
+    is_named = code.__name__.lower() in ("softmax", "softmax_v2")
+    return is_named and _is_known(code) and getattr(applied, "axis", -1) in (-1, 1)
 
 
 def _is_known(code: Any) -> bool:

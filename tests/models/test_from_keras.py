@@ -193,6 +193,12 @@ def with_tensorflow():
     return keras.Model(images, keras.layers.Dense(11, activation=tf.nn.softmax)(keras.layers.Flatten()(images)))
 
 
+def with_layer_inside():
+    images = keras.Input((16, 16, 3))
+    dense = keras.layers.Dense(11, activation=keras.layers.Softmax())
+    return keras.Model(images, dense(keras.layers.Flatten()(images)))
+
+
 def with_scaling_inside():
     images = keras.Input((16, 16, 3))
     scaled = keras.layers.Rescaling(2.0)(keras.layers.Normalization(mean=[0.0] * 3, variance=[16.0] * 3)(images))
@@ -414,7 +420,14 @@ def own(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("function", "images_factor"),
-    [("build", 2.0), ("sequential", 1.0), ("with_layer", 1.0), ("with_tensorflow", 1.0), ("with_scaling_inside", 2.0)],
+    [
+        ("build", 2.0),
+        ("sequential", 1.0),
+        ("with_layer", 1.0),
+        ("with_tensorflow", 1.0),
+        ("with_layer_inside", 1.0),
+        ("with_scaling_inside", 2.0),
+    ],
 )
 def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
     own: str, function: str, images_factor: float
