@@ -418,7 +418,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`replicated --all_reduce_spec=ring`", "ring"),
         ("`run_bench.py help swep`", "Did you mean 'sweep'"),
         ("`track stor FILE`", "no subcommand 'stor'"),
-        ("`data make_imagenet DIR --gzip`", "data make_imagenet has no flag --gzip"),
+        ("`data make_cifar10 DIR --resize=3`", "data make_cifar10 has no flag --resize"),
         ("```\nTry --num_batch, or wait.\n```", "There is no flag --num_batch"),
         ('`ARGS="--modle=vgg16"`', "There is no flag --modle"),
         ("`make tests`", "no target 'tests'"),

@@ -35,7 +35,6 @@ _TRAIN_IMAGES = Flag(
 _VALIDATION_IMAGES = Flag("validation_images", int, "number of validation images", default=0, at_least=0)
 _SEED = Flag("seed", int, "random seed; the same seed writes the same files", default=1, at_least=0)
 _OVERWRITE = Flag("overwrite", bool, "replace existing files")
-_GZIP = Flag("gzip", bool, "compress the files")
 _RESIZE = Flag("resize", int, "shrink larger photos to this many pixels on the shorter side", at_least=1)
 _DECODED = Flag("decoded", bool, "store pixels, not JPEGs: larger files, but nothing to decode")
 _PER_SHARD = Flag("images_per_shard", int, "photos per file", default=_PHOTOS_PER_SHARD, at_least=1)
@@ -133,9 +132,9 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
             parts = {split: draw(name, images, given["seed"], split) for split, images in counts.items()}
         for split, part in parts.items():
             if name == "cifar10":
-                files = small_image_files.write_cifar10(directory, *part, split=split, python=bool(given["python"]))
+                files = small_image_files.write_cifar10(directory, *part, split=split)
             else:
-                files = small_image_files.write_idx(directory, *part, split=split, compressed=bool(given["gzip"]))
+                files = small_image_files.write_idx(directory, *part, split=split)
             say(f"{', '.join(file.name for file in files)}: {len(part[1])} {split} images")
     if name == "digits":
         say(f"Handwritten digits. Train on them with --preset=digits {_flag(directory)}")
@@ -271,21 +270,21 @@ VERB = Verb(
             "make_cifar10",
             "write a fake CIFAR-10",
             partial(_make_small_images, "cifar10"),
-            (*_MAKING, Flag("python", bool, "write the Python version, not the binary one")),
+            _MAKING,
             "data/cifar10",
         ),
         _part(
             "make_mnist",
             "write a fake MNIST",
             partial(_make_small_images, "mnist"),
-            (*_MAKING, _GZIP),
+            _MAKING,
             "data/mnist",
         ),
         _part(
             "make_digits",
             "write real handwritten digits, in the format of MNIST",
             partial(_make_small_images, "digits"),
-            (_OVERWRITE, _GZIP),
+            (_OVERWRITE,),
             "data/digits",
         ),
         _part(

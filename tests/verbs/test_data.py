@@ -35,7 +35,7 @@ def stages_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_perceptron_learns_digits(run_bench: RunBench, records: Records) -> None:
-    assert run_bench("data", "make_mnist", "digits", "--gzip", "--validation_images=200").status == 0
+    assert run_bench("data", "make_mnist", "digits", "--validation_images=200").status == 0
     assert run_bench("data", "check", "digits", "--data_name=mnist").stdout.endswith("\n2000 records, all sound\n")
     mnist = ("--device=cpu", "--model=mlp", "--data_name=mnist", "--data_dir=digits", "--print_training_accuracy")
     done = run_bench(*mnist, "--num_epochs=3", "--num_gpus=2", "--variable_update=replicated")
@@ -76,7 +76,7 @@ def test_digits_need_scikit_learn(run_bench: RunBench, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_resnet20_trains_on_cifar10(run_bench: RunBench, records: Records) -> None:
-    assert run_bench("data", "make_cifar10", "small", "--train_images=200", "--python").status == 0
+    assert run_bench("data", "make_cifar10", "small", "--train_images=200").status == 0
     done = run_bench("--device=cpu", "--model=resnet20", "--data_dir=small", "--batch_size=20", "--num_batches=15")
     assert done.status == 0, done.stderr
     assert "CIFAR-10, " in done.stdout and "200 train images" in done.stdout
@@ -234,9 +234,9 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
         ),
         (["data", "convert", "x"], 2, "data convert SRC DIR"),
         (
-            ["data", "make_mnist", "x", "--python"],
+            ["data", "make_digits", "x", "--train_images=9"],
             2,
-            "--python, which is one of data make_cifar10.",
+            "--train_images, which is one of data make_",
         ),
         (["input", "--device=cpu"], 2, "pass --data_dir=DIR"),
         (["input", "--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),

@@ -6,8 +6,6 @@ Machine Learning Repository, 1998, its test set, by 13 writers, 8x8 pixels of 17
 
 from __future__ import annotations
 
-import gzip
-import pickle
 import struct
 import sys
 from pathlib import Path
@@ -43,28 +41,23 @@ def draw(name: str, images: int, seed: int, split: str) -> tuple[np.ndarray, np.
     return np.clip(pixels, 0, 255).astype(np.uint8), labels
 
 
-def write_idx(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str, compressed: bool) -> list[Path]:
+def write_idx(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str) -> list[Path]:
     """Writes images [images, height, width] and labels, both uint8, as MNIST's two files of a split; returns these."""
     stem = {"train": "train", "validation": "t10k"}[split]
     contents = {
         f"{stem}-images-idx3-ubyte": struct.pack(">4B3I", 0, 0, 8, 3, *pixels.shape) + pixels.tobytes(),
         f"{stem}-labels-idx1-ubyte": struct.pack(">4BI", 0, 0, 8, 1, len(labels)) + labels.tobytes(),
     }
-    if compressed:
-        contents = {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in contents.items()}
     return _write(directory, contents)
 
 
-def write_cifar10(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str, python: bool) -> list[Path]:
-    """Writes the files of a split, five for training and one for validation, and returns them."""
+def write_cifar10(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str) -> list[Path]:
+    """Writes the binary files of a split, five for training and one for validation, and returns them."""
     names = [f"data_batch_{n}" for n in range(1, _CIFAR_BATCHES + 1)] if split == "train" else ["test_batch"]
     contents = {}
     for name, share in zip(names, np.array_split(np.arange(len(labels)), len(names)), strict=True):
         flat, its_labels = pixels[share].reshape(len(share), 3 * 32 * 32), labels[share]
-        if python:
-            contents[name] = pickle.dumps({b"data": flat, b"labels": its_labels.tolist()}, protocol=2)
-        else:
-            contents[f"{name}.bin"] = np.concatenate([its_labels[:, np.newaxis], flat], axis=1).tobytes()
+        contents[f"{name}.bin"] = np.concatenate([its_labels[:, np.newaxis], flat], axis=1).tobytes()
     return _write(directory, contents)
 
 

@@ -131,7 +131,7 @@ def test_batches_that_may_lie_ready_are_counted(
 ) -> None:
     monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
     digits = small_image_files.draw("mnist", 64, seed=1, split="train")
-    small_image_files.write_idx(tmp_path, *digits, split="train", compressed=False)
+    small_image_files.write_idx(tmp_path, *digits, split="train")
     of_photos, of_digits = ("--batch_size=64", f"--data_dir={fake_imagenet}"), ("--model=mlp", f"--data_dir={tmp_path}")
     for words, waiting in ((of_photos, 2 + 1), (of_digits, 2 + 6)):  # prefetched, and made by parallel calls
         with input_stages.probes(_measured(_config(*words))) as probes:

@@ -35,9 +35,9 @@ def _build_input(chosen: Config, device: str) -> RunInput:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pixels_are_normalised_by_published_constants(fake_imagenet: Path, tmp_path: Path, name: str) -> None:
     if name == "mnist":
-        small_image_files.write_idx(tmp_path, *draw(name, 50, 1, "train"), split="train", compressed=False)
+        small_image_files.write_idx(tmp_path, *draw(name, 50, 1, "train"), split="train")
     elif name == "cifar10":
-        small_image_files.write_cifar10(tmp_path, *draw(name, 50, 1, "train"), split="train", python=False)
+        small_image_files.write_cifar10(tmp_path, *draw(name, 50, 1, "train"), split="train")
     directory = fake_imagenet if name == "imagenet" else tmp_path
     words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory}", "--batch_size=16"]
     chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
