@@ -373,12 +373,6 @@ def test_a_revision_without_the_suite_is_named(repository: Repository, tmp_path:
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_an_installed_suite_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ab_builds, "RUN_BENCH", tmp_path / "run_bench.py")
-    with pytest.raises(UsageError, match=r"git fails in .* \(not a git repository"), checked_out("HEAD"):
-        pass
-
-
 def test_a_repository_that_git_refuses_is_named_with_its_reason(repository: Repository) -> None:
     (repository.suite.parent.parent / ".git" / "config").write_text("[core")
     with pytest.raises(UsageError, match=r"git fails in .* \(bad config line"), checked_out("HEAD"):

@@ -85,12 +85,6 @@ def test_where_takes_some_records_only(run_bench: RunBench, keep: Keep) -> None:
     assert "--where=model=alexnet: no record in main.jsonl matches" in nothing.stderr
 
 
-def test_two_files_are_wanted(run_bench: RunBench) -> None:
-    done = run_bench("compare", "main.jsonl")
-    assert done.status == 2 and "compare: name two files of records, first the base" in done.stderr
-    assert "1 were given." in done.stderr
-
-
 def test_unlike_hardware_is_refused_and_named(run_bench: RunBench, keep: Keep) -> None:
     for name, cpu in (("main.jsonl", "Xeon 8480"), ("branch.jsonl", "EPYC 9654")):
         keep(name, [replace(r, environment={"cpu_model": cpu}) for r in rounds(hardware=cpu)])

@@ -436,18 +436,6 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
     assert [setting.other_onednn for setting in settings] == ["on", None], "the user's word is not argued with"
 
 
-def test_defaults(tmp_path: Path) -> None:
-    values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
-    _, plan = doctor_verb.doctor_options(values, lambda: 0)
-    assert plan is not None
-    assert (plan.setting.workload.model, plan.setting.manager, plan.budget_seconds) == (
-        "resnet50",
-        "parameter_server",
-        300,
-    )
-    assert plan.output.output_dir == "out/doctor"
-
-
 OF_THE_BREAKDOWN = [
     "--breakdown",
     "--model=vgg16",
@@ -487,11 +475,6 @@ def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
     by_hand = ["--worker_hosts=a:1,b:1", "--job_name=worker", "--task_index=0"]
     with pytest.raises(UsageError, match="gets the logs of the tasks that --local_cluster or --hosts starts"):
         resolve(*by_hand)
-
-
-def test_what_makes_no_sense_is_refused_before_the_machine_is_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="this machine has 0 NVIDIA GPUs"):
-        planned(tmp_path, "--num_gpus=2", "--device=gpu")
 
 
 def examine(

@@ -274,16 +274,6 @@ def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(
     assert len(runs.started) == 8 + 6, "nothing was missing"
 
 
-@pytest.mark.process
-def test_a_signal_ends_the_run_that_hangs_and_the_sweep(tmp_path: Path, program: list[str]) -> None:
-    started = _start(tmp_path, program, "--batch_size=1,8,9,10")
-    _wait_until(lambda: _third_run_hangs(tmp_path))
-    started.send_signal(signal.SIGINT)
-    assert started.wait(60) == 130
-    assert _no_child_is_left(program)
-    assert [_what(record) for record in _records(tmp_path)] == [(1, 1, False, "ok"), (8, 1, False, "ok")]
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_sweep_with_its_status(
     sweep: Sweep, runs: Runs, tmp_path: Path, number: int, status: int
@@ -626,11 +616,6 @@ def test_as_json_a_dry_run_prints_its_combinations_alone(sweep: Sweep, runs: Run
     assert refused["runs"] == refused["estimated_seconds"] == same["runs"] == 0
     assert "staged" in refused["reason"] and same["reason"] == "same as an earlier one"
     assert len(runs.started) == 1
-
-
-def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
-    done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
-    assert len(runs.started) == 1 and "same as an earlier one" in done.stdout
 
 
 def test_the_size_of_a_grid_is_limited_before_it_is_made(tmp_path: Path) -> None:

@@ -133,14 +133,6 @@ def test_the_most_that_can_be_gained_is_a_bound() -> None:
     )
 
 
-def test_what_disturbed_is_said_before_all_that_it_casts_doubt_on() -> None:
-    loud = dataclasses.replace(GPUS, disturbing=["load", "turbo"])
-    assert said(measured(), loud).startswith("This machine is not quiet (load, turbo).")
-    assert said(measured(), loud).endswith(said(measured()))
-    assert said(measured(real_input=200 / 0.65), loud).startswith("This machine is not quiet")
-    assert "not quiet" not in said(measured())
-
-
 @pytest.mark.parametrize("setting", [GPUS, CPU])
 def test_devices_that_do_not_disturb_each_other_cost_nothing(setting: Setting) -> None:
     together = 100.0 * setting.at_once

@@ -282,27 +282,6 @@ def test_each_candidate_may_be_tried_once_with_the_time_of_later_stages(candidat
     assert machine.now <= 30 and 2 <= len(machine.runs) < 6
 
 
-def test_an_interruption_leaves_the_best_so_far() -> None:
-    machine = Machine([100.0, 120.0, 110.0])
-    search = Halving(
-        _candidates(3), _stopped_at_the_third(machine), Durations(machine.guess), lambda is_first_run: 300, 8
-    )
-    with pytest.raises(KeyboardInterrupt):
-        search.search()
-    found = standings(search)
-    assert [one.candidate for one in found] == [1, 0, 2]
-    assert found[-1].reason == "not run"
-
-
-def _stopped_at_the_third(machine: Machine):
-    def run(candidate: Candidate, steps: int, left_seconds: float) -> Outcome:
-        if len(machine.runs) == 2:
-            raise KeyboardInterrupt
-        return machine.run(candidate, steps, left_seconds)
-
-    return run
-
-
 def _runs(*rates: float) -> list[Outcome]:
     return [Outcome(seconds=9, images_per_step=10, step_seconds=[10 / one] * 8) for one in rates]
 

@@ -170,9 +170,6 @@ class TestCheck:
         assert found.base.name == "kept, 2026-01-01 to 2026-01-10" and "TensorFlow 2.21.0" in found.base.software
         assert found.hardware == "EPYC, 8 cores, 32 GiB"
 
-    def test_a_threshold_that_is_given_counts(self) -> None:
-        assert only(judged(night(20, 91.0), nights(10), 0.2)).verdict is Verdict.UNCHANGED
-
     def test_a_configuration_without_enough_sessions_is_inconclusive(self) -> None:
         found = judged([*night(20), *night(20, model="vgg16")], nights(4))
         few, none = found.findings

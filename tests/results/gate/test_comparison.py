@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from results.gate.comparison import UnlikeError, compare, config_differences
+from results.gate.comparison import UnlikeError, compare
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import STEPS_PER_SLICE, Kind, Record, Status, key_of
 from tests.support.commands import ROOT
@@ -265,17 +265,6 @@ def test_the_nearest_are_of_equal_hardware() -> None:
     candidate = [*apart(hardware="one", batch_per_device=64), *apart(hardware="another")]
     with pytest.raises(UnlikeError, match="batch_per_device is 32 in main and 64 in branch"):
         judged(apart(hardware="one"), candidate)
-
-
-def test_fields_in_which_configurations_differ_are_named() -> None:
-    one = fake_run(batch_per_device=32, modifiers={"staged_vars": False}, output_dir="a")
-    other = fake_run(batch_per_device=16, modifiers={"staged_vars": True}, output_dir="b", xla=True)
-    assert config_differences(one, other, ("the base", "the candidate")) == [
-        "batch_per_device is 32 in the base and 16 in the candidate",
-        "modifiers.staged_vars is False in the base and True in the candidate",
-        "xla is not recorded in the base and True in the candidate",
-    ]
-    assert not config_differences(one, fake_run(modifiers={"staged_vars": False}, output_dir="c"), ("a", "b"))
 
 
 def test_software_may_differ_and_is_named() -> None:
