@@ -244,31 +244,6 @@ def test_manifests_are_what_kubernetes_takes(kind: str, options: tuple[str, ...]
     assert policy["metadata"]["namespace"] == run["metadata"]["namespace"]
 
 
-def paths(part: Any, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where the fields of a manifest are, but not those whose names are free."""
-    free = {"matchLabels", "labels", "annotations", "limits", "requests"}
-    if isinstance(part, dict):
-        own = [] if where and where[-1] in free else [(*where, name) for name in part]
-        return own + [path for name, inner in part.items() for path in paths(inner, (*where, name))]
-    if isinstance(part, list):
-        return [path for n, inner in enumerate(part) for path in paths(inner, (*where, n))]
-    return []
-
-
-@KINDS
-def test_a_misspelt_field_is_caught_wherever_it_is(kind: str) -> None:
-    for manifest in manifests(kind, "--ps=1", "--gpus_per_worker=1", "--results_claim=results"):
-        for *where, name in paths(manifest):
-            if not where and name == "kind":  # which chooses the schema
-                continue
-            wrong = copy.deepcopy(manifest)
-            parent = wrong
-            for step in where:
-                parent = parent[step]
-            parent[f"{name}s"] = parent.pop(name)
-            assert problems(wrong), (where, name)
-
-
 @SETTINGS
 def test_every_pod_of_a_jobset_finds_itself_at_its_own_name(options: tuple[str, ...]) -> None:
     _, run = manifests("jobset", *options)

@@ -79,13 +79,11 @@ class Scratch:
 
     Attributes:
         out: the results directory, unless a command names another.
-        leaves_temporary_files: whether a process was killed with SIGKILL, which may leave some in TMPDIR.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.out, self._tmp = directory, directory / "out", directory / "tmp"
         self._tmp.mkdir(parents=True)
-        self.leaves_temporary_files = False
         self._numbers = itertools.count(1)
         self._outputs: list[Path] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -182,7 +180,7 @@ class Scratch:
         assert not left
         for path in self._outputs:
             assert "Traceback (most recent call last)" not in path.read_text(errors="replace")
-        assert self.leaves_temporary_files or not list(self._tmp.iterdir())
+        assert not list(self._tmp.iterdir())
         assert not list(self.directory.rglob("*.partial"))
         for path in self.directory.rglob(store.JSONL_NAME):
             assert not [other.name for other in path.parent.iterdir() if other.name.startswith(".")]

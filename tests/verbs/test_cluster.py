@@ -38,13 +38,6 @@ def test_the_tasks_of_a_specification(run_bench: RunBench) -> None:
     assert [tuple(row.split()) for row in rows] == TASKS, "no task has to be named"
 
 
-def test_the_own_task_has_a_star(run_bench: RunBench) -> None:
-    done = run_bench(*SHOW, SPEC, "--job_name=worker", "--task_id=1")
-    assert [line for line in done.stdout.splitlines() if line.startswith("*")] == [
-        "*  worker  1     w1:2222   /job:worker/replica:0/task:1"
-    ]
-
-
 def test_json(run_bench: RunBench) -> None:
     done = run_bench(*SHOW, "--cluster_spec=local|localhost:2222", "--job_name=local", "--output_format=json")
     assert json.loads(done.stdout)["cluster"] == {
@@ -100,7 +93,6 @@ def test_a_machine_is_described_whatever_the_environment_says_of_a_cluster(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([*SHOW, "--worker_hosts=a:1,a:1"], "same address a:1"),
         (["server"], "server starts one task of a cluster: name it"),
         (["server", "--cluster_spec=local|localhost:2222"], "but not which of its tasks this is: add --job_name"),
         (["server", "--local_cluster=worker:2"], "server starts one task of a cluster: name it"),

@@ -74,17 +74,6 @@ def test_digits_need_scikit_learn(run_bench: RunBench, monkeypatch: pytest.Monke
     assert done.status == 2 and "-m pip install scikit-learn" in done.stderr
 
 
-@pytest.mark.slow
-def test_resnet20_trains_on_cifar10(run_bench: RunBench, records: Records) -> None:
-    assert run_bench("data", "make_cifar10", "small", "--train_images=200").status == 0
-    done = run_bench("--device=cpu", "--model=resnet20", "--data_dir=small", "--batch_size=20", "--num_batches=15")
-    assert done.status == 0, done.stderr
-    assert "CIFAR-10, " in done.stdout and "200 train images" in done.stdout
-    (record,) = records()
-    losses = record["measurement"]["losses"]
-    assert record["status"] == "ok" and sum(losses[-3:]) < 3 * record["measurement"]["warmup_losses"][0]
-
-
 def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path / "photos")
     next((tmp_path / "photos").rglob("*.JPEG")).write_bytes(b"no photo")

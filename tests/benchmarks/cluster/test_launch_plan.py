@@ -33,18 +33,14 @@ def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
     ("text", "words"),
     [
         ("", "'' is not part of a cluster"),
-        ("2", "'2' is not part of a cluster"),
         ("ps:1,", "'' is not part of a cluster"),
-        ("worker:", "'worker:' is not part of a cluster"),
         ("worker:-1", "'worker:-1' is not part of a cluster"),
-        ("worker:1.5", "'worker:1.5' is not part of a cluster"),
         ("chief:1,worker:1", "'chief:1' is not part of a cluster"),
         ("worker:2;ps:1", "'worker:2;ps:1' is not part of a cluster"),
         ("worker:99999", "'worker:99999' is not part of a cluster"),
         ("ps:1", "has no worker, and nothing else trains"),
         ("worker:0,ps:1", "has no worker, and nothing else trains"),
         ("worker:65", "more than 64 processes on one host"),
-        ("ps:5,worker:60", "more than 64 processes on one host"),
     ],
 )
 def test_a_text_that_plans_none_is_refused(text: str, words: str) -> None:

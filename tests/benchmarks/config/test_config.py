@@ -199,25 +199,6 @@ def test_the_layout_is_that_of_the_fastest_kernels_of_the_gpus_that_are_used(
     assert resolve("--precision=fp16", *flags_given, gpus=2).workload.data_format == layout
 
 
-@pytest.mark.row("G3.7", "G3.8")
-def test_the_commands_of_the_2017_guide_are_understood() -> None:
-    common = ("--num_gpus=8", "--data_dir=/data")
-    parameter_server = resolve(
-        "--local_parameter_device=cpu", *common, "--batch_size=32", "--model=vgg16",
-        "--variable_update=parameter_server", "--nodistortions", gpus=8,
-    )  # fmt: skip
-    assert (parameter_server.variables.shared_on, parameter_server.workload.batch_per_device) == ("cpu", 32)
-    nccl = resolve(
-        "--local_parameter_device=gpu", *common, "--batch_size=64", "--model=vgg16",
-        "--variable_update=replicated", "--use_nccl=True", gpus=8,
-    )  # fmt: skip
-    assert nccl.variables.shared_on == "gpu"
-    assert len(nccl.notices) == 1 and "--all_reduce_spec=nccl" in nccl.notices[0]
-    assert nccl.variables.modifiers.all_reduce_spec == "nccl"
-    without = resolve(*common, "--model=resnet50", "--variable_update=replicated", "--use_nccl=False", gpus=8)
-    assert without.notices == ()
-
-
 def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
     made = resolve("--data_name=imagenet")
     assert made.data.data_name == "synthetic"

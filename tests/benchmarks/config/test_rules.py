@@ -241,12 +241,6 @@ def test_compiled_batch_normalisation_may_be_fused_where_no_gradient_needs_it() 
     assert resolve(*compiled, "--forward_only").computing.fused_bn
 
 
-@pytest.mark.parametrize("word", ["--noallow_growth", "--local_parameter_device=cpu", "--batchnorm_persistent"])
-def test_a_default_that_is_given_needs_no_notice(word: str) -> None:
-    made = resolve("--device=cpu", "--variable_update=independent", word)
-    assert made == resolve("--device=cpu", "--variable_update=independent")
-
-
 def test_what_scripts_for_tf_cnn_benchmarks_pass_is_accepted() -> None:
     words = ("--local_parameter_device=cpu", "--allow_growth", "--momentum=0.5", "--use_nccl=false")
     for kind, run in RUNS.items():

@@ -14,24 +14,16 @@ from benchmarks.sweep import grid, sweep_verb
 from tests.support import docs
 
 
-def test_an_unset_flag_is_none() -> None:
-    assert set(flag.parse([], run_flags.RUN_FLAGS).values.values()) == {None}
-
-
 @pytest.mark.parametrize(
     ("arguments", "name", "value"),
     [
-        (["--model=vgg16"], "model", "vgg16"),
         (["--model", "vgg16"], "model", "vgg16"),
-        (["--batch_size=8"], "batch_size", 8),
         (["--nodistortions"], "distortions", False),
         (["--use_nccl", "True"], "use_nccl", True),
         (["--distortions", "False"], "distortions", False),
         (["--xla"], "xla", "jit"),
-        (["--xla", "True"], "xla", "jit"),
         (["--xla=False"], "xla", "off"),
         (["--noxla"], "xla", "off"),
-        (["--xla=1"], "xla", "jit"),
         (["--xla", "--forward_only"], "xla", "jit"),
         (["--data_format=nhwc"], "data_format", "NHWC"),
         (["--variable_update=REPLICATED"], "variable_update", "replicated"),

@@ -121,12 +121,6 @@ def test_a_damaged_peak_is_ignored_with_a_sentence(cache: Path, capsys: pytest.C
     assert str(cache) in sentence and "ignored" in sentence
 
 
-def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cache.parent.parent.write_text("a file where a directory should be")
-    _store("KEY", PEAK)
-    assert "cannot be saved" in capsys.readouterr().err
-
-
 def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_memory = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=PEAK.bytes_per_sec / 2)
     seen = iter([PEAK, TWICE, PEAK, slow_memory, PEAK])

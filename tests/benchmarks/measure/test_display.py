@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
 import re
@@ -137,21 +136,6 @@ def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines()[-1].startswith("try:            --num_gpus=2 uses all GPUs")
     Display().stored(run, "somewhere")
     assert capsys.readouterr().out == ""
-
-
-def test_a_run_without_a_number_prints_no_headline(capsys: pytest.CaptureFixture[str]) -> None:
-    Display(8, display_every=1).finish(make_record(derived=Derived()))
-    assert "total images/sec" not in capsys.readouterr().out
-
-
-def test_json_prints_the_record_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display()
-    display.start({"Model": "trivial"})
-    display.phase("measuring", 3)
-    display.after_step(Phase([1.0], [1.0]))
-    display.finish(make_record())
-    display.stored(make_record(), "somewhere")
-    assert json.loads(capsys.readouterr().out)["status"] == "ok"
 
 
 def test_steps_are_counted_on_a_terminal_between_them(

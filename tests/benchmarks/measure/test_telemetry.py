@@ -169,20 +169,6 @@ def test_a_gpu_of_which_others_have_a_part_tells_nothing_of_ours_alone() -> None
     assert {gpu[name] for name in ("power_watts", "energy_joules", "busy_share", "peak_memory_bytes")} == {None}
 
 
-def test_a_gpu_that_stands_twice_counts_once() -> None:
-    driver = Driver(count=3)
-    with nvml.opened({"CUDA_VISIBLE_DEVICES": "1,1,0"}, driver) as opened:
-        assert Sources(opened.gpus).names == ["GPU-1-uuid", "GPU-0-uuid"]
-
-
-def test_gpus_are_found_by_their_uuid() -> None:
-    driver = Driver(count=3)
-    with nvml.opened({"CUDA_VISIBLE_DEVICES": "GPU-2-uu,GPU-0-uuid"}, driver) as opened:
-        assert [gpu.index for gpu in opened.gpus] == [2, 0]
-    with nvml.opened({"CUDA_VISIBLE_DEVICES": "GPU-9-uuid"}, driver) as opened:
-        assert [gpu.index for gpu in opened.gpus] == [0], "unknown: assumed to be there"
-
-
 def test_the_driver_is_closed_again() -> None:
     driver = Driver()
     watch(driver)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Callable
 
 import pandas as pd
@@ -194,13 +193,6 @@ def test_parquet_is_read_back_with_its_types(table: str) -> None:
     if table in ("runs", "steps", "workers"):
         pd.testing.assert_frame_equal(read, frame)
         assert read.attrs["units"] == frame.attrs["units"]
-
-
-def test_parquet_without_pyarrow_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(formats.MissingPackageError) as caught:
-        formats.render_parquet([fake_run()])
-    assert caught.value.name == "pyarrow"
 
 
 def test_markdown_is_the_report_without_plots_and_shows_hostile_text_as_it_is(records: list[Record]) -> None:

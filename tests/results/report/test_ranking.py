@@ -194,17 +194,6 @@ def test_each_number_of_devices_has_a_winner_and_so_have_all() -> None:
     }
 
 
-def test_independent_towers_win_nothing() -> None:
-    records = [
-        *_runs(_at(100.0), num_devices=2, variable_update="replicated"),
-        *_runs(_at(200.0), num_devices=2, variable_update="independent"),
-        *_runs(_at(90.0), num_devices=2, variable_update="parameter_server"),
-    ]
-    winner, alone = ranking.winners(summarize(records))
-    assert winner.flags.startswith("--variable_update=replicated") and not winner.within_noise
-    assert alone.differs == "gradients not exchanged"
-
-
 IN_GRAPH, BETWEEN = "distributed_all_reduce", "collective_all_reduce"
 
 

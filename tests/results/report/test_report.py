@@ -14,7 +14,6 @@ from typing import Any
 import jsonschema
 import pytest
 from msgspec.structs import replace
-from PIL import Image
 
 from docs import generate
 from results.columns import COLUMNS
@@ -60,14 +59,6 @@ def test_how_much_plots_show_at_most_is_said_once(written: Path) -> None:
         assert text.count("at most 6 panels, 8 lines a panel, and 24 bars. Error bars are 95 % intervals.") == 1
 
 
-def test_a_plot_is_saved_as_svg_and_as_png(tmp_path: Path) -> None:
-    write.write(Report([fake_run()]), ["fake.jsonl"], tmp_path)
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"steps.svg", "steps.png"}
-    assert "resnet50, replicated psgpu, 1 GPU, batch 32" in (tmp_path / "plots" / "steps.svg").read_text()
-    with Image.open(tmp_path / "plots" / "steps.png") as picture:
-        picture.verify()
-
-
 def test_side_tables_are_on_the_page_and_in_markdown(written: Path) -> None:
     page, markdown = ((written / name).read_text() for name in ("report.html", "report.md"))
     for name, heading in (
@@ -91,14 +82,6 @@ def test_a_table_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
 def test_unlike_runs_are_not_on_one_line() -> None:
     rows = summarize([fake_run(), fake_run(precision="fp16"), fake_run(data_name="imagenet"), fake_run(hardware="b")])
     assert len({model_and_batch(row) for row in rows}) == 4
-
-
-@pytest.mark.usefixtures("no_plots")
-def test_text_stays_text_in_markdown(tmp_path: Path) -> None:
-    reason = "It said: a | b\n<img src=x> & more"
-    write.write(Report([fake_run(status=Status.CRASH, reason=reason)]), ["x"], tmp_path)
-    markdown = (tmp_path / "report.md").read_text()
-    assert "no valid result (crash). It said: a \\| b &lt;img src=x> &amp; more" in markdown
 
 
 def test_markdown_and_csv(written: Path, everything: list[Record]) -> None:
@@ -528,15 +511,6 @@ def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any
     page.locator("#table input.choose").nth(0).check()
     page.wait_for_timeout(200)
     assert page.evaluate(order) == before
-
-
-def test_the_chart_is_as_wide_as_the_window_allows(open_report: Any, written: Path) -> None:
-    page = open_report(written, viewport={"width": 1280, "height": 900})
-    for width in (600, 1000):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(600)
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-        assert 0.85 * width < page.locator("#chart canvas").bounding_box()["width"] <= width
 
 
 @pytest.mark.usefixtures("no_plots")
