@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.scratch import TINY, Scratch
+from tests.support.scratch import MEASURES, TINY, Scratch
 
 
 @pytest.fixture
@@ -50,3 +51,19 @@ def test_a_disk_that_cannot_be_written_is_reported_at_the_start(
     ended = scratch.bench("run", *TINY, "--num_batches=5", f"--output_dir={disk / 'out'}")
     scratch.expect(ended, 2, says=[str(disk), sentence])
     assert "Model:  " not in ended.stdout
+
+
+@pytest.mark.fault(
+    "R11",
+    "the disk of the results directory fills during the run",
+    survives="status 4, the record as one line on stderr and not on stdout, every line of results.jsonl is whole",
+)
+def test_a_disk_that_fills_during_the_run_costs_no_record(scratch: Scratch, disk: Path) -> None:
+    run = scratch.start("run", *TINY, "--num_batches=400", "--display_every=1", f"--output_dir={disk / 'out'}")
+    run.wait_for(MEASURES)
+    fill(disk)
+    ended = run.end()
+    scratch.expect(ended, 4, says=["no space left"])
+    printed = [line for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert len(printed) == 1 and "identity" in json.loads(printed[0]) and '{"identity' not in ended.stdout
+    scratch.records(disk / "out")

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.process import private_network
 from results import placement_tables
 from tests.support import damage
-from tests.support.clusters import SMALL, StartCluster, free_addresses, local
+from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished
 from tests.support.rotation import rotating
 from variable_mgr.catalog import MANAGERS, uses_servers
@@ -450,3 +451,29 @@ def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: st
         (job, listed), *_ = lists.items()
         assert f"has {job} = {', '.join(address[name] for name in listed)}" in sentence
         assert "Traceback" not in tasks.text(task)
+
+
+@pytest.mark.fault(
+    "R5", "Ctrl-C of a local cluster that measures", survives="status 130, one record, no process is left"
+)
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
+    flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", *local("ps:1,worker:2"))
+    process = measuring(tmp_path, *flags)
+    assert len(_processes_in(tmp_path)) == 5, "the launcher, its tasks, and the shell that ends them if it is killed"
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 130, text
+    (record,) = records()
+    assert record["status"] == "interrupted"
+    assert _processes_in(tmp_path) == []
+
+
+def _processes_in(directory: Path) -> list[list[str]]:
+    """Returns the command lines of the processes that work there."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cwd() == str(directory):
+                found.append(process.cmdline())
+    return found

@@ -162,9 +162,6 @@ def test_who_stays_after_others_have_reported_a_loss_is_killed_sooner(
     assert cluster_launch._VERDICT_SECONDS < 60 - 18 - 15, "the others need 18 s to notice, and 15 s to end"
 
 
-@pytest.mark.fault(
-    "R7", "SIGSTOP of a task of a local cluster", survives="status 6; the output names it, and no task is left"
-)
 @pytest.mark.parametrize("stopped", ["ps 0", "worker 0", "worker 1"])
 def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stopped: str

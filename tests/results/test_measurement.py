@@ -22,6 +22,11 @@ def test_percentiles_are_in_milliseconds() -> None:
     assert found == pytest.approx((500, 900, 990, 999))
 
 
+@pytest.mark.parametrize(("steps", "has_p999"), [(999, False), (1000, True)])
+def test_the_99_9th_percentile_needs_1000_steps(steps: int, has_p999: bool) -> None:
+    assert (derived_from(step_seconds=[0.1] * steps).step_ms_p999 is not None) is has_p999
+
+
 def test_the_rate_per_device_and_its_spread() -> None:
     # 120 images in 30 s. Rates 12, 6, 4, 3 and 2.4: median 4, distances 8, 2, 0, 1 and 1.6, whose median is 1.6.
     derived = derived_from(num_devices=4, step_seconds=[1.0, 5.0, 2.0, 4.0, 3.0] * 2)
@@ -106,6 +111,11 @@ def test_towers_that_share_cores_differ_by_the_order_in_which_they_start() -> No
         assert derive(workers, 2, towers_share_cores=True).slowest_worker == 1
         apart = replace(measured, tower_compute_seconds=[], tower_step_seconds=[[1.0] * 9, [ratio] * 9])
         assert derive(apart, 2, towers_share_cores=True).slowest_tower == slowest
+
+
+def test_an_asynchronous_tower_that_completes_no_step_is_named() -> None:
+    derived = derived_from(tower_step_seconds=[[1.0] * 20, []], step_seconds=[1.0] * 20)
+    assert derived.slowest_tower == 1 and derived.slowest_tower_ratio > 10
 
 
 def test_a_slow_worker_and_a_slow_tower_are_both_named() -> None:

@@ -93,6 +93,15 @@ def test_row_has_every_column_and_leaves_unknown_ones_empty() -> None:
     assert failed["loss_first"] == ""
 
 
+def test_the_promised_columns_exist() -> None:
+    promised = (
+        "status model variable_update num_gpus device batch_per_device batch_global data precision images_per_sec "
+        "images_per_sec_per_device step_ms_p50 step_ms_p90 step_ms_p99 first_step_s startup_s loss_first loss_last "
+        "gflop_per_image tf_version"
+    )
+    assert set(promised.split()) <= {column.name for column in columns.COLUMNS}
+
+
 @pytest.mark.parametrize(
     "change",
     [

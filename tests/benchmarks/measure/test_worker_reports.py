@@ -158,6 +158,13 @@ def test_an_unknown_loss_makes_its_global_step_unknown() -> None:
     assert both.losses == [None, 1.5]
 
 
+def test_the_rate_is_not_a_mean_of_rates() -> None:
+    fast = asynchronous(*(0.1 * n for n in range(1, 101)))
+    slow = asynchronous(*(1.0 * n for n in range(1, 101)))
+    derived = derive(together([fast, slow]), 2)
+    assert derived.images_per_sec == pytest.approx(IMAGES * 110 / 10.0, rel=0.02)
+
+
 own_ends = st.lists(st.integers(1, 64), min_size=1, max_size=30)
 
 
