@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +12,12 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from benchmarks.cluster import liveness
+from benchmarks.cluster import agreement, liveness
 from benchmarks.cluster.cluster_spec import Cluster, Task, in_words, trains
 from benchmarks.cluster.liveness import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous, TaskLists
 from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
-from benchmarks.machine.provenance import suite_commit
 from benchmarks.process.watchdog import Watchdog
 from results.record import Status
 from variable_mgr.catalog import IN_GRAPH
@@ -99,6 +97,7 @@ class ClusterTeam(_Watched):
         rendezvous: exchanges messages.
         watcher: notices that a task is lost.
         watchdog: ends the process.
+        doubts: sentences for the record on how the tasks differ, once they have agreed.
     """
 
     cluster: Cluster
@@ -108,6 +107,7 @@ class ClusterTeam(_Watched):
     rendezvous: Rendezvous
     watcher: liveness.Watcher
     watchdog: Watchdog
+    doubts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._in_graph = self.manager in IN_GRAPH
@@ -150,10 +150,11 @@ class ClusterTeam(_Watched):
         self.expect("Agreeing with the other tasks on what to run", _AGREEING_SECONDS)
         messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
         self.expect_nothing()
-        problem = disagreement(messages, str(self.cluster.leader))
+        problem = agreement.disagreement(messages, str(self.cluster.leader))
         if problem:
             self.watcher.stop()
             raise UsageError(problem)
+        self.doubts = agreement.doubts(messages, self.cluster)
         return messages
 
     def serve(self) -> None:
@@ -298,51 +299,6 @@ def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.C
     config.CopyFrom(session_config)
     config.experimental.collective_group_leader = Task("worker", 0).device
     return config
-
-
-def hello(must_agree: Mapping[str, Any], devices: str, gpus: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns what a task sends to the others about itself; `gpus` are those that no other may use."""
-    return {
-        "TensorFlow": tf.__version__,
-        "suite's commit": suite_commit(),
-        "options": must_agree,
-        "devices": devices,
-        "gpus": list(gpus),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-    }
-
-
-def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str | None:
-    """Returns a sentence if tasks differ in what all must have in common, or have the same GPU."""
-    wanted = messages[leader]
-    for task, message in messages.items():
-        for what in ("TensorFlow", "suite's commit"):
-            if message[what] != wanted[what] and None not in (message[what], wanted[what]):  # None: not known there
-                return (
-                    f"{task} and {leader} differ in {what}: {message[what]} and {wanted[what]}. "
-                    "Start all tasks with the same software."
-                )
-        for name, value in message["options"].items():
-            if value != wanted["options"].get(name, value):
-                return (
-                    f"{task} and {leader} differ in {name}: {value} and {wanted['options'][name]}. "
-                    "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
-                    "GPUs, or none, also pass what follows from GPUs, such as --precision and --batch_size."
-                )
-    return _shared_gpu(messages)
-
-
-def _shared_gpu(messages: Mapping[str, Mapping[str, Any]]) -> str | None:
-    users: dict[str, str] = {}
-    for task, message in messages.items():
-        for gpu in message.get("gpus", ()):
-            if (other := users.setdefault(gpu, task)) != task:
-                return (
-                    f"{other} and {task} use the same GPU ({gpu}): give each its own, with --gpus or "
-                    "CUDA_VISIBLE_DEVICES, or let them share its memory, such as with --gpu_memory_frac=0.45."
-                )
-    return None
 
 
 def require_port(own: Task, address: str) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.cluster.agreement import hello
 from benchmarks.cluster.cluster_spec import Cluster, Task
-from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
+from benchmarks.cluster.member import ClusterTeam, joined, with_collectives
 from benchmarks.console import progress, say
 from benchmarks.process.watchdog import watched
 from models import specs

@@ -157,6 +157,11 @@ def why_git_failed(error: Exception) -> str:
     return one_line(fatal or str(error)).rstrip(".")
 
 
+def recorded_variables() -> dict[str, str]:
+    """Returns the environment variables of this process that may move a number."""
+    return {name: os.environ[name] for name in sorted(RECORDED_VARIABLES & os.environ.keys())}
+
+
 @dataclasses.dataclass(frozen=True)
 class Provenance:
     """Where a record comes from. Made before a run; read after it, when TensorFlow's build is known.
@@ -195,7 +200,7 @@ class Provenance:
             **build,
             "operating_system": platform.platform(),
             "gpu_driver_version": self.inventory.driver_version,
-            "variables": {name: os.environ[name] for name in sorted(RECORDED_VARIABLES & os.environ.keys())},
+            "variables": recorded_variables(),
             "cores_used_by_others_before": self.cores_used_by_others_before,
         }
 

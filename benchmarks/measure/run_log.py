@@ -38,6 +38,7 @@ class RunLog:
         opened_at: when measuring began, by the clock of the steps, which stops while nothing is measured.
         steps_per_slice: steps per time slice, if the run was interleaved with another.
         reports: messages of all workers, once they have met.
+        doubts: sentences for the record on how the tasks of a cluster differ.
         unsaved: why the last checkpoint could not be saved.
         traced_always: whether steps are traced after the measured ones even if there is only one tower.
     """
@@ -61,6 +62,7 @@ class RunLog:
     weights_are_finite: bool = True
     reports: Sequence[Mapping[str, Any]] = ()
     traced_always: bool = False
+    doubts: Sequence[str] = ()
     unsaved: UnsavedError | None = None
 
     def started(self, phase: str) -> float:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster import cluster_spec
+from benchmarks.cluster.agreement import hello
 from benchmarks.cluster.cluster_spec import Cluster, task_table
-from benchmarks.cluster.member import ClusterTeam, hello, joined
+from benchmarks.cluster.member import ClusterTeam, joined
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.devices import device_plan
@@ -35,6 +36,7 @@ def carry_out_task(config: Config, cluster: Cluster, log: RunLog, display: Displ
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
+        log.doubts = team.doubts
         if len(training) > 1:
             display.only_of(str(cluster.own), rate_too=log.asynchronous)
         train.carry_out(config, log, display, team)

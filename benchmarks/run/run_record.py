@@ -77,6 +77,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
             *config.notices,
             *injected_delay.warnings(),
             *restarts.warnings(),
+            *log.doubts,
             *quality_warnings(measurement, derived, conditions),
             *doubts,
         ],

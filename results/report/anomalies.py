@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from results.intervals import is_faster
-from results.quality import acting_variables
+from results.quality import unlike_variables
 from results.record import Record
 from results.summary import DATA, PRECISION, Row, Siblings, grouped, manager_of, processes_of
 from results.text import counted, rounded
@@ -68,9 +68,7 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
             f"its repeats are of {len(builds)} commits of the suite, and a difference between these counts as noise: "
             "select runs with --where (session_id, time_utc), or name their files alone."
         )
-    variables = [acting_variables(record.environment) for record in row.valid]
-    names = sorted({name for own in variables for name in own})
-    if unlike := [name for name in names if len({own.get(name) for own in variables}) > 1]:
+    if unlike := unlike_variables([record.environment for record in row.valid]):
         yield f"its repeats have unlike environment variables ({', '.join(unlike)}): select those that are alike."
     yield from _of_scaling(row)
     rates = [record.derived.images_per_sec for record in row.valid if record.derived.images_per_sec]

@@ -376,7 +376,7 @@ def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
         subprocess.Popen(
             [*flags, "--job_name=worker", f"--task_index={index}"],
             cwd=tmp_path,
-            env=USER_ENVIRONMENT,
+            env={**USER_ENVIRONMENT, "OMP_NUM_THREADS": str(1 + index)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -391,6 +391,7 @@ def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
     assert [task.returncode for task in tasks] == [0, 0], said
     (record,) = records()
     assert record["status"] == "ok" and record["config"]["cluster"]["workers"] == hosts.split(",")
+    assert any("environment variables (OMP_NUM_THREADS)" in warning for warning in record["warnings"])
 
 
 @pytest.mark.fault("R7", "worker 1 is never started", survives="the others end with status 6 and name it")

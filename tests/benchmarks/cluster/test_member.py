@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -14,7 +13,6 @@ import tensorflow as tf
 
 from benchmarks.cluster import liveness, member
 from benchmarks.cluster.cluster_spec import Cluster, Task
-from benchmarks.cluster.member import disagreement, hello
 from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.process.watchdog import Watchdog
@@ -22,81 +20,7 @@ from results.record import Status
 from tests.support.clusters import free_addresses
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
-OPTIONS = {"variable_update": "parameter_server", "batch_per_device": 32, "modifiers": {"staged_vars": False}}
 LEADER = "worker 0"
-
-
-def said(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each task said, but for changes by task (an underscore for the space), as it comes over the wire."""
-    everyone = {str(task): hello(OPTIONS, "1 CPU") for task in CLUSTER.tasks}
-    for task, change in changes.items():
-        everyone[task.replace("_", " ")].update(change)
-    return json.loads(json.dumps(everyone))
-
-
-def test_a_task_says_who_it_is() -> None:
-    message = hello(OPTIONS, "2 GPUs")
-    assert (message["devices"], message["pid"], message["TensorFlow"]) == ("2 GPUs", os.getpid(), tf.__version__)
-    assert json.loads(json.dumps(message)) == message, "the leader compares its own message with what came by wire"
-
-
-@pytest.mark.parametrize(
-    ("told", "start"),
-    [
-        ({}, None),
-        ({"worker_1": {"host": "elsewhere", "pid": 1, "devices": "8 GPUs"}}, None),
-        ({"ps_0": {"options": {"variable_update": "parameter_server"}}}, None),  # it need not know all options
-        (
-            {"ps_0": {"options": {"variable_update": "distributed_replicated"}}},
-            "ps 0 and worker 0 differ in variable_update: distributed_replicated and parameter_server. ",
-        ),
-        (
-            {"ps_0": {"suite's commit": "aaaa"}, "worker_0": {"suite's commit": "bbbb"}},
-            "ps 0 and worker 0 differ in suite's commit: aaaa and bbbb",
-        ),
-        ({"ps_0": {"suite's commit": None}, "worker_1": {"suite's commit": None}}, None),  # not known there
-        (
-            {"ps_0": {"TensorFlow": "2.3.0"}},
-            f"ps 0 and worker 0 differ in TensorFlow: 2.3.0 and {tf.__version__}. Start all tasks with the same soft",
-        ),
-        *(
-            (
-                {"worker_1": {"options": {**OPTIONS, name: value}}},
-                f"worker 1 and worker 0 differ in {name}: {value} and {OPTIONS[name]}. "
-                "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
-                "GPUs, or none, also pass what follows from GPUs, such as --precision and --batch_size.",
-            )
-            for name, value in [
-                ("batch_per_device", 64),
-                ("batch_per_device", None),
-                ("modifiers", {"staged_vars": True}),
-            ]
-        ),
-    ],
-)
-def test_what_differs_from_the_leader_is_told(told: dict[str, Any], start: str | None) -> None:
-    sentence = disagreement(said(**told), LEADER)
-    assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "start"),
-    [
-        (["GPU-c"], None),
-        ([], None),
-        (["GPU-c", "GPU-b"], "worker 0 and worker 1 use the same GPU (GPU-b): give each its own, with --gpus"),
-    ],
-)
-def test_workers_that_have_the_same_gpu_are_told(gpus: list[str], start: str | None) -> None:
-    sentence = disagreement(said(worker_0={"gpus": ["GPU-a", "GPU-b"]}, worker_1={"gpus": gpus}), LEADER)
-    assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
-
-
-def test_who_leads_is_what_others_are_compared_with() -> None:
-    everyone = said(worker_1={"options": {**OPTIONS, "batch_per_device": 1}})
-    everyone["controller 0"] = everyone["worker 0"]
-    sentence = disagreement(everyone, "controller 0")
-    assert sentence is not None and sentence.startswith("worker 1 and controller 0 differ in batch_per_device: ")
 
 
 # The port.
