@@ -110,7 +110,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             # Workers whose collectives meet pass the same key; 0: there are no collectives across processes.
             options.experimental.collective_graph_key = team.collective_key
             with tf.compat.v1.Session(team.target, config=session_config) as session:
-                _initialize(session, options, built, restored, config, team, log.data_set)
+                _initialize(session, options, built, restored, config, team, log)
                 if penalty is not None:
                     display.add_penalty(session.make_callable(penalty))
 
@@ -192,16 +192,17 @@ def _initialize(
     restored: resuming.Restoring,
     config: Config,
     team: Team,
-    data_set: str | None,
+    log: RunLog,
 ) -> None:
     def shared_is_there() -> None:
-        data_sets = team.meet("initialised their variables", data_set)
-        if len({*data_sets.values()}) > 1 and team.is_leader:
+        data_sets = team.meet("initialised their variables", log.data_set)
+        if len({*data_sets.values()}) > 1:
             named = "; ".join(f"{task}: {found}" for task, found in data_sets.items())
-            warn(
+            different = (
                 f"The workers' data differ in names, sizes or form ({named}), and each reads its share of its own as "
                 "if all had the same. Copy the same files to all hosts."
             )
+            log.doubts = [*log.doubts, different]
         team.expect("Preparing the first step", config.processes.preparation_seconds)
 
     built.step.initialize(

@@ -81,15 +81,16 @@ def test_one_worker_measures_the_input_while_the_others_wait() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "warned"), [("4 files", False), ("3 files", True)])
-def test_workers_with_different_data_are_named(theirs: str, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_with_different_data_are_named(theirs: str, warned: bool) -> None:
     session: Any = None
     step = types.SimpleNamespace(initialize=lambda *_, shared_is_there, **__: shared_is_there())
     built: Any = types.SimpleNamespace(step=step, input=types.SimpleNamespace(initializers=()))
     restored: Any = types.SimpleNamespace(values={}, resumes=False)
     chosen: Any = types.SimpleNamespace(processes=types.SimpleNamespace(preparation_seconds=60.0))
-    train._initialize(session, session, built, restored, chosen, Others(theirs), "4 files")
+    log = RunLog(images_per_step=2, towers=1, data_set="4 files", doubts=["first"])
+    train._initialize(session, session, built, restored, chosen, Others(theirs), log)
     sentence = "The workers' data differ in names, sizes or form (worker 0: 4 files; worker 1: 3 files)"
-    assert (sentence in capsys.readouterr().err) == warned
+    assert [doubt.startswith(sentence) for doubt in log.doubts] == ([False, True] if warned else [False])
 
 
 def _measure(
