@@ -445,9 +445,10 @@ def _published_rows() -> list[list[str]]:
 
 
 def _published() -> str:
-    """Returns a table of published rates for each source, software and kind of data."""
+    """Returns a table of published rates for each source, software and kind of data, without those of 2017."""
     tables: dict[tuple[str, str, str], list[list[str]]] = {}
-    for gpu, software, precision, batch, data, *rates, source in _published_rows():
+    modern = (row for row in _published_rows() if not row[-1].endswith("2017"))
+    for gpu, software, precision, batch, data, *rates, source in modern:
         tables.setdefault((source, software, data), []).append([gpu, precision, batch, *rates])
     header = [name for name in _PUBLISHED if name not in ("source", "software", "data")]
     return "\n\n".join(
