@@ -507,6 +507,7 @@ def _judged() -> str:
     rows = judge.judge()
     tables = {
         "Errors, in %": judge.summary_table(rows),
+        "Missed by more than 10 %, or outside the interval": judge.misses_table(rows),
         "Targets": judge.targets_table(judge.targets(rows)),
     }
     return "\n\n".join("\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables.items())

@@ -38,7 +38,7 @@ class Workload:
     )
     model_digest: str | None = None
     batch_per_device: int = option(
-        "images per device and step; auto: the largest that fits, found by trying and remembered",
+        "images per device and step; auto: the largest that fits, found by trying",
         flag="batch_size",
         choices=("auto",),
         default_text="by model and GPU",

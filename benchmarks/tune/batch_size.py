@@ -8,13 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import progress, warn
+from benchmarks.console import progress
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.machine import linux
 from benchmarks.measure import run_log
@@ -23,7 +21,6 @@ from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.trackers import tracker_list
-from benchmarks.tune import remembered
 from results.record import Record, Status
 
 AUTO = "auto"
@@ -33,8 +30,6 @@ _MULTIPLE = 8
 _SHARE_OF_MEMORY = 0.8
 # Free GPU memory cannot be predicted: whether the largest batch fits depends on fragmentation.
 _HEADROOM_ON_GPUS = 0.1
-# Training again in fp32 takes up to twice the memory, which the peak of a trial does not include.
-_CHECK_FACTOR = 2
 # Below the results directory: records and logs of the trials.
 _DIRECTORY = "batch_trials"
 _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
@@ -59,67 +54,44 @@ class Probed:
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """The result of a search: images that fit (0, not even one, is not kept), the limit in a sentence, peak memory."""
-
-    largest: Annotated[int, msgspec.Meta(ge=1)]
-    limit: str
-    peak_bytes: int | None = None
-
-
 def largest_that_fits(
     first: int, probe: Callable[[int], Probed], room_bytes: float = math.inf, headroom: float = 0.0
-) -> Found:
-    """Searches for the largest batch, a multiple of 8 if it is 8 or more: by doubling up to 4096, then by bisection.
+) -> tuple[int, str]:
+    """Searches for the largest batch, by doubling up to 4096, then by bisection; from 8 on, it is a multiple of 8.
 
     Args:
         first: images of the first trial.
         probe: tries a batch of so many images.
         room_bytes: host memory that a batch may take, since the host might not survive more: a batch is not tried if
-            the peaks of earlier trials, extrapolated linearly, exceed it.
+            it would take more, were all of the peak of the trial before to grow with the batch.
         headroom: share of the images that is left free in the end, if a larger batch did not fit.
+
+    Returns:
+        How many images fit, 0 if not even one does, and what limits them, in a sentence.
     """
-    peaks: dict[int, int] = {}
-    limits: dict[int, str] = {}
-
-    def try_batch(images: int) -> bool:
+    limit = f"More than {max(first, _MOST_IMAGES)} images are not tried."
+    fits, too_many, safe = 0, None, math.inf
+    wanted = images = first
+    while _rounded(images) > _rounded(fits):
         probed = probe(images)
-        if not probed.fits:
-            limits[images] = f"{images} do not fit: {probed.reason}"
-        elif probed.peak_bytes is not None:
-            peaks[images] = probed.peak_bytes
-        return probed.fits
-
-    fits, too_many, images = 0, None, first
-    while images:
-        if _expected_bytes(peaks, images) > room_bytes and len(peaks) == 1 and (smaller := min(peaks) // 2):
-            try_batch(smaller)  # one peak alone does not show what part of it grows with the batch
-        expected = _expected_bytes(peaks, images)
-        if expected > room_bytes:
-            needs, has = (f"{size / 2**30:.1f} GiB" for size in (expected, room_bytes))
-            limits[images] = f"{images} would take about {needs} of host memory, and {has} may be used."
-        if expected <= room_bytes and try_batch(images):
+        if probed.fits:
             fits = images
+            if probed.peak_bytes:
+                safe = images * room_bytes / probed.peak_bytes
         else:
-            too_many = images
-        images = _next_trial(fits, too_many)
-    if too_many is None:
-        return Found(fits, f"More than {fits} images are not tried.", peaks.get(fits))
-    spared, limit = int(fits * (1 - headroom)), limits[too_many]
-    spared = max(1, spared - spared % _MULTIPLE if spared >= _MULTIPLE else spared)
-    if spared < fits:
-        limit += f" {fits} fit, and {headroom:.0%} is left free at least."
-    return Found(min(spared, fits), limit, peaks.get(fits))
+            too_many, limit = images, f"{images} do not fit: {probed.reason}"
+        wanted = _next_trial(fits, too_many)
+        images = int(min(wanted, safe))
+    if images < wanted:
+        limit = f"More than {fits} may not fit into {room_bytes / 2**30:.1f} GiB of host memory."
+    if too_many is None or not fits or not headroom:
+        return _rounded(fits), limit
+    spared = max(1, _rounded(int(fits * (1 - headroom))))
+    return spared, limit + (f" {fits} fit, and {headroom:.0%} is left free at least." if spared < fits else "")
 
 
-def _expected_bytes(peaks: Mapping[int, int], images: int) -> float:
-    """Returns the peak by the two largest trials; by a single one, as if all of its memory grew with the batch."""
-    if not peaks:
-        return 0.0
-    *_, before, last = 0, *sorted(peaks)
-    slope = (peaks[last] - peaks.get(before, 0)) / (last - before)
-    return peaks[last] + max(0.0, slope) * (images - last)
+def _rounded(images: int) -> int:
+    return images - images % _MULTIPLE if images >= _MULTIPLE else images
 
 
 def _next_trial(fits: int, too_many: int | None) -> int:
@@ -132,58 +104,40 @@ def _next_trial(fits: int, too_many: int | None) -> int:
 
 
 def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int]) -> Config:
-    """Returns the configuration with the largest batch that fits, from the cache or from a search.
+    """Returns the configuration with the largest batch that fits.
 
     Raises:
-        UsageError: the flags contradict each other, name a cluster, or run nothing and the cache has no answer; or
-            the results directory cannot be written.
+        UsageError: the flags contradict each other, name a cluster, run nothing, or train again in fp32; or the
+            results directory cannot be written.
         BenchError: a trial failed for another reason than memory, or not even one image fits.
     """
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
-    on_gpu, is_checked = usual.devices.on_gpu, usual.computing.check_precision
+    on_gpu = usual.devices.on_gpu
     if usual.processes.cluster:
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
+    if values["print_config"]:
+        raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
+    if usual.computing.check_precision:
+        raise UsageError(
+            "--batch_size=auto leaves no memory for --check_precision, which trains again in fp32: give a number."
+        )
+    begun = time.monotonic()
+    open_store(usual.output.output_dir)  # refused before the search, not after it, if it cannot be written
     provenance = new_session(command, on_gpus=on_gpu)
-    question = {"what": "batch_size", "check_precision": is_checked, **usual.key_fields()}
-    key = remembered.key(provenance.identity({}), question)
-    answer = _cached(key, on_gpu=on_gpu)
-    if answer is None:
-        if values["print_config"]:
-            raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
-        begun = time.monotonic()
-        open_store(usual.output.output_dir)  # refused before the search, not after it, if it cannot be written
-        runner = CellRunner(output_dir=str(Path(usual.output.output_dir) / _DIRECTORY), provenance=provenance)
-        raise_on_termination()
-        probe = _trials(values, runner, count_gpus, is_checked=is_checked)
-        limits = (math.inf, _HEADROOM_ON_GPUS) if on_gpu else (_SHARE_OF_MEMORY * linux.available_bytes(), 0.0)
-        answer = largest_that_fits(usual.workload.batch_per_device, probe, *limits)
-        if not answer.largest:
-            raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {answer.limit}")
-        run_log.leave_out(time.monotonic() - begun)
-        remembered.FILE.put(key, {"answer": dataclasses.asdict(answer)})
-    resolved = config.resolve({**values, "batch_size": answer.largest}, count_gpus)
-    notice = f"--batch_size=auto: {answer.largest} images per device. {answer.limit} Another batch trains differently."
+    runner = CellRunner(output_dir=str(Path(usual.output.output_dir) / _DIRECTORY), provenance=provenance)
+    raise_on_termination()
+    limits = (math.inf, _HEADROOM_ON_GPUS) if on_gpu else (_SHARE_OF_MEMORY * linux.available_bytes(), 0.0)
+    probe = _trials(values, runner, count_gpus)
+    images, limit = largest_that_fits(usual.workload.batch_per_device, probe, *limits)
+    if not images:
+        raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {limit}")
+    run_log.leave_out(time.monotonic() - begun)
+    resolved = config.resolve({**values, "batch_size": images}, count_gpus)
+    notice = f"--batch_size=auto: {images} images per device. {limit} Another batch trains differently."
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))
 
 
-def _cached(key: str, *, on_gpu: bool) -> Found | None:
-    """Returns the cached answer; None if there is none, or if it takes more memory than is free now."""
-    held = remembered.FILE.saved(key, remembered.Answered[Found])
-    if held is None:
-        return None
-    time_utc, images, peak, free = held.time_utc, held.answer.largest, held.answer.peak_bytes, linux.available_bytes()
-    if not on_gpu and peak is not None and peak > free:
-        warn(
-            f"--batch_size=auto: {images} images fitted on {time_utc[:10]} with {peak / 2**30:.1f} GiB of host memory, "
-            f"but only {free / 2**30:.1f} GiB are free now: searching again."
-        )
-        return None
-    return Found(images, f"Found on {time_utc[:10]} ({remembered.FILE.path()}; remove the file to search again).", peak)
-
-
-def _trials(
-    values: Mapping[str, Any], runner: CellRunner, count_gpus: Callable[[], int], *, is_checked: bool
-) -> Callable[[int], Probed]:
+def _trials(values: Mapping[str, Any], runner: CellRunner, count_gpus: Callable[[], int]) -> Callable[[int], Probed]:
     """Returns a function that tries a batch of so many images, see `_probed`."""
     passed_on = {name: value for name, value in values.items() if name not in _NOT_PASSED_ON} | _STEPS
     fitted = [math.inf]
@@ -194,25 +148,20 @@ def _trials(
         progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
         record = runner.run_cell(cell)
         progress.end()
-        probed = _probed(record, images, is_checked=is_checked, smallest_that_fits=min(fitted))
+        probed = _probed(record, images, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])
-        peak = f", {probed.peak_bytes / 2**30:.1f} GiB of host memory at most" if probed.peak_bytes else ""
-        warn(f"--batch_size=auto: {images} {'fit' + peak if probed.fits else 'do not fit: ' + probed.reason}")
         return probed
 
     return probe
 
 
-def _probed(record: Record, images: int, *, is_checked: bool, smallest_that_fits: float) -> Probed:
-    """Returns the result of a trial, which trained again in fp32 if `is_checked`; raises on another failure."""
+def _probed(record: Record, images: int, *, smallest_that_fits: float) -> Probed:
+    """Returns the result of a trial; raises on a failure for another reason than memory."""
     reason = f"{record.status}. {record.reason}"
     was_killed = f"signal {signal.SIGKILL:d} " in record.reason or "bad_alloc" in record.reason
     match record.status:
-        case Status.OK if is_checked and not record.measurement.fp32_losses:
-            return Probed(False, reason="training again in fp32 (--check_precision) failed.")
         case Status.OK | Status.INVALID:  # whether the loss is finite does not depend on memory
-            peak = record.measurement.peak_host_memory_bytes
-            return Probed(True, peak and peak * (_CHECK_FACTOR if is_checked else 1))
+            return Probed(True, record.measurement.peak_host_memory_bytes)
         case Status.OUT_OF_MEMORY | Status.TIMEOUT:
             return Probed(False, reason=reason)
         case Status.CRASH if was_killed or images > smallest_that_fits:
