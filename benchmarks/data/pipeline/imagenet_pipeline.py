@@ -112,7 +112,7 @@ class _Pipeline:
                 read,
                 cycle_length=min(options.cycle_length, count),
                 num_parallel_calls=min(parallel_calls(options), options.cycle_length, count),
-                deterministic=not options.sloppy,
+                deterministic=share_records or not options.sloppy,  # workers that share records need one order
             )
         return records.shard(self.spec.workers, self.spec.worker) if share_records else records
 
