@@ -83,8 +83,10 @@ def find_small_images(name: str, directory: str, split: str) -> Pixels:
 
 def _read_mnist(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
     stem = {"train": "train", "validation": "t10k"}[split]
-    images = _read_idx(path, f"{stem}-images-idx3-ubyte", dimensions=3)
-    labels = _read_idx(path, f"{stem}-labels-idx1-ubyte", dimensions=1)
+    folders = (path, *(path / raw for raw in _TORCHVISION))
+    folder = next((folder for folder in folders if any(folder.glob(f"{stem}-images*"))), path)
+    images = _read_idx(folder, f"{stem}-images-idx3-ubyte", dimensions=3)
+    labels = _read_idx(folder, f"{stem}-labels-idx1-ubyte", dimensions=1)
     if len(images) != len(labels):
         raise DataError(f"--data_dir={path} holds {len(images)} images, but {len(labels)} labels: they must match.")
     return "MNIST idx files", images[..., np.newaxis], labels
@@ -94,7 +96,7 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     """Reads an idx file: two zero bytes, a type, the number of dimensions, each as 4 bytes big-endian, the values."""
     # The names on the original site, unpacked, and as some tools unpack them.
     forms = (name, f"{name}.gz", name.replace("-idx", ".idx"))
-    candidates = [folder / form for folder in (directory, *(directory / raw for raw in _TORCHVISION)) for form in forms]
+    candidates = [directory / form for form in forms]
     file = next((path for path in candidates if path.exists() and not path.is_dir()), None)
     if file is None:
         raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable
@@ -65,6 +66,9 @@ def test_idx_files_are_found_where_torchvision_keeps_them(tmp_path: Path, place:
     (tmp_path / place).mkdir(parents=True)
     _mnist(tmp_path / place, compressed=False)
     assert small_images.find_small_images("mnist", str(tmp_path), "train").count() == 50
+    shutil.copy(next((tmp_path / place).glob("train-images*")), tmp_path)  # it may be another data set
+    with pytest.raises(DataError, match=f"--data_dir={tmp_path}: there is neither train-labels-idx1-ubyte nor"):
+        small_images.find_small_images("mnist", str(tmp_path), "train")
 
 
 def test_a_folder_that_is_called_like_an_idx_file_does_not_hide_the_file(tmp_path: Path) -> None:
