@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,22 +85,10 @@ def costs(stages: Mapping[str, float], rounds: Mapping[str, Sequence[float]] | N
         rates[name] = Interval(rate)
         if len(rounds.get(name, ())) > 1:
             rates[name] = dataclasses.replace(of_repeats(rounds[name]), value=rate)
-        clear[name] = not slowest or name not in rounds or _is_slower(rounds[name], rounds[slowest])
+        clear[name] = not slowest or name not in rounds or slower_than_best([rounds[name], rounds[slowest]]) == [0]
         slowest = name if not slowest or rate < stages[slowest] else slowest
     whole = sum(added.values())
     return [StageCost(name, rates[name], added[name], added[name] / whole, clear[name]) for name in stages]
-
-
-def _is_slower(rates: Sequence[float], others: Sequence[float]) -> bool:
-    return slower_than_best([rates, others]) == [0]
-
-
-def out_of_order(rounds: Mapping[str, Sequence[float]]) -> tuple[str, str] | None:
-    """Returns the first stage that is clearly faster than one before it, and that one; more work cannot be faster."""
-    for before, after in itertools.combinations(rounds, 2):
-        if _is_slower(rounds[before], rounds[after]):
-            return after, before
-    return None
 
 
 def advice(

@@ -27,7 +27,7 @@ from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store, save
 from models import specs
-from results.input_bottleneck import advice, costs, out_of_order
+from results.input_bottleneck import advice, costs
 from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
 from results.text import Table
@@ -98,7 +98,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
         how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
         build = functools.partial(input_pipeline.build, model, measured.spec, place.towers, data.input, source, **how)
         with input_stages.probes(measured, build) as probes:
-            rates = input_stages.measure_in_order(probes, _ROUNDS, seconds / _ROUNDS, deadlines)
+            rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines)
             deadlines.preparation("Ending the input's pipelines")
         buffer = input_stages.shuffle_buffer(measured, seconds / _ROUNDS)
     measurement = _measurement(rates, buffer, images_per_step=chosen.batch_global)
@@ -115,14 +115,15 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
 def _measurement(
     rates: Mapping[str, Rates], shuffle_buffer: Mapping[str, float], *, images_per_step: int
 ) -> Measurement:
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, stage_rounds
+    from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY
 
+    stages = {name: rate for name, rate in rates.items() if name != BARE_DECODE}
     bare = rates.get(BARE_DECODE)
     return Measurement(
         images_per_step=images_per_step,
         step_seconds=rates[COPY].batch_seconds,
-        input_stages={name: rate.images_per_sec for name, rate in rates.items() if name != BARE_DECODE},
-        input_stage_rounds=stage_rounds(rates),
+        input_stages={name: rate.images_per_sec for name, rate in stages.items()},
+        input_stage_rounds={name: rate.rounds for name, rate in stages.items()},
         shuffle_buffer=shuffle_buffer,
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
@@ -182,8 +183,6 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
         )
     if not all(cost.is_clear for cost in stage_costs):
         say("noise: the repeats do not separate this stage from the slowest before it (paired t test at 99 %).")
-    if odd := out_of_order(rounds):
-        say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: increase --stage_seconds.")
     say(advice(stages, options, rounds))
     if measurement.shuffle_buffer:
         say(shuffle_buffer_in_words(measurement.shuffle_buffer))

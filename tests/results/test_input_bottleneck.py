@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from benchmarks.data import data_verb, input_verb
 from benchmarks.data.options import InputOptions
-from results.input_bottleneck import advice, costs, out_of_order, synthetic_ratio
+from results.input_bottleneck import advice, costs, synthetic_ratio
 from results.measurement import derive
 from results.record import Kind, Record, Status
 from results.store import Store
@@ -87,13 +87,6 @@ def test_rounds_tell_a_cost_from_noise() -> None:
     assert advice({"read": 1000.0, "parse": 996.0, "decode": 250.0}, {}, ROUNDS).startswith(
         "75% of the pipeline's time"
     )
-
-
-def test_a_later_stage_that_is_clearly_faster_is_out_of_order() -> None:
-    assert out_of_order(ROUNDS) is None
-    assert out_of_order({**ROUNDS, "augment": [800.0, 830.0, 790.0]}) == ("augment", "decode")
-    assert out_of_order({**ROUNDS, "augment": [260.0, 265.0, 240.0]}) is None, "that is noise"
-    assert out_of_order({"decode": [100.0], "augment": [900.0]}) is None, "one round shows no noise"
 
 
 def _rated(run: Record) -> Record:

@@ -25,7 +25,6 @@ from benchmarks.errors import BenchError, headline
 from benchmarks.machine import hardware
 from benchmarks.measure.timing import Clock
 from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
-from results.input_bottleneck import out_of_order
 from variable_mgr.place import HOST
 
 BARE_DECODE, COPY = "bare decode", "copy"
@@ -197,22 +196,6 @@ def measure(
             progress.advance()
     deadlines.none()
     return rates
-
-
-def measure_in_order(probes: Sequence[Probe], rounds: int, seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
-    """Measures the probes, and again if a stage is clearly faster than one before it: then the load changed."""
-    rates = measure(probes, rounds=rounds, seconds=seconds, deadlines=deadlines)
-    if odd := out_of_order(stage_rounds(rates)):
-        warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
-        for name, more in measure(probes, rounds=rounds, seconds=seconds, deadlines=deadlines).items():
-            rates[name].rounds += more.rounds
-            rates[name].batch_seconds += more.batch_seconds
-    return rates
-
-
-def stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:
-    """Returns the rates of each stage in each round; bare decode is no stage."""
-    return {name: rate.rounds for name, rate in rates.items() if name != BARE_DECODE}
 
 
 def measure_after_run(measured: Measuring) -> dict[str, float]:
