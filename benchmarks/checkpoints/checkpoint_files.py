@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.checkpoints.bundle_index import stated_bytes
 from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
 from benchmarks.data.sources.safe_files import read_file
@@ -248,11 +248,11 @@ def _entries(prefix: Path) -> dict[str, np.ndarray]:
         if path.name.startswith(f"{prefix.name}."):
             with open_file(path) as file:  # TensorFlow would wait for the writer of a FIFO
                 size += os.fstat(file.fileno()).st_size
-    stated = stated_bytes(read_file(_part(prefix, _SUFFIXES[0])))
-    if sum(stated.values()) > size:
-        raise ValueError("its index states more values than its files can hold")
     reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
-    return {name: np.asarray(reader.get_tensor(name)) for name in sorted(stated)}
+    shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    if sum(math.prod(shape) * types[name].size for name, shape in shapes.items()) > size:
+        raise ValueError("its index states more values than its files can hold")
+    return {name: np.asarray(reader.get_tensor(name)) for name in sorted(shapes)}
 
 
 def _reason(error: Exception) -> str:

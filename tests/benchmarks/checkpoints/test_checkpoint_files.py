@@ -148,6 +148,20 @@ def test_without_a_whole_one_a_damaged_one_is_an_error(tmp_path: Path, damage: C
         checkpoint_files.latest(tmp_path)
 
 
+def test_a_flipped_byte_of_an_index_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    index = Path(f"{write(tmp_path, 6)}.index")
+    whole, refused = index.read_bytes(), 0
+    for position in range(len(whole)):
+        index.write_bytes(whole[:position] + bytes([whole[position] ^ 255]) + whole[position + 1 :])
+        try:
+            values = checkpoint_files.read_checkpoint(index).values
+        except DataError:
+            refused += 1
+            continue
+        np.testing.assert_equal(values, {**VALUES, "steps": 6})
+    assert refused > len(whole) / 2
+
+
 @DAMAGES
 def test_a_damaged_state_is_not_needed(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     write(tmp_path, 4)
