@@ -12,9 +12,9 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,10 +25,11 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.process import tensorflow_setup  # noqa: E402 - after the path to it
 from tests.support import limits, rotation  # noqa: E402
 from tests.support.budget import IdleStopwatch  # noqa: E402
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished  # noqa: E402
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, Records, RunBench, finished  # noqa: E402
 
 if TYPE_CHECKING:
     from benchmarks.measure.run_log import RunLog
+    from results.record import Record
 
 # How long an example takes is not asserted, because other processes may use the same cores.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -167,7 +168,7 @@ def cache_directory() -> Iterator[None]:
 
 
 @pytest.fixture
-def run_process(tmp_path: Path) -> Callable[..., Finished]:
+def run_process(tmp_path: Path) -> RunBench:
     """Runs run_bench.py as a user would, as a process of its own, in an empty directory.
 
     Keyword arguments are environment variables. Use it where the process is the subject, and `run_bench` elsewhere.
@@ -180,9 +181,7 @@ def run_process(tmp_path: Path) -> Callable[..., Finished]:
 
 
 @pytest.fixture
-def run_bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Finished]:
+def run_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunBench:
     """Runs a command line in this process, in an empty directory: TensorFlow need not be imported again.
 
     Keyword arguments are environment variables. Signals and stdout's file descriptor behave as in a process, but
@@ -229,13 +228,13 @@ def _signal_handlers_restored() -> Iterator[None]:
 def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
     from benchmarks.cluster.member import Alone
-    from benchmarks.config import config, flag, run_flags
     from benchmarks.measure.display import Display
     from benchmarks.measure.run_log import RunLog
     from benchmarks.run.train import carry_out
+    from tests.support.settings import resolve
 
     def train(*words: str) -> RunLog:
-        chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
+        chosen = resolve(*words)
         log = RunLog(images_per_step=chosen.batch_global, towers=chosen.devices.num_devices)
         carry_out(chosen, log, Display(), Alone())
         return log
@@ -244,9 +243,22 @@ def train_here() -> Callable[..., RunLog]:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+def records(tmp_path: Path) -> Records:
     """Reads the records that `run_bench` or `run_process` has left in its default output directory."""
     return lambda: [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Callable[..., Path]:
+    """Writes records to a file of this name as a run would have left them."""
+
+    def write(name: str, records: Iterable[Record]) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(record.to_json() + "\n" for record in records))
+        return path
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ from docs import generate, hooks
 from results import loading
 from results.summary import summarize
 from tests.support import docs, promises
-from tests.support.commands import ROOT, Finished
+from tests.support.commands import ROOT, RunBench
 from variable_mgr import catalog
 
 PAGES = docs.pages(ROOT)
@@ -461,7 +461,7 @@ EXECUTED = (
 
 
 @pytest.mark.slow
-def test_the_short_commands_of_the_pages_work(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+def test_the_short_commands_of_the_pages_work(run_bench: RunBench, tmp_path: Path) -> None:
     known = {code.text for page in PAGES for code in docs.code_of(page)}
     assert run_bench("data", "make_mnist", "data/mnist").status == ExitStatus.OK
     for text, shorter in EXECUTED:

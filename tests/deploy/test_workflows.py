@@ -19,7 +19,6 @@ import yaml
 from benchmarks.cli.verbs import commands, flags_of
 from benchmarks.compare import ab_verb
 from benchmarks.config import flag
-from benchmarks.errors import UsageError
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
 from results.gate.baselines import BASELINES_DIR
@@ -203,12 +202,6 @@ def test_every_configuration_of_a_suite_can_be_run(name: str, devices: set[str])
     assert [cell.why_not for cell in found if not cell.runs] == []
     assert {cell.config.devices.device for cell in found if cell.config} == devices
     assert "cpu" in devices or not any(cell.runs for cell in cells(name, gpus=0)), "a night is not measured on the CPU"
-
-
-def test_a_grid_without_a_value_does_not_vanish_from_its_suite(tmp_path: Path) -> None:
-    (path := tmp_path / "suite.toml").write_text("[[grid]]\nmodel = 'vgg16'\n[[grid]]\nbatch_size = [ # 32, 64\n]\n")
-    with pytest.raises(UsageError, match="batch_size has no value"):
-        grid.of_suite(path)
 
 
 def test_the_flags_of_nightly_reach_every_configuration() -> None:

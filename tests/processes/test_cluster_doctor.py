@@ -7,15 +7,13 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from tests.processes import linked_workers
 from tests.support.clusters import StartCluster, local
-from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.commands import ROOT, USER_ENVIRONMENT, RunBench
 
-RunBench = Callable[..., Finished]
 CPU = ("--device=cpu", "--num_gpus=1")
 SECONDS = 300.0
 

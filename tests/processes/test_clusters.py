@@ -8,9 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,12 +17,10 @@ from benchmarks.process import private_network
 from results import placement_tables
 from tests.support import damage
 from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, finished
 from tests.support.rotation import rotating
 from variable_mgr.catalog import MANAGERS, uses_servers
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from tests.support.commands import ROOT, Finished
+from tests.support.commands import ROOT, RunBench
 
 
 @pytest.mark.slow
@@ -33,7 +32,7 @@ def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
 
 
 @pytest.mark.rotates
-def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: Callable[..., Finished]) -> None:
+def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: RunBench) -> None:
     """oneDNN's convolutions take images by channel, and TensorFlow's own do not."""
     flags = ("--device=cpu", "--model=resnet20", "--data_format=NCHW", "--batch_size=2", "--num_batches=2")
     assert run_process(*flags, "--onednn=off").status == 2

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.machine.hardware import gpu_inventory
-from tests.support.commands import USER_ENVIRONMENT, Finished
+from tests.support.commands import USER_ENVIRONMENT, Records, RunBench
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 pytestmark = [
@@ -22,13 +21,12 @@ pytestmark = [
 
 
 VIRTUAL = ("--num_gpus=2", "--virtual_gpus=2", "--gpu_memory_frac=0.5")
-Records = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("model", ["alexnet", "resnet50"])
 @pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 def test_two_virtual_gpus_train_on_data_under_strict_placement(
-    run_process: Callable[..., Finished], records: Records, fake_imagenet: Path, manager: str, model: str
+    run_process: RunBench, records: Records, fake_imagenet: Path, manager: str, model: str
 ) -> None:
     done = run_process(
         *VIRTUAL, f"--variable_update={manager}", f"--model={model}", f"--data_dir={fake_imagenet}", "--batch_size=4",
@@ -44,21 +42,21 @@ def test_two_virtual_gpus_train_on_data_under_strict_placement(
     assert 0 < record["measurement"]["peak_gpu_memory_bytes"] < record["derived"]["gpu_memory_reserved_bytes"]
 
 
-def test_every_manager_is_right_on_gpus(run_process: Callable[..., Finished]) -> None:
+def test_every_manager_is_right_on_gpus(run_process: RunBench) -> None:
     done = run_process("verify", *VIRTUAL)
     assert done.status == 0, done.stdout + done.stderr
     assert "FAIL" not in done.stdout
 
 
 @pytest.mark.row("G3.3")
-def test_reductions_of_gpus_are_right(run_process: Callable[..., Finished], records: Records) -> None:
+def test_reductions_of_gpus_are_right(run_process: RunBench, records: Records) -> None:
     done = run_process("allreduce", *VIRTUAL, "--max_bytes=1M")
     assert done.status == 0, done.stdout + done.stderr
     measured = [record for record in records() if record["status"] == "ok"]
     assert measured and all(record["measurement"]["largest_error"] < 1e-5 for record in measured)
 
 
-def test_kernels_have_the_types_of_their_operations(run_process: Callable[..., Finished], tmp_path: Path) -> None:
+def test_kernels_have_the_types_of_their_operations(run_process: RunBench, tmp_path: Path) -> None:
     done = run_process("--num_gpus=1", "--model=resnet20", "--num_batches=5", "--trace_file=trace.json")
     assert done.status == 0 and "no kernels" not in done.stderr, done.stderr
     written = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -76,9 +74,7 @@ def test_kernels_have_the_types_of_their_operations(run_process: Callable[..., F
         ("resnet20", ["--xla=jit"]),
     ],
 )
-def test_losses_are_those_of_a_cpu(
-    run_process: Callable[..., Finished], records: Records, model: str, flags: Sequence[str]
-) -> None:
+def test_losses_are_those_of_a_cpu(run_process: RunBench, records: Records, model: str, flags: Sequence[str]) -> None:
     """Of later steps, too: with wrong gradients the first loss is still right."""
     same = (f"--model={model}", "--batch_size=8", "--num_batches=10", "--num_warmup_batches=3", "--data_format=NHWC")
     assert run_process("--device=cpu", *same).status == 0
@@ -89,7 +85,7 @@ def test_losses_are_those_of_a_cpu(
     np.testing.assert_allclose(on_gpu, on_cpu, rtol=0.03)
 
 
-def test_without_flags_clocks_have_time_to_settle(run_process: Callable[..., Finished], records: Records) -> None:
+def test_without_flags_clocks_have_time_to_settle(run_process: RunBench, records: Records) -> None:
     done = run_process("--num_gpus=1", "--model=resnet20")
     assert done.status == 0, done.stderr
     (record,) = records()
@@ -99,7 +95,7 @@ def test_without_flags_clocks_have_time_to_settle(run_process: Callable[..., Fin
     assert record["config"]["precision"] in ("fp32", "tf32")
 
 
-def test_workers_that_share_a_gpu_have_room(run_process: Callable[..., Finished], records: Records) -> None:
+def test_workers_that_share_a_gpu_have_room(run_process: RunBench, records: Records) -> None:
     split = ("--num_gpus=2", "--virtual_gpus=2", "--model=resnet20", "--num_batches=5")
     done = run_process("--local_cluster=worker:2", "--variable_update=collective_all_reduce", *split)
     assert done.status == 0, done.stderr
@@ -111,7 +107,7 @@ def test_workers_that_share_a_gpu_have_room(run_process: Callable[..., Finished]
 @pytest.mark.parametrize("words", [("--num_gpus=2",), ("--num_gpus=1", "--local_cluster=worker:2")])
 @pytest.mark.parametrize("manager", ["collective_all_reduce", "local_sgd"])
 def test_nccl_trains_in_one_process_and_between_processes(
-    run_process: Callable[..., Finished], records: Records, manager: str, words: tuple[str, ...]
+    run_process: RunBench, records: Records, manager: str, words: tuple[str, ...]
 ) -> None:
     done = run_process(f"--variable_update={manager}", "--all_reduce_spec=nccl", *words, "--model=resnet20")
     assert done.status == 0, done.stdout + done.stderr
@@ -121,7 +117,7 @@ def test_nccl_trains_in_one_process_and_between_processes(
 
 
 @pytest.mark.row("S0.11")
-def test_a_limit_of_memory_is_kept(run_process: Callable[..., Finished], records: Records) -> None:
+def test_a_limit_of_memory_is_kept(run_process: RunBench, records: Records) -> None:
     done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=3000", "--num_batches=5")
     assert done.status == 0, done.stderr
     (record,) = records()

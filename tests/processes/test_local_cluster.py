@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -20,7 +19,7 @@ from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.run import cluster_launch
-from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, finished
+from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, finished, wait_until
 
 SECONDS = 120.0
 
@@ -58,7 +57,7 @@ class Tasks:
 
     def have_begun(self, count: int) -> None:
         """Waits for so many processes."""
-        wait_until(lambda: len(list(self._pids.iterdir())) == count)
+        wait_until(lambda: len(list(self._pids.iterdir())) == count, SECONDS)
 
     def alive(self, expected: int = 0) -> list[int]:
         """Returns which of all that were started are alive, as soon as no more are than expected, or after 2 s."""
@@ -75,13 +74,6 @@ def lives(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -394,4 +386,4 @@ def test_a_task_that_ignores_the_end_of_the_connection_is_killed(
         assert connection.stdout.readline() == "begun\n"
         connection.stdin.close()
         assert connection.wait(SECONDS) == 128 + signal.SIGKILL
-    wait_until(lambda: tasks.alive() == [])
+    wait_until(lambda: tasks.alive() == [], SECONDS)

@@ -4,12 +4,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30
@@ -158,7 +157,7 @@ def test_a_process_that_was_not_moved_does_not_take_itself_for_one(tmp_path: Pat
 
 @pytest.mark.slow
 def test_the_record_of_a_cluster_in_a_private_network_is_sent_from_outside(
-    run_process: Callable[..., Finished], tmp_path: Path
+    run_process: RunBench, tmp_path: Path
 ) -> None:
     network = Path("/proc/self/ns/net").readlink()
     (tmp_path / "wandb.py").write_text("import os\nraise OSError(os.readlink('/proc/self/ns/net'))\n")

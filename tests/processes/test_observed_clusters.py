@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.benchmarks.tracing.test_chrome_trace import check, names
 from tests.support.clusters import SMALL, local
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 
 
 @pytest.mark.rotates
@@ -19,8 +17,8 @@ from tests.support.commands import Finished
     ("manager", "tasks"), [("distributed_replicated", "ps:1,worker:2"), ("collective_all_reduce", "worker:2")]
 )
 def test_all_workers_are_in_the_trace_and_take_asides_together(
-    run_process: Callable[..., Finished],
-    records: Callable[[], list[dict[str, Any]]],
+    run_process: RunBench,
+    records: Records,
     tmp_path: Path,
     manager: str,
     tasks: str,

@@ -7,13 +7,12 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, finished
 
 LIMIT_BYTES = 8 * 2**30
 # TensorFlow itself takes 0.6 GB, and the larger batch 12 GB.
@@ -39,7 +38,7 @@ def memory_group() -> Iterator[Path]:
 
 
 @pytest.fixture
-def run_in_group(memory_group: Path, tmp_path: Path) -> Callable[..., Finished]:
+def run_in_group(memory_group: Path, tmp_path: Path) -> RunBench:
     """Runs run_bench.py as a process in that group.
 
     The kernel may kill a second process while the first is still giving its memory back. It may not take this one, only
@@ -58,9 +57,7 @@ SHORT = ("--device=cpu", "--model=trivial", "--num_batches=3")
     survives="a row oom that names the request and the limit",
 )
 @pytest.mark.slow
-def test_a_run_that_the_kernel_kills_leaves_a_record(
-    run_in_group: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_a_run_that_the_kernel_kills_leaves_a_record(run_in_group: RunBench, records: Records) -> None:
     done = run_in_group(*SHORT, "--batch_size=20000")
     assert done.status == -signal.SIGKILL
     (record,) = records()
@@ -74,9 +71,7 @@ def test_a_run_that_the_kernel_kills_leaves_a_record(
     survives="status 4; the large batch is a row oom that names the request; the sweep goes on",
 )
 @pytest.mark.rotates
-def test_a_cell_that_the_kernel_kills_is_a_row(
-    run_in_group: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_a_cell_that_the_kernel_kills_is_a_row(run_in_group: RunBench, records: Records) -> None:
     done = run_in_group("sweep", *SHORT, "--batch_size=20000,2")
     assert done.status == 4, done.stderr
     large, small = records()
@@ -90,7 +85,7 @@ def test_a_cell_that_the_kernel_kills_is_a_row(
     survives="a row oom that names the shape and the device; the next run is ok",
 )
 @pytest.mark.rotates
-def test_a_cell_that_does_not_fit_is_a_row(tmp_path: Path, records: Callable[[], list[dict[str, Any]]]) -> None:
+def test_a_cell_that_does_not_fit_is_a_row(tmp_path: Path, records: Records) -> None:
     words = ["--device=cpu", "--model=trivial", "--batch_size=100000,2", "--num_batches=3"]
     done = subprocess.run(
         [*RUN_BENCH, "sweep", *words],

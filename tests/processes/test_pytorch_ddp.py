@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.clusters import SMALL, StartCluster, local
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 
 pytest.importorskip("torch")
 SECONDS = 60.0
 
 
 @pytest.mark.slow
-def test_losses_are_those_of_collective_all_reduce(
-    run_process: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_losses_are_those_of_collective_all_reduce(run_process: RunBench, records: Records) -> None:
     flags = ("--device=cpu", "--model=alexnet_cifar10", "--batch_size=4", "--num_warmup_batches=1", "--num_batches=4")
     for loop in ("collective_all_reduce", "pytorch_ddp"):
         done = run_process(*flags, *local("worker:2"), f"--variable_update={loop}")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_ONE_PROCESS
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict]]
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 MANAGERS = sorted(IN_ONE_PROCESS, key="replicated".__ne__)
 # Weights that are one step old need smaller steps, and more of them.

@@ -9,16 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, Finished
+from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, Records, RunBench
 from tests.support.rotation import rotating
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict]]
 SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT
+from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, Records
 
 ENVIRONMENT = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
 # Names the sentinel, then ends as its argument says.
@@ -142,9 +142,7 @@ def test_a_sentinel_whose_act_never_ends_keeps_no_reader_waiting() -> None:
 
 @pytest.mark.fault("R1", "kill -9 or SIGSEGV of a single run that measures", survives="a row crash with the reason")
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
-def test_a_run_that_is_killed_leaves_a_record(
-    tmp_path: Path, records: Callable[[], list[dict[str, Any]]], number: int
-) -> None:
+def test_a_run_that_is_killed_leaves_a_record(tmp_path: Path, records: Records, number: int) -> None:
     words = ["--device=cpu", "--model=mlp", "--batch_size=2", "--num_batches=100000000"]
     run = subprocess.Popen(
         [*RUN_BENCH, *words],

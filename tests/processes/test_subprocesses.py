@@ -23,6 +23,7 @@ from benchmarks.errors import Terminated
 from benchmarks.process import out_of_memory, subprocesses
 from benchmarks.process.signals import raise_terminated
 from benchmarks.process.subprocesses import Command
+from tests.support.commands import wait_until
 
 
 @pytest.fixture
@@ -44,13 +45,6 @@ def said(log: IO[bytes]) -> str:
 def wait_until_gone(pid: int) -> None:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         wait_until(lambda: "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 LimitReached = Callable[[Callable[[], bool]], None]

@@ -6,8 +6,10 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN_BENCH = (sys.executable, str(ROOT / "run_bench.py"))
@@ -26,7 +28,20 @@ class Finished:
     stderr: str
 
 
+# What the fixtures `run_bench` and `run_process`, and `records`, give a test.
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict[str, Any]]]
+
+
 def finished(command: Sequence[str | Path], directory: Path, environment: Mapping[str, str]) -> Finished:
     """Runs a command as a process in a directory, for ten minutes at most."""
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600)
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Waits until a condition holds; fails if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

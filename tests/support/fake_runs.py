@@ -12,7 +12,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.machine import provenance
 from benchmarks.machine.provenance import Provenance
@@ -21,6 +20,7 @@ from benchmarks.process.subprocesses import Command, ExitInfo
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from results.store import Store
+from tests.support.settings import resolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FakeRun:
     def config(self) -> Config:
         """Returns the configuration that its flags mean, on a machine without GPUs."""
         words = [word for word in self.words if word.startswith("--")]
-        return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
+        return resolve(*words)
 
     def leave(self, record: Record) -> None:
         """Stores the record of this run where its flags say."""

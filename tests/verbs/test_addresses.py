@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ import tensorflow as tf
 from benchmarks.checkpoints import checkpoint_files
 from benchmarks.data.sources.storage import path_of
 from benchmarks.data.writing import fake_imagenet, photo_records
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.images import measure_by_count
 
-Run = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 ON_CPU = ("--device=cpu", "--num_warmup_batches=1")
 TRIVIAL = (*ON_CPU, "--model=trivial", "--batch_size=4")
 SMALL = (*ON_CPU, "--model=mlp", "--batch_size=4")
@@ -62,7 +60,7 @@ def losses(record: Mapping[str, Any]) -> list[float]:
     ids=" ".join,
 )
 def test_a_run_reads_the_same_as_on_this_host(
-    run_bench: Run, records: Records, photos: tuple[Path, str], flags: tuple[str, ...]
+    run_bench: RunBench, records: Records, photos: tuple[Path, str], flags: tuple[str, ...]
 ) -> None:
     for data_dir in photos:
         done = run_bench(*TRIVIAL, f"--data_dir={data_dir}", *flags)
@@ -76,7 +74,7 @@ def test_a_run_reads_the_same_as_on_this_host(
 
 
 def test_the_stages_of_the_input_are_measured_at_an_address(
-    run_bench: Run, photos: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+    run_bench: RunBench, photos: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_by_count(monkeypatch)
     done = run_bench("input", "--device=cpu", "--model=trivial", "--batch_size=4", f"--data_dir={photos[1]}")
@@ -85,7 +83,7 @@ def test_the_stages_of_the_input_are_measured_at_an_address(
 
 
 def test_a_training_continues_from_an_address(
-    run_bench: Run, records: Records, photos: tuple[Path, str], address: str, tmp_path: Path
+    run_bench: RunBench, records: Records, photos: tuple[Path, str], address: str, tmp_path: Path
 ) -> None:
     data = (*TRIVIAL, f"--data_dir={photos[1]}")
     assert run_bench(*data, "--num_batches=7").status == 0
@@ -104,7 +102,7 @@ def test_a_training_continues_from_an_address(
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, when it saves
 def test_a_checkpoint_at_an_address_is_evaluated_exported_and_begun_with(
-    run_bench: Run, records: Records, photos: tuple[Path, str], address: str, tmp_path: Path
+    run_bench: RunBench, records: Records, photos: tuple[Path, str], address: str, tmp_path: Path
 ) -> None:
     data = (*TRIVIAL, f"--data_dir={photos[1]}")
     during = run_bench(
@@ -121,7 +119,7 @@ def test_a_checkpoint_at_an_address_is_evaluated_exported_and_begun_with(
     assert run_bench(*data, "--num_batches=1", f"--initial_weights={address}").status == 0
 
 
-def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: Run, records: Records, address: str) -> None:
+def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: RunBench, records: Records, address: str) -> None:
     flags = (*SMALL, f"--train_dir={address}")
     assert run_bench(*flags, "--num_batches=3", "--save_model_steps=2").status == 0
     newest = path_of(f"{address}/model.ckpt-4.data-00000-of-00001")
@@ -140,7 +138,7 @@ def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: Run, records: 
 
 
 def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
-    run_bench: Run, address: str, monkeypatch: pytest.MonkeyPatch
+    run_bench: RunBench, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = (*SMALL, f"--train_dir={address}", "--num_batches=3", "--save_model_steps=2")
     assert run_bench(*flags).status == 0
@@ -157,7 +155,7 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
     assert f"{address}/model.ckpt-4.data-00000-of-00001: Connection reset." in done.stderr
 
 
-def test_summaries_and_a_profile_are_written_to_an_address(run_bench: Run, address: str) -> None:
+def test_summaries_and_a_profile_are_written_to_an_address(run_bench: RunBench, address: str) -> None:
     flags = ("--summary_verbosity=1", "--save_summaries_steps=2", "--profile_steps=3:3")
     done = run_bench(*SMALL, "--num_batches=4", f"--train_dir={address}", *flags)
     assert done.status == 0, done.stderr
@@ -183,7 +181,7 @@ def test_summaries_and_a_profile_are_written_to_an_address(run_bench: Run, addre
     ],
 )
 def test_what_cannot_be_at_an_address_is_refused_in_words(
-    run_bench: Run, flags: tuple[str, ...], status: int, words: str, tmp_path: Path
+    run_bench: RunBench, flags: tuple[str, ...], status: int, words: str, tmp_path: Path
 ) -> None:
     path_of("ram://top/inner").mkdir()
     done = run_bench(*flags)
@@ -193,7 +191,7 @@ def test_what_cannot_be_at_an_address_is_refused_in_words(
 
 
 def test_a_storage_that_does_not_answer_is_named(
-    run_bench: Run, records: Records, monkeypatch: pytest.MonkeyPatch, photos: tuple[Path, str]
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch, photos: tuple[Path, str]
 ) -> None:
     def fail(path: str) -> None:
         raise tf.errors.UnavailableError(None, None, f"All 10 retry attempts failed for {path}")

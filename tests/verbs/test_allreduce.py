@@ -26,7 +26,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Status
 from results.store import Store, StoreError
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
 from variable_mgr.reductions import all_reduce_spec, wrappers
@@ -226,9 +226,7 @@ def test_a_winner_leads_in_every_comparison_of_paired_rounds(
 
 
 @pytest.mark.row("G3.5")
-def test_several_numbers_of_devices_share_a_table_of_winners(
-    run_bench: Callable[..., Finished], records: Callable[[], list[dict]]
-) -> None:
+def test_several_numbers_of_devices_share_a_table_of_winners(run_bench: RunBench, records: Records) -> None:
     few = ("--num_gpus=1,2,3", "--max_bytes=1K", "--model=none", "--all_reduce_spec=pscpu,rechd", "--num_batches=3")
     done = run_bench("allreduce", "--device=cpu", *few)
     assert done.status == 0, done.stderr
@@ -253,7 +251,7 @@ def test_several_numbers_of_devices_share_a_table_of_winners(
         assert all(sentence.startswith(f"{number} ") for sentence in warned)
 
 
-def test_when_time_is_over_no_message_is_begun(run_bench: Callable[..., Finished]) -> None:
+def test_when_time_is_over_no_message_is_begun(run_bench: RunBench) -> None:
     done = run_bench(*SMALL, "--budget_seconds=0.001", "--all_reduce_spec=pscpu")
     assert done.status == 0, done.stderr
     assert "--budget_seconds=0.001 is over: 3 of 3 are left out." in done.stderr
@@ -263,9 +261,7 @@ def test_when_time_is_over_no_message_is_begun(run_bench: Callable[..., Finished
 SMALL = ("allreduce", "--device=cpu", "--num_gpus=2", "--max_bytes=2K", "--model=trivial", "--num_batches=5")
 
 
-def test_rows_and_records(
-    run_bench: Callable[..., Finished], records: Callable[[], list[dict]], tmp_path: Path
-) -> None:
+def test_rows_and_records(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
     done = run_bench(*SMALL)
     assert done.status == 0, done.stderr
     every = records()
@@ -439,7 +435,7 @@ def test_records_that_cannot_be_stored_are_printed(
     assert '"kind":"allreduce"' in shown.err and "reductions failed" not in shown.err and "records:" not in shown.out
 
 
-def test_json_is_records_alone(run_bench: Callable[..., Finished], records: Callable[[], list[dict]]) -> None:
+def test_json_is_records_alone(run_bench: RunBench, records: Records) -> None:
     less = ("--max_bytes=1K", "--model=none", "--all_reduce_spec=pscpu,xring")
     done = run_bench(*SMALL, *less, "--output_format=json", "--compact_gradient_transfer")
     assert done.status == 0, done.stderr

@@ -6,7 +6,6 @@ import json
 import sys
 import tempfile
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.tune import batch_size
 from benchmarks.tune.batch_size import Probed, largest_that_fits
 from results.record import Record, Status
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.records import fake_run
 
 MEGABYTE = 2**20
@@ -273,7 +272,7 @@ def test_a_process_may_be_the_first_to_be_killed(first: bool) -> None:
 
 
 @pytest.mark.seldom
-def test_real_trials(run_bench: Callable[..., Finished]) -> None:
+def test_real_trials(run_bench: RunBench) -> None:
     words = ("--model=mlp", "--device=cpu", "--batch_size=auto", "--num_batches=3", "--output_format=json")
     done = run_bench(*words)
     assert done.status == 0, done.stderr

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from benchmarks.cluster import server_verb
 from benchmarks.cluster.cluster_spec import Task
 from benchmarks.config import flag, run_flags
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 
-RunBench = Callable[..., Finished]
 SPEC = "--cluster_spec=ps|tf1:2222;tf1:2223,worker|w0:2222;w1:2222"
 SHOW = ("devices", "--notensorflow")
 TASKS = [

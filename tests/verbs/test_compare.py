@@ -16,29 +16,15 @@ from benchmarks.config import flag
 from benchmarks.errors import UsageError
 from results.gate.findings import Findings, Side
 from results.record import Record
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.records import fake_run
 
-RunBench = Callable[..., Finished]
 Keep = Callable[[str, Sequence[Record]], Path]
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001)
 
 
 def rounds(step_seconds: float = 0.1, number: int = len(NOISE), **config: object) -> list[Record]:
     return [fake_run(step_seconds=step_seconds * noise, **config) for noise in NOISE[:number]]
-
-
-@pytest.fixture
-def keep(tmp_path: Path) -> Keep:
-    """Writes records to a file as a run would have left them."""
-
-    def write(name: str, records: Sequence[Record]) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(record.to_json() + "\n" for record in records))
-        return path
-
-    return write
 
 
 def test_nothing_slower_is_status_0(run_bench: RunBench, keep: Keep) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,10 @@ from benchmarks.data.sources import safe_files
 from benchmarks.data.writing import small_image_files
 from benchmarks.process import watchdog
 from tests.support import damage
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.images import measure_by_count, to_folder
 from tests.support.rotation import rotating
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict]]
 TRIVIAL = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
 
 

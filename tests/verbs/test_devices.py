@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from benchmarks.devices import devices_verb
 from benchmarks.machine import gpu_topology, hardware
 from benchmarks.machine.provenance import describe_software
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.nvidia import NO_PEERS, SWITCH, Machine
 
-RunBench = Callable[..., Finished]
 HOST = {
     "cpu_model": "Intel(R) Xeon(R) 8481C (6/143/8)",
     "sockets": 2,

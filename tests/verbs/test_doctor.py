@@ -32,11 +32,10 @@ from benchmarks.process import subprocesses, tensorflow_setup
 from benchmarks.training import computing
 from results.loading import load
 from results.record import Record
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
 
-RunBench = Callable[..., Finished]
 PARTS = [str(part) for part in Part]
 
 
@@ -542,7 +541,7 @@ def test_doctor_as_json(
 
 
 def test_the_exit_status_of_the_verb_is_its_verdict(
-    run_bench: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_checks, "_SECONDS", 0.2)
     done = run_bench("doctor", "--device=cpu", "--nobreakdown")

@@ -6,19 +6,16 @@ import csv
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.measure.run_log import RunLog
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.rotation import rotating
+from tests.support.settings import resolve
 
-Run = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 IMAGES = 37
 
 
@@ -81,7 +78,7 @@ def test_an_evaluation_changes_neither_the_training_nor_what_is_measured(
 
 
 def test_training_ends_when_an_evaluation_reaches_the_aim(
-    digits: Path, run_bench: Run, records: Records, tmp_path: Path
+    digits: Path, run_bench: RunBench, records: Records, tmp_path: Path
 ) -> None:
     given = flags(digits, "--num_batches=100", "--eval_during_training_every_n_epochs=0.5")
     finished = run_bench(*given, "--stop_at_top_1_accuracy=0.001")
@@ -101,7 +98,7 @@ def test_training_ends_when_an_evaluation_reaches_the_aim(
 
 
 def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_apart(
-    digits: Path, run_bench: Run, records: Records
+    digits: Path, run_bench: RunBench, records: Records
 ) -> None:
     given = flags(digits, "--train_dir=weights")
     steps = "--eval_during_training_every_n_steps=100"
@@ -116,12 +113,6 @@ def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_a
     assert f"[{IMAGES} examples]" in evaluated.stdout
 
 
-def test_without_a_checkpoint_there_is_nothing_to_evaluate(digits: Path, run_bench: Run) -> None:
-    finished = run_bench(*flags(digits, "--train_dir=nothing", "--eval"))
-    assert finished.status == ExitStatus.DATA
-    assert "There is no checkpoint nothing" in finished.stderr
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -130,16 +121,15 @@ def test_without_a_checkpoint_there_is_nothing_to_evaluate(digits: Path, run_ben
     ],
 )
 def test_what_is_no_list_of_steps_or_epochs_is_refused(given: list[str], sentence: str) -> None:
-    values = flag.parse(["--device=cpu", "--model=mlp", *given], run_flags.RUN_FLAGS).values
     with pytest.raises(UsageError, match=sentence):
-        config.resolve(values, lambda: 0, {})
+        resolve("--device=cpu", "--model=mlp", *given)
 
 
 @pytest.mark.rotates
 @pytest.mark.process
 @pytest.mark.parametrize("manager", ["distributed_replicated", "collective_all_reduce"])
 def test_workers_wait_for_an_evaluation_and_train_as_without(
-    manager: str, digits: Path, run_process: Run, records: Records
+    manager: str, digits: Path, run_process: RunBench, records: Records
 ) -> None:
     tasks = "ps:1,worker:2" if manager == "distributed_replicated" else "worker:2"
     given = flags(digits, f"--variable_update={manager}", f"--local_cluster={tasks}", "--num_batches=6")

@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.explain import data_flow, known_gpus, model_table
 from benchmarks.process import tensorflow_setup
 from models import specs
-from tests.support.commands import Finished
+from tests.support.commands import Finished, RunBench
 from tests.support.nvidia import MACHINES, Machine, stand_in
 from tests.support.records import fake_run
+from tests.support.settings import resolve
 from variable_mgr.catalog import MANAGERS
 
-RunBench = Callable[..., Finished]
 Said = Callable[..., str]
 
 
@@ -29,7 +28,7 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
 
     def explain(*flags: str) -> str:
-        data_flow.show_data_flow(config.resolve(flag.parse(flags, run_flags.RUN_FLAGS).values, lambda: 10**6))
+        data_flow.show_data_flow(resolve(*flags, gpus=10**6))
         return capsys.readouterr().out
 
     return explain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,9 @@ import tensorflow as tf
 
 from benchmarks.checkpoints import checkpoint_files
 from benchmarks.errors import ExitStatus
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.models import build
 
-RunBench = Callable[..., Finished]
 pytestmark = [
     pytest.mark.process,
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras, when it saves

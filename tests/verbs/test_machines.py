@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -15,10 +14,9 @@ from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.run import runner
 from benchmarks.tune import recommend_verb, search_stages
 from results.text import counted
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.nvidia import MACHINES, Card, Machine, stand_in
 
-RunBench = Callable[..., Finished]
 EIGHT, FOUR, MIXED, MIG, *_ = MACHINES
 V100 = Machine([Card("Tesla V100-SXM2-16GB", 16, (7, 0))])
 BLACKWELL = Machine([Card("NVIDIA B200", 180, (10, 0))])

@@ -8,26 +8,24 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 from benchmarks import console
-from benchmarks.config import config, flag, outside_models
+from benchmarks.config import config, outside_models
 from benchmarks.config.outside_models import Facts
-from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow, model_probe
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
 from models import building, outside_functions, specs
 from models.outside_code import UnusableModelError
-from tests.support.commands import ROOT, Finished
+from tests.support.commands import ROOT, Records, RunBench
 from tests.support.rotation import rotating
+from tests.support.settings import resolve
 
-RunBench = Callable[..., Finished]
 TrainHere = Callable[..., RunLog]
 ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batches=1", "--batch_size=2")
 # Of every builder of keras.applications but the largest, the smallest model.
@@ -296,7 +294,7 @@ def own(tmp_path: Path) -> Iterator[Path]:
 
 
 def _resolve(*words: str) -> config.Config:
-    return config.resolve(flag.parse(["--device=cpu", *words], RUN_FLAGS).values, lambda: 0, environ={})
+    return resolve("--device=cpu", *words)
 
 
 @pytest.fixture
@@ -315,7 +313,7 @@ def test_applications_train_on_two_devices(train_here: TrainHere, name: str) -> 
 
 
 @pytest.mark.row("U1.3")
-def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Callable[[], list[Any]]) -> None:
+def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Records) -> None:
     """Its facts come from a process of its own, which sees what the file imports from its directory."""
     outside_models._facts.cache_clear()
     words = (*ON_CPU, f"--model={own}:build", "--data_name=cifar10", "--variable_update=replicated")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow
 from benchmarks.explain.known_gpus import Rate
@@ -17,15 +16,11 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
 from results.loading import load
 from results.record import key_of
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
+from tests.support.settings import resolve
 
-RunBench = Callable[..., Finished]
 TrainHere = Callable[..., RunLog]
 TWO_STAGES = ("--device=cpu", "--num_gpus=2", "--pipeline_stages=2")
-
-
-def _resolve(*arguments: str) -> config.Config:
-    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
 
 
 @pytest.mark.row("S3.4")
@@ -71,13 +66,13 @@ def test_sixteen_bits_train_in_a_pipeline(train_here: TrainHere, given: list[str
 
 
 def test_micro_batches_are_as_many_as_divide_the_batch() -> None:
-    made = {size: _resolve(*TWO_STAGES, f"--batch_size={size}").variables.pipeline for size in (1, 2, 6, 8)}
+    made = {size: resolve(*TWO_STAGES, f"--batch_size={size}").variables.pipeline for size in (1, 2, 6, 8)}
     assert {size: pipeline and pipeline.micro_batches for size, pipeline in made.items()} == {1: 2, 2: 4, 6: 4, 8: 8}
 
 
 def test_only_a_pipeline_changes_the_key() -> None:
-    assert _resolve("--device=cpu").key_fields()["pipeline"] is None
-    four, eight = (_resolve(*TWO_STAGES, f"--micro_batches={count}").key_fields() for count in (4, 8))
+    assert resolve("--device=cpu").key_fields()["pipeline"] is None
+    four, eight = (resolve(*TWO_STAGES, f"--micro_batches={count}").key_fields() for count in (4, 8))
     assert four["pipeline"] == {"stages": 2, "micro_batches": 4}
     assert key_of(four) != key_of(eight)
 
@@ -92,7 +87,7 @@ def test_only_a_pipeline_changes_the_key() -> None:
 )
 def test_stages_and_parts_that_do_not_fit_are_refused_with_those_that_do(arguments: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        _resolve(*arguments)
+        resolve(*arguments)
 
 
 def test_recommend_does_not_search_pipelines(run_bench: RunBench) -> None:
@@ -112,7 +107,7 @@ def test_explain_lists_the_stages_and_what_they_send(
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     given = (*TWO_STAGES, "--model=resnet20", "--batch_size=8", "--micro_batches=4")
     data_flow.show_data_flow(
-        _resolve(*given), Rates(peak_flops_per_sec=1e14, assumed_mfu=0.5, link=Rate(1e8, "given"), link_is_given=True)
+        resolve(*given), Rates(peak_flops_per_sec=1e14, assumed_mfu=0.5, link=Rate(1e8, "given"), link_is_given=True)
     )
     text = capsys.readouterr().out
     assert "Bound by:" not in text, "what is sent grows with the batch, and devices are idle"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.tracing import traced_steps
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict]]
 SMALL = ("--device=cpu", "--model=mlp", "--batch_size=2", "--num_gpus=2")
 MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,9 @@ from msgspec.structs import replace
 from benchmarks.errors import ExitStatus
 from benchmarks.predict import judge
 from results.report import published
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.nvidia import Card, Machine, stand_in
 from tests.support.records import fake_reduction, fake_run
-
-RunBench = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")

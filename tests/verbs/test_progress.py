@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from benchmarks.doctor import machine_checks
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
 from benchmarks.verify import cases
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.fake_runs import FakeRuns, record_of
 from tests.support.records import fake_run
 from tests.support.rotation import rotating
@@ -68,22 +67,10 @@ def prepared(tmp_path: Path, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("prepared")
 @rotating(("command", "line"), COMMANDS, first=7, ids=lambda value: value[0] if isinstance(value, tuple) else "")
 def test_what_takes_long_is_reported(
-    command: tuple[str, ...], line: str, run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], line: str, run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "_FIRST_LINE_SECONDS", 0.0)
     monkeypatch.setattr(console, "_NEXT_LINE_SECONDS", 0.0)
     done = run_bench(*command)
     assert f"run_bench: {line}" in done.stderr
     assert line not in done.stdout and "\x1b" not in done.stdout + done.stderr
-
-
-@pytest.mark.usefixtures("prepared")
-@rotating(("command", "line"), COMMANDS, first=3, ids=lambda value: value[0] if isinstance(value, tuple) else "")
-def test_what_is_short_is_not(
-    command: tuple[str, ...], line: str, run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console.progress, "_clock", lambda: 0.0)
-    monkeypatch.setattr(console.progress, "_silent_since", 0.0)
-    done = run_bench(*command)
-    assert done.status == 0 or command[0] in ("ab", "doctor"), done.stderr
-    assert line not in done.stderr

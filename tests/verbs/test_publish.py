@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from results import loading
 from results.record import Status
 from results.store import Store
 from tests.results.exchange.test_publication import run
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.records import fake_run
-
-RunBench = Callable[..., Finished]
 
 
 def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_path: Path) -> None:

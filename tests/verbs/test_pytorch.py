@@ -5,25 +5,23 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks.config import config, flag, run_flags, variable_update
+from benchmarks.config import variable_update
 from benchmarks.errors import UsageError
 from benchmarks.training.computing import LossScaling
 from results.record import Record
 from results.report import ranking
 from results.summary import summarize
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
+from tests.support.settings import resolve
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 
 torch = pytest.importorskip("torch")
 from benchmarks.run import pytorch_step  # noqa: E402 - it imports PyTorch
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict]]
 FLAGS = ("--device=cpu", "--batch_size=4", "--num_warmup_batches=1", "--num_batches=4", "--optimizer=momentum")
 
 
@@ -154,10 +152,6 @@ def test_decay_goes_through_the_momentum_and_leaves_other_weights_alone() -> Non
     assert (model.weight.item(), model.bias.item()) == (pytest.approx(0.8575), 1.0)
 
 
-def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
-    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -172,16 +166,16 @@ def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
 )
 def test_what_it_does_not_do_is_refused(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        _resolve("--device=cpu", "--variable_update=pytorch", *flags)
+        resolve("--device=cpu", "--variable_update=pytorch", *flags)
 
 
 def test_other_loops_refuse_its_compiler_and_ddp_needs_workers() -> None:
     with pytest.raises(UsageError, match="compiles a model in PyTorch"):
-        _resolve("--device=cpu", "--variable_update=replicated", "--torch_compile")
+        resolve("--device=cpu", "--variable_update=replicated", "--torch_compile")
     with pytest.raises(UsageError, match=r"--local_cluster=worker:2"):
-        _resolve("--device=cpu", "--variable_update=pytorch_ddp")
+        resolve("--device=cpu", "--variable_update=pytorch_ddp")
     with pytest.raises(UsageError, match="parameter servers"):
-        _resolve("--device=cpu", "--variable_update=pytorch_ddp", "--local_cluster=ps:1,worker:2")
+        resolve("--device=cpu", "--variable_update=pytorch_ddp", "--local_cluster=ps:1,worker:2")
 
 
 def test_without_pytorch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +183,8 @@ def test_without_pytorch_the_error_says_what_to_install(monkeypatch: pytest.Monk
     for loop in PYTORCH_LOOPS:
         cluster = ("--local_cluster=worker:2",) if loop == "pytorch_ddp" else ()
         with pytest.raises(UsageError, match=r"pip install 'cnn-train-bench\[torch\]'"):
-            _resolve("--device=cpu", f"--variable_update={loop}", *cluster)
-    assert _resolve("--device=cpu", "--variable_update=replicated").variables.torch_version is None
+            resolve("--device=cpu", f"--variable_update={loop}", *cluster)
+    assert resolve("--device=cpu", "--variable_update=replicated").variables.torch_version is None
 
 
 def test_a_pytorch_that_cannot_be_imported_is_no_crash(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,15 +251,3 @@ def test_rankings_keep_reference_loops_apart(run_bench: RunBench, records: Recor
     groups = ranking.ranking_groups(summarize(Record.from_json(json.dumps(record)) for record in records()))
     found = [({row.config["variable_update"] for row in group.rows}, group.differs) for group in groups]
     assert found == [({"replicated", "independent"}, ""), ({"pytorch"}, "PyTorch")]
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_one_sweep_gives_one_table(run_process: RunBench, records: Records) -> None:
-    done = run_process("sweep", *FLAGS, "--model=mlp", "--repeats=2", "--variable_update=replicated,pytorch")
-    assert done.status == 0, done.stderr
-    order = ["replicated", "pytorch", "pytorch", "replicated"]
-    assert [record["config"]["variable_update"] for record in records()] == order
-    rows = summarize(Record.from_json(json.dumps(record)) for record in records())
-    assert [(row.config["variable_update"], len(row.valid)) for row in rows] == [("replicated", 2), ("pytorch", 2)]
-    assert len({(row.records[0].identity.hardware_key, row.records[0].identity.software_key) for row in rows}) == 1

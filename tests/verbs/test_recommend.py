@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.cli import main
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import gpu_topology, hardware
@@ -26,9 +26,10 @@ from benchmarks.tune.search import Answer
 from results.record import Record, Status
 from results.report.ranking import ranking_groups
 from results.summary import summarize
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.nvidia import MACHINES, Machine, stand_in
 from tests.support.records import fake_run
+from tests.support.settings import resolve
 
 ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
 ON_CPU = (*ON_ANY_THREADS, "--num_intra_threads=0", "--num_inter_threads=0")
@@ -105,7 +106,7 @@ def _answer(capsys: pytest.CaptureFixture[str]) -> dict:
 def _best(answer: dict) -> Config:
     words = shlex.split(answer["command"])
     assert words[:2] == ["python", "run_bench.py"]
-    return config.resolve(flag.parse(words[2:], run_flags.RUN_FLAGS).values, lambda: 0)
+    return resolve(*words[2:])
 
 
 def _varied(runs: Runs, name: str) -> set:
@@ -188,7 +189,7 @@ def test_the_answer_is_a_flagfile_too(runs: Runs, capsys: pytest.CaptureFixture[
     assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     words = flag.read_files([f"--flagfile={answer['flagfile']}"])
-    assert config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0) == _best(answer)
+    assert resolve(*words) == _best(answer)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +451,7 @@ def _slow_steps(chosen: Config) -> float:
 
 @pytest.mark.parametrize(("words", "warmup"), [((), 1), (("--data_dir=x",), 10)])
 def test_a_short_trial_is_warmed_up_until_it_reads_its_own_images(words: tuple[str, ...], warmup: int) -> None:
-    chosen = config.resolve(flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = resolve("--device=cpu", *words)
     candidate: Any = types.SimpleNamespace(cell=Cell((), chosen))
     shortened = search._shortened(candidate, num_batches=5).config
     assert shortened is not None and shortened.length.num_warmup_batches == warmup
@@ -525,9 +526,8 @@ def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
 
 
 def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
-    values = flag.parse([*ON_CPU, "--num_gpus=2"], run_flags.RUN_FLAGS).values
     (stage,) = (
-        each for each in search_stages.stages({}, config.resolve(values, lambda: 0)) if each.title == "variable manager"
+        each for each in search_stages.stages({}, resolve(*ON_CPU, "--num_gpus=2")) if each.title == "variable manager"
     )
     searched = search_stages.cells(stage, {"model": "trivial", "device": "cpu", "num_gpus": "2"}, {}, lambda: 0)
     configs = [cell.config.to_dict() for _, cell in searched if cell.config]
@@ -599,9 +599,7 @@ def test_a_cluster_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.seldom
 @pytest.mark.process
-def test_real_processes(
-    run_bench: Callable[..., Finished], run_process: Callable[..., Finished], tmp_path: Path
-) -> None:
+def test_real_processes(run_bench: RunBench, run_process: RunBench, tmp_path: Path) -> None:
     fixed = (
         "--device=cpu",
         "--num_intra_threads=0",
@@ -640,14 +638,13 @@ def test_real_processes(
 )
 def test_only_what_can_run_is_varied(words: tuple[str, ...], layouts: int, products: int) -> None:
     """Convolutions are products only with NHWC, and only in models that have them."""
-    values = flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values
     fixed = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    found = search_stages.stages(fixed, config.resolve(values, lambda: 0))
+    found = search_stages.stages(fixed, resolve("--device=cpu", *words))
     first, second = (stage.choices for stage in found if stage.title.startswith(("layout", "convolutions")))
     assert (len(first), len(second)) == (layouts, products)
     for choice in [*first, *second]:
         given = [f"--{name}={value}" for name, value in {**fixed, **choice}.items() if value]
-        config.resolve(flag.parse(["--device=cpu", *words, *given], run_flags.RUN_FLAGS).values, lambda: 0)
+        resolve("--device=cpu", *words, *given)
 
 
 @pytest.mark.row("G4.3")
@@ -665,8 +662,7 @@ def test_what_the_topology_suggests_is_printed_beside_it(
 
 def test_what_is_packed_by_default_is_compared_with_other_ways_to_pack() -> None:
     """Under NCCL the default is none of the values of --gradient_repacking."""
-    values = flag.parse(["--device=gpu", "--num_gpus=2"], run_flags.RUN_FLAGS).values
-    found = search_stages.stages({}, config.resolve(values, lambda: 2))
+    found = search_stages.stages({}, resolve("--device=gpu", "--num_gpus=2", gpus=2))
     (packings,) = (stage for stage in found if stage.title == "gradient repacking")
     nccl = {"variable_update": "replicated", "all_reduce_spec": "nccl"}
     cells = search_stages.cells(packings, {"device": "gpu", "num_gpus": "2"}, nccl, lambda: 2)

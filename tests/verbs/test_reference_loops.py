@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.devices import device_plan
 from benchmarks.errors import UsageError
 from benchmarks.machine.hardware import Gpu, Inventory
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.run.reference_loops import _Pauses, _SGDWithDecay
 from models import building, specs
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
+from tests.support.settings import resolve
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 
 # tests/verbs/test_pytorch.py has the others.
@@ -33,9 +33,9 @@ LOOPS = [loop for loop in REFERENCE_LOOPS if loop not in PYTORCH_LOOPS]
     ],
 )
 def test_losses_are_those_of_replicated(
-    run_bench: Callable[..., Finished],
-    run_process: Callable[..., Finished],
-    records: Callable[[], list[dict]],
+    run_bench: RunBench,
+    run_process: RunBench,
+    records: Records,
     model: str,
     num_devices: int,
 ) -> None:
@@ -63,9 +63,7 @@ def test_losses_are_those_of_replicated(
         assert losses == pytest.approx(ours, rel=1e-3), loop
 
 
-def test_a_loss_that_is_not_finite_ends_fit(
-    run_bench: Callable[..., Finished], records: Callable[[], list[dict]]
-) -> None:
+def test_a_loss_that_is_not_finite_ends_fit(run_bench: RunBench, records: Records) -> None:
     done = run_bench("--device=cpu", "--model=mlp", "--init_learning_rate=1e30", "--variable_update=keras_fit")
     assert done.status == 4, done.stderr
     assert "did not end" not in done.stderr
@@ -169,29 +167,25 @@ def _in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
-    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_modifiers_of_managers_are_refused(loop: str) -> None:
     with pytest.raises(UsageError, match=f"not with {loop}: "):
-        _resolve("--device=cpu", f"--variable_update={loop}", "--staged_vars")
+        resolve("--device=cpu", f"--variable_update={loop}", "--staged_vars")
 
 
 def test_the_application_is_part_of_the_identity() -> None:
     loop = ("--device=cpu", "--variable_update=keras_fit")
-    assert _resolve(*loop).key_fields() != _resolve(*loop, "--keras_application").key_fields()
+    assert resolve(*loop).key_fields() != resolve(*loop, "--keras_application").key_fields()
 
 
 def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
     loop = ("--device=gpu", "--variable_update=keras_fit")
-    assert _resolve(*loop, gpus=1).workload.data_format == "NCHW"
-    assert _resolve(*loop, "--keras_application", gpus=1).workload.data_format == "NHWC"
-    assert _resolve(*loop, "--keras_application", "--data_format=NCHW", gpus=1).workload.data_format == "NCHW"
+    assert resolve(*loop, gpus=1).workload.data_format == "NCHW"
+    assert resolve(*loop, "--keras_application", gpus=1).workload.data_format == "NHWC"
+    assert resolve(*loop, "--keras_application", "--data_format=NCHW", gpus=1).workload.data_format == "NCHW"
 
 
-def test_help_names_them_and_explain_refuses_them(run_bench: Callable[..., Finished]) -> None:
+def test_help_names_them_and_explain_refuses_them(run_bench: RunBench) -> None:
     words = " ".join(run_bench("--helpfull").stdout.split())
     for loop, meaning in REFERENCE_LOOPS.items():
         assert f"{loop} is {meaning}" in words

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -19,10 +19,8 @@ from benchmarks.errors import UsageError
 from benchmarks.run import run_verb
 from results.exchange.formats import FORMATS
 from results.store import Store
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.records import fake_run
-
-RunBench = Callable[..., Finished]
 
 
 def stored(directory: Path, command: Sequence[str]) -> str:

@@ -13,13 +13,11 @@ import pytest
 from benchmarks.measure.run_log import RunLog
 from benchmarks.run import run_verb
 from results.loading import load
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.images import measure_by_count
 from tests.support.rotation import rotating
 
-RunBench = Callable[..., Finished]
 TrainHere = Callable[..., RunLog]
-Records = Callable[[], list[dict]]
 SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
 
 

@@ -19,10 +19,8 @@ from benchmarks.errors import OverdueError
 from benchmarks.measure.display import Display
 from benchmarks.process import sentinel
 from benchmarks.run import loop, runner, train
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
 
 

@@ -19,13 +19,11 @@ from benchmarks.training import computing
 from models import specs
 from tests.support import models
 from tests.support.clusters import local
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_ONE_PROCESS
 
-RunBench = Callable[..., Finished]
 TrainHere = Callable[..., RunLog]
-Records = Callable[[], list[dict[str, Any]]]
 ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batches=1")
 
 

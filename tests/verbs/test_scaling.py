@@ -14,7 +14,7 @@ from benchmarks.machine import hardware
 from benchmarks.process import subprocesses
 from results.loading import load
 from results.record import Record
-from tests.support.commands import Finished
+from tests.support.commands import Finished, RunBench
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, record_of
 
 Scaling = Callable[..., Finished]
@@ -47,7 +47,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 @pytest.fixture
-def scaling(run_bench: Callable[..., Finished], runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Scaling:
+def scaling(run_bench: RunBench, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Scaling:
     """Scales a small model on the CPU, which has 16 cores."""
     monkeypatch.setattr(hardware, "usable_cores", lambda: 16)
     return lambda *arguments: run_bench("scaling", "--device=cpu", "--model=trivial", "--batch_size=8", *arguments)
@@ -104,7 +104,7 @@ def test_each_worker_gets_one_thread_unless_threads_are_given(scaling: Scaling, 
     ],
 )
 def test_what_shares_hardware_is_refused_before_anything_runs(
-    run_bench: Callable[..., Finished], runs: Runs, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
+    run_bench: RunBench, runs: Runs, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
 ) -> None:
     monkeypatch.setattr(hardware, "count_gpus", lambda: 0)
     monkeypatch.setattr(hardware, "usable_cores", lambda: 2)
@@ -116,15 +116,10 @@ def test_what_shares_hardware_is_refused_before_anything_runs(
         assert done.stderr.endswith(f"{line}--variable_update=collective_all_reduce\n")
 
 
-def test_virtual_gpus_are_refused_too(run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_virtual_gpus_are_refused_too(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "count_gpus", lambda: 1)
     done = run_bench("scaling", "--model=trivial", "--num_gpus=2,4", "--virtual_gpus=auto")
     assert done.status == ExitStatus.USAGE and "Virtual GPUs share one GPU" in done.stderr
-
-
-def test_the_line_that_a_refusal_proposes_is_accepted(scaling: Scaling, runs: Runs) -> None:
-    done = scaling("--local_cluster=worker:2", "--variable_update=collective_all_reduce", "--repeats=1")
-    assert done.status == ExitStatus.OK, done.stderr
 
 
 def test_a_list_chooses_the_numbers_and_each_manager_has_a_curve(scaling: Scaling) -> None:
@@ -170,7 +165,7 @@ def test_with_a_failed_number_the_others_are_fitted_and_the_status_says_so(scali
     ],
 )
 def test_gpus_are_doubled_up_to_all(
-    run_bench: Callable[..., Finished],
+    run_bench: RunBench,
     monkeypatch: pytest.MonkeyPatch,
     gpus: int,
     flags: tuple[str, ...],
@@ -189,7 +184,7 @@ def test_gpus_are_doubled_up_to_all(
     [("--num_gpus=8", "--variable_update=distributed_replicated"), ("--variable_update=parameter_server",)],
 )
 def test_hosts_are_taken_in_their_order_whatever_this_host_has(
-    run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(hardware, "count_gpus", lambda: 0)
     done = run_bench("scaling", "--hosts=a,b,c", "--ssh", "--model=trivial", "--dry_run", *flags)
@@ -208,7 +203,7 @@ def test_hosts_are_taken_in_their_order_whatever_this_host_has(
     ],
 )
 def test_one_number_of_devices_is_a_mistake(
-    run_bench: Callable[..., Finished],
+    run_bench: RunBench,
     monkeypatch: pytest.MonkeyPatch,
     gpus: int,
     flags: tuple[str, ...],

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tracemalloc
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from msgspec.structs import replace
 
 from benchmarks import console
 from benchmarks.cli import main
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import flag
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine.provenance import describe_software
 from benchmarks.process import subprocesses
@@ -34,9 +33,10 @@ from models import specs
 from results.loading import load
 from results.record import Record, Status, key_of
 from results.store import Store, StoreError
-from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, RunBench, wait_until
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt, record_of
 from tests.support.records import fake_run
+from tests.support.settings import resolve
 
 
 class Runs:
@@ -67,7 +67,7 @@ Sweep = Callable[..., Finished]
 
 
 @pytest.fixture
-def sweep(run_bench: Callable[..., Finished], runs: Runs) -> Sweep:
+def sweep(run_bench: RunBench, runs: Runs) -> Sweep:
     """Sweeps a small model."""
     return lambda *arguments: run_bench("sweep", "--device=cpu", "--model=trivial", *arguments)
 
@@ -234,13 +234,6 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     )
 
 
-def _wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _third_run_hangs(tmp_path: Path) -> bool:
     return any(log.read_text() for log in (tmp_path / "out" / "logs").glob("*-0003.log"))
 
@@ -262,10 +255,10 @@ def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(
     sweep(*arguments, "--output_dir=whole")
     whole = load(tmp_path / "whole" / "results.jsonl").records
     killed = _start(tmp_path, program, *arguments)
-    _wait_until(lambda: _third_run_hangs(tmp_path))
+    wait_until(lambda: _third_run_hangs(tmp_path))
     killed.kill()
     killed.wait()
-    _wait_until(lambda: _no_child_is_left(program))
+    wait_until(lambda: _no_child_is_left(program))
     assert len(_records(tmp_path)) == 2
     assert sweep(*arguments, "--resume").status == 0
     assert list(map(_what, _records(tmp_path))) == list(map(_what, whole))
@@ -579,8 +572,9 @@ def test_a_suite_is_several_grids(tmp_path: Path) -> None:
         (f"[[grid]]\nmodel = {'[' * 5000}", "nested too deeply"),
         (f"[[grid]]\nbatch_size = {'9' * 5000}", "A suite is a TOML file"),
         (f"[[grid]]\nbatch_size = 1{'0' * 400}", "is not a whole number"),
+        ("[[grid]]\nmodel = 'vgg16'\n[[grid]]\nbatch_size = [ # 32, 64\n]\n", "batch_size has no value"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "suite.toml").write_text(text)
@@ -592,7 +586,7 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 @pytest.mark.row("U1.5")
 @pytest.mark.parametrize("words", ["--model=all", "--model=trivial,All", "--preset=models"])
-def test_all_stands_for_every_model(run_bench: Callable[..., Finished], words: str) -> None:
+def test_all_stands_for_every_model(run_bench: RunBench, words: str) -> None:
     done = run_bench("sweep", words, "--device=cpu", "--dry_run")
     assert done.status == 0, done.stderr
     assert all(f"--model={name}" in done.stdout.split() for name in specs.names())
@@ -680,8 +674,7 @@ def test_booleans_without_a_value_also_in_a_flag_file(tmp_path: Path) -> None:
 
 
 def test_estimates_learn_from_earlier_runs() -> None:
-    values = flag.parse(["--device=cpu", "--num_batches=10", "--num_warmup_batches=0"], run_flags.RUN_FLAGS).values
-    chosen = config.resolve(values, lambda: 0)
+    chosen = resolve("--device=cpu", "--num_batches=10", "--num_warmup_batches=0")
     guess = estimate_seconds(chosen, [])
     assert guess > 6
     earlier = fake_run(step_seconds=2.0)
@@ -706,9 +699,7 @@ def test_estimates_learn_from_earlier_runs() -> None:
         (["sweep", "--suite=nowhere.toml"], 2, "No such file"),
     ],
 )
-def test_bad_input_gets_a_sentence(
-    run_bench: Callable[..., Finished], arguments: list[str], status: int, words: str
-) -> None:
+def test_bad_input_gets_a_sentence(run_bench: RunBench, arguments: list[str], status: int, words: str) -> None:
     done = run_bench(*arguments)
     assert done.status == status, done.stderr
     assert words in done.stderr and "Traceback" not in done.stderr

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from benchmarks.cli.main import dispatch
 from benchmarks.errors import BenchError
 from results.record import Record, Status
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.records import fake_run
 
-RunBench = Callable[..., Finished]
 Keep = Callable[[str, Iterable[Record]], Path]
 
 
@@ -36,18 +35,6 @@ def nights(number: int, slower_from: int = 99, **given: object) -> list[Record]:
         for day in range(1, number + 1)
         for record in night(day, (90 if day >= slower_from else 100) + 0.5 * (day % 3), **given)
     ]
-
-
-@pytest.fixture
-def keep(tmp_path: Path) -> Keep:
-    """Writes records to a file as a run would have left them."""
-
-    def write(name: str, records: Iterable[Record]) -> Path:
-        path = tmp_path / name
-        path.write_text("".join(record.to_json() + "\n" for record in records))
-        return path
-
-    return write
 
 
 @pytest.fixture

@@ -5,26 +5,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.process.subprocesses import ExitInfo
 from benchmarks.run import cluster_launch
 from benchmarks.sweep import grid
 from benchmarks.trackers import handover
 from benchmarks.tune import batch_size
 from results.store import Store
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.records import fake_run
 from tests.support.rotation import rotating
+from tests.support.settings import resolve
 
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 SMALL = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=0")
 SENT = ("--tensorboard_dir=tb", "--wandb_project=demo", "--mlflow_uri=http://me:hunter2@host")
 # Libraries that note which process imports them, and send nothing.
@@ -34,9 +30,7 @@ NOTING = (
 
 
 def test_no_flag_of_a_tracker_changes_the_configuration_key() -> None:
-    plain, sending = (
-        config.resolve(flag.parse([*SMALL, *flags], run_flags.RUN_FLAGS).values, lambda: 0) for flags in ((), SENT)
-    )
+    plain, sending = (resolve(*SMALL, *flags) for flags in ((), SENT))
     assert sending.output.trackers.wandb_project == "demo" and plain.key_fields() == sending.key_fields()
     assert "trackers" in sending.fields_not_in_key()
 
@@ -64,7 +58,7 @@ def test_a_run_is_sent_from_other_processes_whose_failure_leaves_its_status(
 @pytest.mark.process
 @rotating("number", [signal.SIGINT, signal.SIGTERM], first=1)
 def test_a_signal_while_a_record_is_sent_leaves_the_status_of_the_run(
-    run_process: Callable[..., Finished], tmp_path: Path, number: signal.Signals
+    run_process: RunBench, tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "wandb.py").write_text(f"import os, time\nos.kill(os.getppid(), {int(number)})\ntime.sleep(600)\n")
     done = run_process(*SMALL, "--wandb_project=demo", PYTHONPATH=str(tmp_path))
@@ -132,7 +126,7 @@ def test_a_cluster_prints_json_alone_to_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     flags = [*SMALL, "--tensorboard_dir=tb", f"--output_dir={tmp_path}", f"--output_format={form}"]
-    chosen, record = config.resolve(flag.parse(flags, run_flags.RUN_FLAGS).values, lambda: 0), fake_run()
+    chosen, record = resolve(*flags), fake_run()
     record = replace(record, identity=replace(record.identity, command=flags))
 
     def ran(*_: object, **__: object) -> list[ExitInfo]:
@@ -144,11 +138,3 @@ def test_a_cluster_prints_json_alone_to_stdout(
     monkeypatch.setattr(handover, "send_of_run", lambda record, targets, stored, announce, limit: announce("TB, tb"))
     assert cluster_launch._run_and_send(chosen.output, flags) == 0
     assert ("TB, tb" in capsys.readouterr().out) == (form == "text")
-
-
-def test_the_command_of_a_record_that_sends_is_not_run_again(run_bench: RunBench, tmp_path: Path) -> None:
-    run = fake_run()
-    identity = replace(run.identity, command=["--model=trivial", "--mlflow_uri=http://elsewhere"])
-    Store(tmp_path / "out").append(replace(run, identity=identity))
-    done = run_bench("rerun", run.identity.run_id)
-    assert done.status == 2 and "--mlflow_uri is not repeated" in done.stderr

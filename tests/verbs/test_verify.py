@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import tensorflow as tf
@@ -12,7 +12,7 @@ from benchmarks.errors import ExitStatus
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases as verify
 from benchmarks.verify import comparisons
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from variable_mgr import variables
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
 from variable_mgr.managers.replicated import Replicated
@@ -108,7 +108,7 @@ def test_a_setting_is_compared_with_what_it_must_equal() -> None:
     assert _rows(Modifiers(fc_model_parallel=True)) == ["whole batch", "no change"]
 
 
-def test_one_manager_is_verified_with_its_modifiers(run_bench: Callable[..., Finished]) -> None:
+def test_one_manager_is_verified_with_its_modifiers(run_bench: RunBench) -> None:
     flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags)
     assert done.status == 0, done.stderr
@@ -121,7 +121,7 @@ def test_one_manager_is_verified_with_its_modifiers(run_bench: Callable[..., Fin
 
 @pytest.mark.parametrize(("last_error", "status"), [(1e-6, 0), (2e-6, ExitStatus.RUN_FAILED)])
 def test_the_verb_prints_a_row_for_each_verdict(
-    run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch, last_error: float, status: int
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, last_error: float, status: int
 ) -> None:
     asked = []
 
@@ -151,7 +151,7 @@ def test_the_verb_prints_a_row_for_each_verdict(
 
 @pytest.mark.row("S3.7")
 @pytest.mark.slow
-def test_every_comparison_passes(run_bench: Callable[..., Finished]) -> None:
+def test_every_comparison_passes(run_bench: RunBench) -> None:
     done = run_bench("verify", "--device=cpu", "--num_gpus=3")
     assert done.status == 0, done.stdout + done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "- "))]
@@ -201,7 +201,7 @@ def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, de
     assert (values["device"], values["num_gpus"]) == (device, count)
 
 
-def test_managers_are_verified_on_models_by_name(run_bench: Callable[..., Finished]) -> None:
+def test_managers_are_verified_on_models_by_name(run_bench: RunBench) -> None:
     flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", "--model=mlp,lenet_mnist,mlp", *flags)
     assert done.status == 0, done.stderr
@@ -214,7 +214,7 @@ def test_managers_are_verified_on_models_by_name(run_bench: Callable[..., Finish
 
 @pytest.mark.seldom
 @pytest.mark.parametrize("model", ["resnet20", "keras:MobileNetV3Small"])
-def test_every_manager_is_verified_on_a_model(run_bench: Callable[..., Finished], model: str) -> None:
+def test_every_manager_is_verified_on_a_model(run_bench: RunBench, model: str) -> None:
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", f"--model={model}")
     assert done.status == 0, done.stdout + done.stderr
     assert "gradients computed one tower at a time" in done.stdout
@@ -233,8 +233,6 @@ def test_every_manager_is_verified_on_a_model(run_bench: Callable[..., Finished]
         (("--model=mlp", "--variable_update=replicated", "--fc_model_parallel"), "--fc_model_parallel divides"),
     ],
 )
-def test_what_cannot_be_verified_is_refused(
-    run_bench: Callable[..., Finished], flags: tuple[str, ...], problem: str
-) -> None:
+def test_what_cannot_be_verified_is_refused(run_bench: RunBench, flags: tuple[str, ...], problem: str) -> None:
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags)
     assert done.status == ExitStatus.USAGE and problem in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,11 @@ import tensorflow as tf
 from benchmarks.tracing.profiles import table
 from benchmarks.tracing.step_events import Work
 from tests.benchmarks.tracing.test_chrome_trace import check
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.rotation import rotating
 
 RUN = ("--model=lenet", "--device=cpu", "--num_gpus=2", "--batch_size=2")
 SUMMARIES = ("--train_dir=t", "--save_summaries_steps=3")
-
-Run = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 
 
 def summaries(directory: Path) -> dict[str, dict[int, Any]]:
@@ -51,7 +47,7 @@ def curve(record: dict[str, Any]) -> dict[int, float]:
 
 @pytest.mark.row("S3.12")
 def test_summaries_are_those_of_the_steps_and_do_not_change_the_training(
-    run_bench: Run, records: Records, tmp_path: Path
+    run_bench: RunBench, records: Records, tmp_path: Path
 ) -> None:
     words = (*RUN, "--num_batches=4", "--num_warmup_batches=2", "--print_training_accuracy")
     assert run_bench(*words, *SUMMARIES, "--summary_verbosity=3").status == 0
@@ -73,7 +69,7 @@ def test_summaries_are_those_of_the_steps_and_do_not_change_the_training(
 
 @pytest.mark.row("S3.12")
 @pytest.mark.parametrize(("verbosity", "kinds"), [(1, set()), (2, {"gradients"})])
-def test_verbosity_adds_histograms(run_bench: Run, tmp_path: Path, verbosity: int, kinds: set[str]) -> None:
+def test_verbosity_adds_histograms(run_bench: RunBench, tmp_path: Path, verbosity: int, kinds: set[str]) -> None:
     assert run_bench(*RUN, "--num_batches=3", *SUMMARIES, f"--summary_verbosity={verbosity}").status == 0
     found = summaries(tmp_path / "t")
     assert {tag.split("/")[0] for tag in found if "/" in tag} == kinds
@@ -91,7 +87,7 @@ def test_verbosity_adds_histograms(run_bench: Run, tmp_path: Path, verbosity: in
     ids=" ".join,
 )
 def test_histograms_of_gradients_come_from_every_kind_of_step(
-    run_bench: Run, tmp_path: Path, words: tuple[str, ...]
+    run_bench: RunBench, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     run = run_bench(*RUN, "--num_batches=2", *SUMMARIES, "--summary_verbosity=2", *words)
     assert run.status == 0, run.stderr
@@ -99,7 +95,7 @@ def test_histograms_of_gradients_come_from_every_kind_of_step(
     assert found["gradients/fc3/kernel"][3].sum_squares > 0
 
 
-def test_a_resumed_run_continues_the_events(run_bench: Run, tmp_path: Path) -> None:
+def test_a_resumed_run_continues_the_events(run_bench: RunBench, tmp_path: Path) -> None:
     for _ in range(2):
         assert (
             run_bench(*RUN, "--num_batches=2", "--num_warmup_batches=1", *SUMMARIES, "--summary_verbosity=1").status
@@ -111,7 +107,7 @@ def test_a_resumed_run_continues_the_events(run_bench: Run, tmp_path: Path) -> N
     assert found["graph"].keys() == {0}
 
 
-def test_a_profile_has_tensorflows_file_and_a_table(run_bench: Run, records: Records, tmp_path: Path) -> None:
+def test_a_profile_has_tensorflows_file_and_a_table(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
     run = run_bench(*RUN, "--num_batches=3", "--num_warmup_batches=1", "--profile_steps=3:4")
     assert run.status == 0
     assert records()[0]["measurement"]["unmeasured_steps"] == [3, 4, 5, 6]
@@ -128,7 +124,7 @@ def test_a_profile_has_tensorflows_file_and_a_table(run_bench: Run, records: Rec
     assert f"All {len(rows)} types: out/operations.csv" in run.stdout
 
 
-def test_a_table_of_launches_alone_is_explained(run_bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_launches_alone_is_explained(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.tracing.step_trace.lacks_kernels", lambda metadata: True)
     run = run_bench(*RUN, "--num_gpus=1", "--num_warmup_batches=1", "--num_batches=3", "--profile_steps=2:2")
     assert run.stderr.count("NVreg_RestrictProfilingToAdminUsers=0") == 1, "one tower is not traced otherwise"
@@ -144,7 +140,7 @@ def test_the_table_is_aligned() -> None:
 
 
 @pytest.mark.row("U1.9")
-def test_a_trace_and_graphs_are_written(run_bench: Run, tmp_path: Path) -> None:
+def test_a_trace_and_graphs_are_written(run_bench: RunBench, tmp_path: Path) -> None:
     files = (
         "--trace_file=new/trace.json.gz",
         "--graph_file=g/graph.pbtxt",
@@ -162,7 +158,7 @@ def test_a_trace_and_graphs_are_written(run_bench: Run, tmp_path: Path) -> None:
     assert {node.op for node in tf.compat.v1.GraphDef.FromString(parts[1].read_bytes()).node} >= {"_Send", "_Recv"}
 
 
-def test_one_tower_and_asynchronous_towers_have_traces(run_bench: Run, tmp_path: Path) -> None:
+def test_one_tower_and_asynchronous_towers_have_traces(run_bench: RunBench, tmp_path: Path) -> None:
     alone = (*RUN, "--num_gpus=1", "--num_batches=2", "--trace_file=1.json", "--graph_file=graph.pb")
     assert run_bench(*alone).status == 0
     assert {event["pid"] for event in check(json.loads((tmp_path / "1.json").read_text()))} == {1}
@@ -186,7 +182,9 @@ def test_one_tower_and_asynchronous_towers_have_traces(run_bench: Run, tmp_path:
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_is_a_sentence_before_training(run_bench: Run, words: tuple[str, ...], sentence: str) -> None:
+def test_what_cannot_be_is_a_sentence_before_training(
+    run_bench: RunBench, words: tuple[str, ...], sentence: str
+) -> None:
     run = run_bench(*RUN, *words)
     assert run.status == 2
     assert sentence in run.stderr

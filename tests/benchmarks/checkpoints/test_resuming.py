@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +18,11 @@ import pytest
 from benchmarks.checkpoints import checkpoint_files, resuming, saving
 from benchmarks.cluster import restarts
 from benchmarks.data.sources.safe_files import only_writer
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench
 from tests.support.images import to_folder
 from tests.support.rotation import rotating
 
 SMALL = ("--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=1")
-Run = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 
 
 def losses(record: dict[str, Any]) -> list[float]:
@@ -41,7 +38,7 @@ def losses(record: dict[str, Any]) -> list[float]:
     ],
     first=1,
 )
-def test_a_second_run_continues_bit_for_bit(run_bench: Run, records: Records, tmp_path: Path, flags: Any) -> None:
+def test_a_second_run_continues_bit_for_bit(run_bench: RunBench, records: Records, tmp_path: Path, flags: Any) -> None:
     data = str(tmp_path / "data")
     assert run_bench("data", "make_mnist", data, "--train_images=40").status == 0
     always = (*SMALL, *flags, f"--data_dir={data}")
@@ -70,7 +67,7 @@ def test_an_attempt_ends_where_an_earlier_one_of_the_same_run_was_to_end(
 
 
 @pytest.mark.slow
-def test_epochs_are_those_of_the_whole_training(run_bench: Run, records: Records, tmp_path: Path) -> None:
+def test_epochs_are_those_of_the_whole_training(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     assert run_bench("data", "make_mnist", data, "--train_images=40").status == 0
     always = (*SMALL, f"--data_dir={data}", "--train_dir=ck", "--save_model_steps=4", "--max_ckpts_to_keep=2")
@@ -83,7 +80,7 @@ def test_epochs_are_those_of_the_whole_training(run_bench: Run, records: Records
     assert "has a training of 20 steps, which are as many epochs. Pass more epochs" in again.stderr
 
 
-def test_what_does_not_fit_is_refused_in_words(run_bench: Run, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_in_words(run_bench: RunBench, tmp_path: Path) -> None:
     assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 0
     for flags, status, message in (
         (("--model=lenet",), 2, "its checkpoint is of --model=mlp, and this run has --model=lenet"),
@@ -98,7 +95,7 @@ def test_what_does_not_fit_is_refused_in_words(run_bench: Run, tmp_path: Path) -
     assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 5
 
 
-def test_folders_of_other_classes_are_refused(run_bench: Run, fake_imagenet: Path, tmp_path: Path) -> None:
+def test_folders_of_other_classes_are_refused(run_bench: RunBench, fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path / "photos" / "train")
     shutil.copytree(tmp_path / "photos" / "train", tmp_path / "photos" / "val")
     on_photos = ("--model=trivial", *SMALL[0:1], "--batch_size=4", "--train_dir=ck", "--data_dir=photos")
@@ -132,7 +129,7 @@ def test_code_that_was_moved_is_the_same_model(model: str, digest: str | None, i
     survives="status 0 from the checkpoint before; status 5 for the one that is named",
 )
 def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
-    run_bench: Run, records: Records, tmp_path: Path
+    run_bench: RunBench, records: Records, tmp_path: Path
 ) -> None:
     assert run_bench(*SMALL, "--num_batches=3", "--train_dir=ck", "--save_model_steps=2").status == 0
     os.truncate(tmp_path / "ck" / "model.ckpt-4.data-00000-of-00001", 9)
@@ -151,7 +148,7 @@ def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
     "a training in the --train_dir of one that runs, and of one that was killed",
     survives="status 2, naming the first; after a kill it continues",
 )
-def test_a_second_training_in_a_directory_is_refused_while_the_first_runs(run_bench: Run, tmp_path: Path) -> None:
+def test_a_second_training_in_a_directory_is_refused_while_the_first_runs(run_bench: RunBench, tmp_path: Path) -> None:
     flags = (*SMALL, "--num_batches=1", "--train_dir=ck")
     assert run_bench(*flags).status == 0
     with only_writer(tmp_path / "ck", "checkpoints"):
@@ -166,7 +163,7 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_runs(run_be
 
 
 def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
-    run_bench: Run, records: Records, monkeypatch: pytest.MonkeyPatch
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill_the_disk(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -180,7 +177,7 @@ def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
-    run_bench: Run, records: Records, monkeypatch: pytest.MonkeyPatch
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
     finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck")
@@ -188,7 +185,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
     assert "--train_dir=ck has 0.1 MB of free space, and a checkpoint of this training needs" in finished.stderr
 
 
-def test_inference_and_new_trainings_get_trained_weights(run_bench: Run, records: Records) -> None:
+def test_inference_and_new_trainings_get_trained_weights(run_bench: RunBench, records: Records) -> None:
     assert run_bench(*SMALL, "--num_batches=3", "--train_dir=ck", "--optimizer=momentum").status == 0
     assert run_bench(*SMALL, "--num_batches=2", "--train_dir=ck", "--forward_only").status == 0
     assert run_bench(*SMALL, "--num_batches=2", "--initial_weights=ck/model.ckpt-4", "--optimizer=adam").status == 0
@@ -200,7 +197,7 @@ def test_inference_and_new_trainings_get_trained_weights(run_bench: Run, records
 @pytest.mark.row("U1.7")
 @pytest.mark.slow
 @pytest.mark.process
-def test_after_kill_9_the_losses_continue_bit_for_bit(run_process: Run, records: Records, tmp_path: Path) -> None:
+def test_after_kill_9_the_losses_continue_bit_for_bit(run_process: RunBench, records: Records, tmp_path: Path) -> None:
     always = (*SMALL, "--num_gpus=2", "--variable_update=replicated", "--optimizer=momentum", "--deterministic")
     killed = subprocess.Popen(
         [*RUN_BENCH, *always, "--num_batches=100000", "--train_dir=ck", "--save_model_steps=5"],

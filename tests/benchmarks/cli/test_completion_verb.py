@@ -6,14 +6,13 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.cli import completion_verb
 from benchmarks.cli.verbs import commands, flags_of
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 
 pytestmark = pytest.mark.process
 # bash splits words at these characters, and so at the `=` of a flag.
@@ -106,7 +105,7 @@ def test_every_verb_and_flag_is_in_every_script() -> None:
         assert "@" not in text.replace("[@]", ""), "a mark of the template is left"
 
 
-def test_a_script_is_printed_or_the_shells_are_named(run_bench: Callable[..., Finished]) -> None:
+def test_a_script_is_printed_or_the_shells_are_named(run_bench: RunBench) -> None:
     assert "complete -F _run_bench run-bench run_bench.py" in run_bench("completion", "bash").stdout
     for words, problem in (
         ([], "completion needs a subcommand. Subcommands: bash, zsh, fish."),

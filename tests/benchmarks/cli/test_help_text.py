@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +12,8 @@ from benchmarks.config import flag, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.sweep import grid
 from results.version import SUITE_VERSION
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from variable_mgr import catalog
-
-RunBench = Callable[..., Finished]
 
 
 def test_the_first_screen_has_the_questions_a_dozen_verbs_and_examples(run_bench: RunBench) -> None:

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config, flag
 from benchmarks.data.options import InputOptions
 from benchmarks.errors import UsageError
 from benchmarks.training import computing
 from results.record import key_of
 from tests.support.nvidia import Card, Machine, stand_in
+from tests.support.settings import resolve
 from variable_mgr.modifiers import Modifiers
-
-
-def resolve(*arguments: str, gpus: int = 0) -> config.Config:
-    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
 
 
 def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:

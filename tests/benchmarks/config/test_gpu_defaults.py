@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
@@ -16,7 +15,7 @@ from benchmarks.machine import hardware
 from models import specs
 from results.record import key_of
 from results.utilisation import published_table
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.nvidia import MACHINES, Machine, stand_in
 
 H100, A100, T4, V100 = "8 H100, NVSwitch", "8 A100, NVSwitch", "8 T4, PCIe", "2 V100, NVLink"
@@ -241,7 +240,7 @@ def test_the_limits_of_the_length_are_whole_rounds(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_print_config_shows_what_was_decided_and_why(
-    run_bench: Callable[..., Finished],
+    run_bench: RunBench,
     monkeypatch: pytest.MonkeyPatch,
     machine: Machine,
     words: str,

@@ -25,7 +25,7 @@ from results.measurement import Derived
 from results.report.anomalies import anomalies
 from results.report.headline import MEASURED
 from results.summary import summarize
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 from tests.support.records import fake_run
 
 PEAK = Peak(flops_per_sec=100e9, bytes_per_sec=10e9)
@@ -198,7 +198,7 @@ def test_a_record_shows_both_utilisations() -> None:
 
 
 def test_a_run_finds_the_peak_of_its_host(
-    run_bench: Callable[..., Finished], records: Callable[[], list[Mapping[str, Any]]], cache: Path
+    run_bench: RunBench, records: Callable[[], list[Mapping[str, Any]]], cache: Path
 ) -> None:
     _store(device_peak.peak_key_here(Inventory(), "fp32"), PEAK)
     done = run_bench(

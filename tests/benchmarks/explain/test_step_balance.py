@@ -6,17 +6,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config
 from benchmarks.explain import known_gpus, step_balance
 from benchmarks.explain.known_gpus import Rate
 from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
 from results.record import Record, Status
 from tests.support.nvidia import MACHINES, stand_in
 from tests.support.records import fake_reduction, fake_run
+from tests.support.settings import resolve
 
 
 def _config(*words: str) -> config.Config:
-    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 16)
+    return resolve(*words, gpus=16)
 
 
 ON_GPUS = _config("--model=resnet50", "--num_gpus=4", "--batch_size=64", "--variable_update=replicated")

@@ -5,9 +5,9 @@ import collections
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.graph import run_graph
 from tests.support.rotation import rotating
+from tests.support.settings import resolve
 
 
 @rotating(
@@ -24,7 +24,7 @@ from tests.support.rotation import rotating
     first=2,
 )
 def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernels: int, products: int) -> None:
-    chosen = config.resolve(flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = resolve("--device=cpu", *words)
     with tf.Graph().as_default() as built_in:
         run_graph.build(chosen, run_graph.plan_devices(chosen))
         types = collections.Counter(operation.type for operation in built_in.get_operations())
@@ -34,7 +34,7 @@ def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernel
 @pytest.mark.parametrize(("words", "kernels"), [([], 19), (["--nofused_bn"], 0)])
 def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], kernels: int) -> None:
     given = ["--device=cpu", "--model=resnet20", "--forward_only", *words]
-    chosen = config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = resolve(*given)
     with tf.Graph().as_default() as built_in:
         run_graph.build(chosen, run_graph.plan_devices(chosen))
         assert sum(operation.type == "FusedBatchNormV3" for operation in built_in.get_operations()) == kernels
@@ -43,7 +43,7 @@ def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], k
 @pytest.mark.parametrize(("towers", "passes"), [(1, []), (2, ["pruning", "remap"])])
 def test_the_graph_is_optimised_once(towers: int, passes: list[str]) -> None:
     given = ["--device=cpu", "--model=trivial", f"--num_gpus={towers}"]
-    chosen = config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = resolve(*given)
     rewriting = run_graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
     assert rewriting.meta_optimizer_iterations == rewriting.ONE
     assert (list(rewriting.optimizers), rewriting.disable_tfg_optimizer) == (passes, towers > 1)

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.graph import sent_bytes
@@ -14,6 +14,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.tracing import step_trace
 from benchmarks.training.training_step import Step
 from models import building, parts
+from tests.support.settings import resolve
 from tests.support.steps import step_of
 from variable_mgr.place import HOST, Place
 from variable_mgr.transfers import by_kind, total_bytes
@@ -123,7 +124,7 @@ def test_a_traced_step_sends_what_the_formula_counts(given: list[str]) -> None:
 
 def _chosen(given: list[str], towers: int) -> config.Config:
     arguments = [*given, f"--num_gpus={towers}", "--device=cpu", f"--batch_size={BATCH}"]
-    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
+    return resolve(*arguments)
 
 
 def _built(chosen: config.Config, whole: building.Model, towers: int) -> Step:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.machine import gpu_topology, nvml
 from benchmarks.machine.gpu_topology import SUGGESTIONS, advice, suggestion_for
 from benchmarks.machine.hardware import Connection, Gpu, Inventory
 from tests.support.nvidia import NO_PEERS, SWITCH, Machine
+from tests.support.settings import resolve
 
 SYS, NODE, PHB, PXB, PIX, ONE_BOARD = 50, 40, 30, 20, 10, 0
 DGX1 = {  # the hybrid cube mesh of eight P100: four links each, not to all others
@@ -215,7 +215,7 @@ def test_connections_suggest_a_manager(machine: Machine, flags: tuple[str, ...])
     assert "not measured" in line and " ".join(flags) in line
     assert (f"--num_gpus={count} " in line) == bool(count)
     given = [*flags, *([f"--num_gpus={count}"] if count else [])]
-    config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: count)
+    resolve(*given, gpus=count)
 
 
 def test_only_the_last_rule_holds_always() -> None:

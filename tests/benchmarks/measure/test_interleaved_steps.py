@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import select
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import OverdueError
 from benchmarks.measure import interleaved_steps
 from benchmarks.measure.interleaved_steps import TimeSlices
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
+from tests.support.settings import resolve
 
 _JOIN_SECONDS = 60.0
 STEP_TIMEOUT = 600.0
@@ -25,7 +23,7 @@ STEP_TIMEOUT = 600.0
 def config_of(*words: str) -> Config:
     """Returns what flags come to, on a machine with one GPU."""
     words = ("--model=trivial", "--device=cpu", *words)
-    return config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 1)
+    return resolve(*words, gpus=1)
 
 
 class Pair:
@@ -245,9 +243,7 @@ def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) 
     own.socket.detach()  # was closed by its new owner
 
 
-def test_a_run_whose_other_side_is_gone_measures_alone(
-    run_bench: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_a_run_whose_other_side_is_gone_measures_alone(run_bench: RunBench, records: Records) -> None:
     first, second = interleaved_steps.pair()
     variables = second.variables()
     second.socket.detach()  # it belongs to the run

@@ -22,7 +22,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.telemetry import Sources, Telemetry
 from benchmarks.measure.worker_reports import WorkerReport, together
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.records import make_record
 from variable_mgr.place import Place
 
@@ -345,7 +345,7 @@ def test_what_is_not_known_has_no_line() -> None:
 
 
 @pytest.mark.row("S0.9")
-def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Callable[[], list[Any]]) -> None:
+def test_a_run_keeps_what_it_saw(run_bench: RunBench, records: Records) -> None:
     done = run_bench("--model=trivial", "--device=cpu", "--num_batches=5", "--batch_size=2")
     assert done.status == 0, done.stderr
     (record,) = records()

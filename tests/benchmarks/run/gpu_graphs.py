@@ -17,10 +17,10 @@ from tensorflow.core.protobuf import device_properties_pb2
 from tensorflow.python.framework import kernels
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph
+from tests.support.settings import resolve
 
 GPUS = 8
 _WORKER = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0")
@@ -42,7 +42,7 @@ class Built:
 
 def build(*words: str) -> Built:
     """Builds what a run with these flags builds on a host with eight GPUs."""
-    chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: GPUS, environ={})
+    chosen = resolve(*words, gpus=GPUS)
     assert chosen.devices.device == "gpu"
     planned = device_plan.plan(
         chosen.devices,

@@ -20,11 +20,8 @@ from benchmarks.run import cluster_launch
 from benchmarks.run.cluster_launch import Outcome
 from results.record import Status
 from results.store import Store
-from tests.support.commands import Finished
+from tests.support.commands import Records, RunBench
 from tests.support.records import make_record
-
-RunBench = Callable[..., Finished]
-Records = Callable[[], list[dict[str, Any]]]
 
 LOCAL = ("--local_cluster=worker:2", "--noprivate_network")
 HOSTS = ("--hosts=host_0,host_1", "--ssh")

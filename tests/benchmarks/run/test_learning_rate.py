@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from benchmarks.training import objectives
 from models import building, specs
-from tests.conftest import Finished
+from tests.support.commands import RunBench
 
 RUN = ("--device=cpu", "--model=mlp", "--num_gpus=2", "--batch_size=5", "--num_warmup_batches=1")
 # A step of two towers is 10 of MNIST's 60,000 images: the boundary is after three steps, and the first step is at 0.
@@ -19,7 +18,7 @@ STOPS_AFTER_3 = ("--piecewise_learning_rate_schedule=0.1;0.0005;0", "--num_learn
 
 
 @pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
-def test_a_step_has_the_rate_of_its_epoch(run_bench: Callable[..., Finished], manager: str) -> None:
+def test_a_step_has_the_rate_of_its_epoch(run_bench: RunBench, manager: str) -> None:
     done = run_bench(*RUN, f"--variable_update={manager}", "--num_batches=6", "--output_format=json", *STOPS_AFTER_3)
     assert done.status == 0, done.stderr
     losses = json.loads(done.stdout)["measurement"]["losses"]

@@ -12,13 +12,13 @@ import pytest
 
 from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Alone
-from benchmarks.config import config, flag, run_flags
 from benchmarks.graph.epochs import Plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Taken
 from benchmarks.run import loop, train
+from tests.support.settings import resolve
 
 
 class Others(Alone):
@@ -96,8 +96,7 @@ def test_workers_with_different_data_are_named(theirs: str, warned: bool) -> Non
 def _measure(
     words: str, at_least_seconds: float | None, step_seconds: float, team: Alone | None = None
 ) -> tuple[RunLog, Display]:
-    values = flag.parse(["--device=cpu", "--num_gpus=2", *words.split()], run_flags.RUN_FLAGS).values
-    chosen = config.resolve(values, lambda: 0)
+    chosen = resolve("--device=cpu", "--num_gpus=2", *words.split())
     length = dataclasses.replace(chosen.length, at_least_seconds=at_least_seconds)
     chosen = dataclasses.replace(chosen, length=length, reasons={"num_batches": "the reason"})
     # The first step, and one of the warm-up, take longer.

@@ -5,27 +5,17 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices
+from tests.support.settings import resolve
 
 
 @pytest.mark.slow
 def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     """Towers that draw in turn draw for those before them, too; each must draw for itself alone."""
-    chosen = config.resolve(
-        flag.parse(
-            [
-                "--device=cpu",
-                "--num_gpus=3",
-                f"--data_dir={fake_imagenet}",
-                "--nocross_replica_sync",
-                "--model=trivial",
-            ],
-            run_flags.RUN_FLAGS,
-        ).values,
-        lambda: 0,
+    chosen = resolve(
+        "--device=cpu", "--num_gpus=3", f"--data_dir={fake_imagenet}", "--nocross_replica_sync", "--model=trivial"
     )
     plan = device_plan.plan(Devices(num_devices=3), shared_on="cpu")
     with tf.Graph().as_default():

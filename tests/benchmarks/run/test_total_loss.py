@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
-from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.graph import run_graph
 from benchmarks.measure.display import Display
@@ -17,13 +16,14 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.run import train
 from benchmarks.run.run_record import empty_log
 from models import building, specs
+from tests.support import settings
 
 RUN = ("--device=cpu", "--model=mlp", "--batch_size=2", "--num_batches=3", "--num_warmup_batches=1")
 DECAY = 0.5
 
 
 def resolve(*words: str) -> Config:
-    return config.resolve(flag.parse([*RUN, *words], run_flags.RUN_FLAGS).values, lambda: 0, {})
+    return settings.resolve(*RUN, *words)
 
 
 def printed(chosen: Config, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[float], RunLog]:

@@ -11,37 +11,9 @@ import tensorflow as tf
 
 from benchmarks.tracing import step_trace
 from benchmarks.tracing.step_events import Event, by_type, events
+from tests.support.traces import Trace
 
 HOST = "/job:localhost/replica:0/task:0/device:"
-
-
-class Trace:
-    """Makes the RunMetadata of a step by hand."""
-
-    def __init__(self) -> None:
-        self.metadata = tf.compat.v1.RunMetadata()
-
-    def ran(self, device: str, name: str, begin: int, micros: int, *, label: str = "", ready: int = 0) -> None:
-        """Adds what a device reports; `ready`: when the operation could start."""
-        stats = next((s for s in self.metadata.step_stats.dev_stats if s.device == device), None)
-        (stats or self.metadata.step_stats.dev_stats.add(device=device)).node_stats.add(
-            node_name=name,
-            timeline_label=label,
-            all_start_micros=begin,
-            all_end_rel_micros=micros,
-            scheduled_micros=ready,
-        )
-
-    def holds(self, device: str, name: str, op: str, *inputs: str) -> tf.compat.v1.NodeDef:
-        """Adds an operation to the graph of a device."""
-        return self.metadata.partition_graphs.add().node.add(device=device, name=name, op=op, input=inputs)
-
-    def sent(self, name: str, sender: str, receiver: str) -> None:
-        """Adds both ends of a transfer."""
-        for device, suffix, op in ((sender, "S", "_Send"), (receiver, "R", "_Recv")):
-            node = self.holds(device, f"{name}_{suffix}", op, *[name] * (op == "_Send"))
-            node.attr["send_device"].s, node.attr["recv_device"].s = sender.encode(), receiver.encode()
-            node.attr["tensor_name"].s = name.encode()
 
 
 def test_operations_have_kinds_and_types() -> None:

@@ -3,41 +3,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-import tensorflow as tf
 
 from benchmarks.tracing.step_trace import Crossings, crossings, lacks_kernels, peak_gpu_memory_bytes, tower_seconds
 from results.placement_tables import added
+from tests.support.traces import Trace
 
 WORKER, PS = "/job:worker/replica:0/task:0/device:", "/job:ps/replica:0/task:0/device:"
-
-
-class Trace:
-    """Makes the RunMetadata of a step by hand."""
-
-    def __init__(self) -> None:
-        self.metadata = tf.compat.v1.RunMetadata()
-
-    def ran(self, device: str, name: str, *, begin: int = 0, micros: int = 1, label: str = "", **shape: object) -> None:
-        """Adds an operation; `shape` is that of a float32 output."""
-        stats = next((s for s in self.metadata.step_stats.dev_stats if s.device == device), None)
-        node = (stats or self.metadata.step_stats.dev_stats.add(device=device)).node_stats.add(
-            node_name=name, timeline_label=label, all_start_micros=begin, all_end_rel_micros=micros
-        )
-        if "shape" in shape:
-            tensor = node.output.add(slot=0).tensor_description
-            tensor.dtype = tf.float32.as_datatype_enum
-            for length in shape["shape"]:
-                tensor.shape.dim.add(size=length)
-
-    def sent(self, name: str, sender: str, receiver: str, *, to_client: bool = False) -> None:
-        """Adds a transfer of the output of an operation."""
-        node = self.metadata.partition_graphs.add().node.add(op="_Send", name=f"{name}_S", input=[name])
-        node.attr["send_device"].s, node.attr["recv_device"].s = sender.encode(), receiver.encode()
-        node.attr["client_terminated"].b, node.attr["tensor_name"].s = to_client, name.encode()
-
-    def collective(self, device: str, name: str) -> None:
-        """Adds an operation that reduces over all towers."""
-        self.metadata.partition_graphs.add().node.add(op="CollectiveReduceV2", name=name, device=device)
 
 
 def test_transfers_are_counted_once_by_kind_of_link() -> None:
@@ -95,7 +66,7 @@ def test_collectives_count_as_rings() -> None:
     trace = Trace()
     for tower in range(2):
         trace.ran(f"{WORKER}CPU:{tower}", "sum", shape=[30])
-        trace.collective(f"{WORKER}CPU:{tower}", "sum")
+        trace.holds(f"{WORKER}CPU:{tower}", "sum", "CollectiveReduceV2")
     # Each of 4 towers sends 3/2 of 120 bytes in 6 chunks; one of a worker's two sends to the other worker.
     found = crossings(trace.metadata, cpu_is_host=False, towers_in_total=4, workers=2)
     assert found.by_kind == {"network": (6, 180), "device to device": (6, 180)}

@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
-from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import BenchError, ClusterError
 from benchmarks.graph.run_session import RunSession
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.tracing import traced_steps
+from tests.support.settings import resolve
 
 
 class TwoWorkers(Alone):
@@ -57,7 +57,7 @@ class OnOneGpu:
 
 
 def test_a_run_on_one_gpu_knows_its_memory_without_tracing_kernels() -> None:
-    chosen = config.resolve(flag.parse(["--device=gpu"], run_flags.RUN_FLAGS).values, lambda: 1)
+    chosen = resolve("--device=gpu", gpus=1)
     session, log = OnOneGpu(), RunLog(images_per_step=1, towers=1)
     loop: Any = types.SimpleNamespace(loss=None, observed={}, staleness=None, operation=None)
     built: Any = types.SimpleNamespace(step=types.SimpleNamespace(loops=[loop]))

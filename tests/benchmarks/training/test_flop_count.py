@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.data.pipeline import tower_input
 from benchmarks.graph import run_graph
 from benchmarks.training import flop_count
@@ -15,6 +14,7 @@ from models.model_spec import ModelSpec
 from tests.support import models
 from tests.support.models import every_model_in_parts
 from tests.support.rotation import rotating
+from tests.support.settings import resolve
 from tests.support.steps import on_cpus, step_of
 from variable_mgr.modifiers import Modifiers
 
@@ -190,7 +190,7 @@ def test_a_compiled_run_counts_what_the_same_run_without_xla_counts(flags: tuple
     counted = []
     for xla in ((), ("--xla=jit",)):
         words = ["--device=cpu", "--num_gpus=2", "--model=resnet20", "--batch_size=2", *flags, *xla]
-        chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
+        chosen = resolve(*words)
         with tf.Graph().as_default():
             placement = run_graph.build(chosen, on_cpus(2)).placement
         counted.append((placement["flops_per_image"], placement["bytes_per_image"]))

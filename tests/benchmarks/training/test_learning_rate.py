@@ -6,14 +6,13 @@ import math
 
 import pytest
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
+from tests.support import settings
 
 
 def resolve(*words: str) -> Config:
-    values = flag.parse(["--device=cpu", "--model=resnet50", *words], run_flags.RUN_FLAGS).values
-    return config.resolve(values, lambda: 0, {})
+    return settings.resolve("--device=cpu", "--model=resnet50", *words)
 
 
 @pytest.mark.parametrize(

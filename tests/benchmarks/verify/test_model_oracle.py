@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, outside_models
-from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config import outside_models
 from benchmarks.training import optimizers
 from benchmarks.verify import cases, model_oracle
 from benchmarks.verify.cases import TOWERS, Case, CaseResult
+from tests.support.settings import resolve
 from variable_mgr import variables
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.managers.replicated import Replicated
@@ -52,7 +52,7 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
 
     def compare(*chosen: tuple[str, Modifiers], towers: int = 2, function: str = "build") -> list[CaseResult]:
         words = [f"--model={tmp_path}/own.py:{function}", "--device=cpu", f"--num_gpus={towers}"]
-        resolved = config.resolve(flag.parse(words, RUN_FLAGS).values, lambda: 0, environ={})
+        resolved = resolve(*words)
         compared = [Case(manager, modifiers, "cpu", TOWERS, manager) for manager, modifiers in chosen]
         return list(model_oracle.results(resolved, compared))
 
@@ -158,7 +158,7 @@ def test_momentum_that_is_lost_is_found(compare: Compare, monkeypatch: pytest.Mo
 
 
 def test_every_manager_is_compared_on_every_model() -> None:
-    resolved = config.resolve(flag.parse(["--model=mlp", "--device=cpu"], RUN_FLAGS).values, lambda: 0, environ={})
+    resolved = resolve("--model=mlp", "--device=cpu")
     assert [case.manager for case in cases.model_cases("mlp")] == list(MANAGERS)
     (one,) = cases.model_cases("mlp", resolved.variables)
     assert one.title == "mlp under parameter_server"

@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.cli import publish_verb
-from benchmarks.config import config, flag, run_flags
 from benchmarks.machine.provenance import describe_software
 from docs import generate
 from results import store
@@ -24,6 +23,7 @@ from results.record import Record, flat
 from results.summary import summarize
 from results.text import one_line
 from tests.support.records import fake_run
+from tests.support.settings import resolve
 
 CANARIES = ("canaryhost", "canaryuser", "/home/canaryuser/data", "10.20.30.40", "canaryuser@canaryhost.corp.example")
 WORDS, MACHINE = publish_verb._WORDS, "a box of ours"
@@ -145,7 +145,7 @@ PRIVATE = {"config.data_dir", "config.output_dir", "config.train_dir", "config.s
 
 def test_only_text_that_is_no_choice_of_a_flag_is_left_out_of_a_configuration() -> None:
     words = "--model=resnet50 --data_dir=/x/imagenet --train_dir=/x --session_id=mine --datasets_use_caching"
-    chosen = config.resolve(flag.parse(words.split(), run_flags.RUN_FLAGS).values, lambda: 1, {}).to_dict()
+    chosen = resolve(*words.split(), gpus=1).to_dict()
     chosen |= {"reasons": {}, "notices": (), "num_devices": 1, "batch_per_device": 32}
     record = replace(run(), config={**chosen, "device": "gpu"})
     before, after = (flat({"config": one.config}) for one in (record, public(record, WORDS, MACHINE)))

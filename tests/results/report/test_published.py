@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import flag
 from benchmarks.config.config import Config
 from benchmarks.sweep import grid, sweep_verb
 from results.exchange import public_table
@@ -23,6 +23,7 @@ from results.summary import Row, summarize
 from results.text import counted
 from results.utilisation import published_table
 from tests.support.records import fake_run
+from tests.support.settings import resolve
 
 GUIDE = published_table("guide2017")
 TABLE = published.table("guide2017")
@@ -54,7 +55,7 @@ def _configured(row: dict[str, str]) -> Config:
         words.append(f"--local_cluster=ps:{hosts},worker:{hosts}")
     words += [f"--variable_update={manager}", f"--num_gpus={gpus}", f"--batch_size={row['batch_per_device']}"]
     words += [f"--model={MODELS[row['model']]}", *(["--data_dir=imagenet"] if row["data"] == "real" else [])]
-    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 64, {})
+    return resolve(*words, gpus=64)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -88,7 +89,7 @@ def test_the_guide_has_these_models_alone() -> None:
 def test_every_model_that_is_compared_exists() -> None:
     missing = published.why_none([], TABLE)
     for name in missing.partition("(batches per device): ")[2].split("; on")[0].split("), "):
-        assert config.resolve(flag.parse([f"--model={name.split()[0]}"], run_flags.RUN_FLAGS).values, lambda: 1, {})
+        assert resolve(f"--model={name.split()[0]}", gpus=1)
 
 
 def _cells(*words: str) -> list[grid.Cell]:

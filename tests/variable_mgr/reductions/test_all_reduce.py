@@ -12,11 +12,12 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import flag, run_flags
 from benchmarks.devices import device_plan
 from benchmarks.microbench import allreduce_verb
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases
+from tests.support.settings import resolve
 from variable_mgr.place import HOST, Place, Turn, group_small
 from variable_mgr.reductions import all_reduce_spec, wrappers
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
@@ -231,7 +232,4 @@ def test_a_new_algorithm_is_one_function_and_one_entry(monkeypatch: pytest.Monke
     assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
     given = flag.parse(["--device=cpu", "--num_gpus=2"], allreduce_verb.ALLREDUCE_FLAGS).values
     assert "last_tower" in allreduce_verb.allreduce_options(run_flags.unset(given), lambda: 0).specs
-    config.resolve(
-        flag.parse(["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS).values,
-        lambda: 0,
-    )
+    resolve("--variable_update=replicated", "--all_reduce_spec=last_tower")

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config
 from benchmarks.devices import device_plan
 from benchmarks.microbench import allreduce
 from benchmarks.process.tensorflow_setup import Devices
+from tests.support.settings import resolve
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
@@ -139,7 +140,7 @@ def test_ordered_collectives_end_inside_a_conditional() -> None:
 
 
 def _resolve(*words: str, gpus: int = 8) -> config.Config:
-    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: gpus, {})
+    return resolve(*words, gpus=gpus)
 
 
 def _manager(chosen: config.Config) -> VariableManager:

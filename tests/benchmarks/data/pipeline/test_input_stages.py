@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config
 from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline, input_stages
 from benchmarks.data.pipeline.input_stages import BARE_DECODE, COPY, Measuring, Probe, measure
 from benchmarks.data.pipeline.tower_input import TowerInput
@@ -28,13 +28,14 @@ from benchmarks.training import objectives, training_step
 from models import building, specs
 from tests.support import damage
 from tests.support.images import measure_by_count
+from tests.support.settings import resolve
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
 
 
 def _config(*arguments: str) -> config.Config:
     usual = ["--device=cpu", "--model=trivial", "--batch_size=4"]
-    return config.resolve(run_flags.unset(flag.parse([*usual, *arguments], run_flags.RUN_FLAGS).values), lambda: 0)
+    return resolve(*usual, *arguments)
 
 
 def _measured(chosen: config.Config) -> Measuring:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.data.pipeline.input_pipeline import RunInput
 from benchmarks.data.writing import small_image_files
@@ -16,6 +15,7 @@ from benchmarks.data.writing.small_image_files import draw
 from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices
+from tests.support.settings import resolve
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
 # models; CIFAR-10's and MNIST's of their training images, to four digits, as PyTorch's examples have them.
@@ -40,7 +40,7 @@ def test_pixels_are_normalised_by_published_constants(fake_imagenet: Path, tmp_p
         small_image_files.write_cifar10(tmp_path, *draw(name, 50, 1, "train"), split="train")
     directory = fake_imagenet if name == "imagenet" else tmp_path
     words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory}", "--batch_size=16"]
-    chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = resolve(*words, "--nopipelined_input")
     with tf.Graph().as_default():
         built = _build_input(chosen, "/cpu:0")
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
@@ -59,7 +59,7 @@ def test_pixels_are_normalised_by_published_constants(fake_imagenet: Path, tmp_p
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_xla_compiles_it_for_cpus_alone(device: str, compiled: bool, pipelined: bool) -> None:
     words = ["--device=cpu", "--model=resnet20", "--data_name=synthetic_host", f"--pipelined_input={pipelined}"]
-    chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = resolve(*words)
     with tf.Graph().as_default() as built_in:
         _build_input(chosen, device)
         functions = built_in.as_graph_def().library.function

@@ -102,11 +102,6 @@ def test_a_storage_that_does_not_answer_is_not_taken_for_one_without_the_file(
             ask()
 
 
-def test_a_scheme_without_file_system_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^nowhere://\.\.\.: TensorFlow .* only for .*ram://"):
-        path_of("nowhere://bucket/x").exists()
-
-
 def test_a_data_set_is_the_same_as_on_this_host(fake_imagenet: Path, directory: Path) -> None:
     tf.io.gfile.makedirs(str(directory))
     for file in fake_imagenet.iterdir():

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import tensorflow as tf
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.writing import fake_imagenet as making
 from benchmarks.data.writing import photo_records
-from tests.support.commands import Finished
+from tests.support.commands import RunBench
 
 
 def _examples(directory: Path) -> list[dict]:
@@ -58,7 +57,7 @@ def test_equal_seeds_write_equal_records_and_others_do_not(fake_imagenet: Path, 
     assert not set(payloads(tmp_path / "other", seed=4)) & set(first)
 
 
-def test_nothing_is_overwritten_unasked(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+def test_nothing_is_overwritten_unasked(run_bench: RunBench, tmp_path: Path) -> None:
     make = ("data", "make_imagenet", str(tmp_path))
     assert run_bench(*make, "--train_images=2", "--images_per_shard=1").status == 0
     again = run_bench(*make, "--train_images=2")
