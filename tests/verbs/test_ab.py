@@ -638,8 +638,6 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
         (["--base=a", "--base_command=true"], "--base and --base_command"),
         (["--base_command=nowhere --x"], "there is no program 'nowhere'"),
         (["--base_command='a"], "No closing quotation"),
-        (["--base_command=true", "--threshold=0"], "--threshold=0"),
-        (["--base_command=true", "word"], "'word' is not a flag"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:

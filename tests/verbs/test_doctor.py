@@ -219,20 +219,13 @@ def die(*arguments: object, **options: object) -> None:
     os.abort()
 
 
-def refuse(*arguments: object, **options: object) -> None:
-    raise UsageError("There is no such precision here.")
-
-
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("measure", "reason"),
-    [(die, "its process ended by signal 6 (Aborted)"), (refuse, "There is no such precision here.")],
-)
 def test_without_a_result_of_its_process_there_is_a_reason_and_no_roofline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: Callable[..., None], reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_peak, "measure_roofline", measure)
+    monkeypatch.setattr(device_peak, "measure_roofline", die)
     workload = planned(tmp_path, "--device=cpu").setting.workload
+    reason = "its process ended by signal 6 (Aborted)"
     assert device_peak.roofline_apart(workload, "cpu", "fp32", 1.0) == (None, reason)
     assert multiprocessing.active_children() == []
 

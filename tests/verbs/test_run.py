@@ -128,18 +128,14 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["swep"], 2, "There is no verb 'swep'."),
         (["--device=cpu", "fast"], 2, "'fast' is not a flag."),
         (["--device=cpu", "--", "num_gpus=2"], 2, "'num_gpus=2' is not a flag. Did you mean --num_gpus=2?"),
-        (["ResNet50"], 2, "'ResNet50' is not a verb, but a value of --model: run_bench.py --model=resnet50"),
         (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=off?"),
         (["--device=cpu", "--output_dir=out\r"], 2, "has lines as on Windows"),
         (["--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["--device=cpu", "--output_dir=/proc/here"], 2, "Results cannot be written to --output_dir=/proc/here"),
-        (["data", "make-imagnet", "x"], 2, "Did you mean 'make_imagenet'?"),
         (["data", "make_imagenet"], 2, "name one directory"),
         (["data", "make_imagenet", "/proc/here"], 2, "cannot write to /proc/here"),
-        (["data", "make_imagenet", "x", "--train_images=-1"], 2, "--train_images=-1 is too small"),
         (["data", "make_imagenet", "x", "--train_images=0"], 2, "nothing to write"),
     ],
 )
@@ -207,16 +203,9 @@ def test_no_headline_if_the_loss_leaves_the_finite_while_measuring(run_bench: Ru
     ("verb", "status", "instead"),
     [
         ("ab", 2, "ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'."),
-        ("track", 2, "track needs a subcommand. Subcommands: store, list, show"),
         ("track check", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
         ("compare", 2, "compare: name two files of records, first the base, such as compare main/results.jsonl "),
-        (
-            "data",
-            2,
-            "data needs a subcommand. Subcommands: make_imagenet, make_cifar10, make_mnist, make_digits",
-        ),
         ("diff", 2, "diff: name two records by their run ids, such as diff "),
-        ("track history", 2, "There are no valid runs in results/baselines. `track store FILE` adds some."),
         ("report", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
         ("rerun", 2, "rerun: name the record by its run id, such as rerun "),
     ],

@@ -135,20 +135,6 @@ def test_a_batch_that_does_not_fit_is_a_record(run_bench: RunBench, records: Rec
     assert "Out of memory" not in done.stdout
 
 
-def test_what_cuda_reports_where_memory_does_not_suffice_is_probably_oom(
-    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tensorflow as tf
-
-    def measure(*_: object) -> None:
-        raise tf.errors.NotFoundError(None, None, "No algorithm worked!  Error messages:")
-
-    monkeypatch.setattr(loop, "measure", measure)
-    assert run_bench(*SHORT).status == 4
-    (record,) = records()
-    assert record["status"] == "oom" and record["reason"].startswith("Probably out of memory: No algorithm worked!")
-
-
 def test_python_that_is_out_of_memory_is_a_record(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
