@@ -408,9 +408,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
     ("text", "words"),
     [
         ("`--num_gpu=2`", "There is no flag --num_gpu"),
-        ("`--nobreakdowns`", "There is no flag --nobreakdowns"),
         ("`--resize_method=lanczos`", "there is no 'lanczos'"),
-        ("`--batch_size=-1`", "too small"),
         ("`--preset=quickly`", "Presets: "),
         ("`--data_format=NCHW\\|NHCW`", "there is no 'NHCW'"),
         ("`run_bench.py --model=resnet51 ...`", "no model 'resnet51'"),
@@ -422,7 +420,6 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("```\nTry --num_batch, or wait.\n```", "There is no flag --num_batch"),
         ('`ARGS="--modle=vgg16"`', "There is no flag --modle"),
         ("`make tests`", "no target 'tests'"),
-        ('`make bench ARGS="--modle=vgg16"`', "There is no flag --modle"),
         ("`make bench ARG=--model=vgg16`", "no variable 'ARG'"),
         ("```\nrun_bench.py verify \\\n    --local_cluster=ps:2,wroker:2\n```", "wroker"),
         ("```\n$ python run_bench.py sweep --nmu_gpus=1,2; echo $?\n```", "There is no flag --nmu_gpus"),
