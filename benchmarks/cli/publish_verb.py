@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,31 +48,15 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         )
     say(publication.files_of(kept)[publication.README_NAME])
     with writing(f"publish: {directory}", "folder that can be made"):
-        checked = _written(publication.write(kept, directory), directory)
+        checked = publication.write(kept, directory, _WORDS)
+    _print(checked)
+    if checked.refusals:
+        raise DataError(f"publish: {checked.refusals[0]} Nothing was written.")
     if changed:
         say(f"Removed or replaced private fields: {', '.join(changed)}.")
-    _print(checked)
     made = ", ".join(publication.files_of(kept))
     say(f"{counted(len(kept), 'run')}: {directory} is ready: {made}. Review it before you publish it.")
     return ExitStatus.OK
-
-
-def _written(folder: Path, directory: Path) -> Checked:
-    """Checks a folder and puts it where it is to be, or removes it.
-
-    Raises:
-        DataError: it does not pass.
-    """
-    try:
-        checked = publication.check(folder, _WORDS)
-        if checked.refusals:
-            _print(checked)
-            raise DataError(f"publish: {checked.refusals[0]} Nothing was written.")
-        os.rename(folder, directory)  # an empty directory is replaced
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return checked
 
 
 def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -93,8 +75,6 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         checked = publication.check(directory, _WORDS)
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}. Publish again.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{directory}: a file is not UTF-8: {error}. Publish again.") from error
     _print(checked)
     if checked.refusals:
         raise DataError(f"{directory} is refused, for {counted(len(checked.refusals), 'reason')}; see above.")

@@ -6,10 +6,9 @@ The check of a folder makes all of it anew from its records, and compares.
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import os
 import shlex
 import shutil
-import stat
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,7 @@ from results.text import counted, markdown, one_line
 
 TABLE_NAME, README_NAME = "table.csv", "README.md"
 _SOFTWARE = ("Python", "TensorFlow", "Keras", "NumPy", "CUDA", "cuDNN", "NCCL")
-_LONGEST_LINE = 200
+_SHOWN = 40  # bytes before and after the first that differs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,21 +73,23 @@ def files_of(records: Sequence[Record]) -> dict[str, str]:
     }
 
 
-def write(records: Sequence[Record], directory: Path) -> Path:
-    """Writes the files of a folder beside where it is to be, and returns where they are; `os.rename` puts them there.
+def write(records: Sequence[Record], directory: Path, words: frozenset[str]) -> Checked:
+    """Makes a folder, checks it, and leaves it only if nothing is refused.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: it cannot be written.
     """
     folder = directory.parent / f".{directory.name}.{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     try:
         for name, text in files_of(records).items():
             replace(folder / name, text)
-    except BaseException:
+        checked = check(folder, words)
+        if not checked.refusals:
+            os.rename(folder, directory)  # an empty directory is replaced
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder
+    return checked
 
 
 def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
@@ -135,31 +136,22 @@ def check(directory: Path, words: frozenset[str]) -> Checked:
 
     Raises:
         OSError: a file cannot be read, or is missing.
-        UnicodeDecodeError: a file is not UTF-8.
     """
-    files = sorted(directory.iterdir())
-    if odd := [path for path in files if not stat.S_ISREG(path.lstat().st_mode)]:
-        return Checked([f"{one_line(str(path))}: it is not a regular file. Remove it." for path in odd], [], [])
     path = directory / JSONL_NAME
-    loaded = loading.load(path)
-    records = loaded.records
+    loaded, records = loading.load(path), list[Record]()
     refusals = [*loaded.problems]
-    if not records:
+    if not loaded.records:
         refusals.append(f"{path}: there is no record in it. Publish again.")
-    lines = sum(bool(line.strip()) for line in _text(path).split("\n"))
-    if lines != len(records) + len(loaded.problems):
-        refusals.append(f"{path}: {lines} lines hold {len(records)} records: two have the same run_id. Publish again.")
-    for record in records:
-        refusals += [f"record {_id(record)}: {sentence}." for sentence in _why_refused(record, words)]
+    for record in loaded.records:
+        published, reasons, _ = selected([record], words)
+        refusals += [f"record {_id(record)}: {why}." for why in reasons]
+        records += published
     refusals += contradictions(records)
-    rows, expected = summarize(records), {} if refusals else files_of(records)
+    expected, names = {} if refusals else files_of(records), {path.name for path in directory.iterdir()}
     refusals += [edit for name, text in expected.items() if (edit := _first_edit(directory / name, text))]
-    refusals += [
-        f"{path}: this file is no part of a publication. Move it elsewhere."
-        for path in files
-        if path.name not in (JSONL_NAME, TABLE_NAME, README_NAME)
-    ]
-    warnings = warnings_of(records)
+    if other := sorted(names - {JSONL_NAME, TABLE_NAME, README_NAME}):
+        refusals.append(f"{directory}: no part of a publication: {', '.join(other)}. Move it elsewhere.")
+    rows, warnings = summarize(records), warnings_of(records)
     if once := sum(len(row.records) == 1 for row in rows):
         warnings.append(
             f"{counted(once, 'row')} of {len(rows)}: one run only, so its interval is that of steps in one process. "
@@ -168,41 +160,20 @@ def check(directory: Path, words: frozenset[str]) -> Checked:
     return Checked([one_line(sentence) for sentence in refusals], warnings, rows)
 
 
-def _text(path: Path) -> str:
-    with loading.open_file(path) as file:
-        return file.read().decode()
-
-
 def _id(record: Record) -> str:
     return one_line(record.identity.run_id)
 
 
-def _why_refused(record: Record, words: frozenset[str]) -> Iterator[str]:
-    """Yields why a record is not whole, and in which fields it differs from what `publish` would have written."""
-    yield from reasons_not_to_publish(record)
-    try:
-        names = differing(record, public(record, words))
-    except ValueError as error:
-        yield f"{error}. Publish its run again"
-        return
-    if names:
-        fields = comparison.listed([name[:80] for name in names])
-        yield (
-            f"not in a public form: {fields}. Text is public if it is a word of a flag, or a version. Publish its run "
-            "again"
-        )
-
-
 def _first_edit(path: Path, expected: str) -> str:
-    """Returns a sentence on the first line of a file that differs from what the records give."""
-    lines = itertools.zip_longest(_text(path).split("\n"), expected.split("\n"), fillvalue="nothing")
-    for number, (line, right) in enumerate(lines, start=1):
-        if line != right:
-            return (
-                f"{path}:{number}: it was edited: it has '{line[:_LONGEST_LINE]}', and the records give "
-                f"'{right[:_LONGEST_LINE]}'. Publish again."
-            )
-    return ""
+    """Returns a sentence on where a file first differs from what the records give; empty if it does not."""
+    with loading.open_file(path) as file:
+        texts = [file.read(), expected.encode()]
+    if texts[0] == texts[1]:
+        return ""
+    at = len(os.path.commonprefix(texts))
+    found, given = (text[max(0, at - _SHOWN) : at + _SHOWN].decode(errors="replace") for text in texts)
+    line = texts[0].count(b"\n", 0, at) + 1
+    return f"{path}:{line}: it was edited: it has '{found}', and the records give '{given}'. Publish again."
 
 
 def contradictions(records: Sequence[Record]) -> Iterator[str]:
