@@ -122,14 +122,17 @@ def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
 
 def _check_variables(model: Model, raw: keras.Model) -> None:
     """Raises UnusableModelError if the managers and optimizers cannot train them, or if the user's model has others."""
+    from models.keras_private import layers_in
+
     types = {variable.dtype for variable in model.variables if variable.kind == "weight"}
     if not types:
         raise UnusableModelError("its model has no trainable variables.")
-    others = sorted(types - {"float32"})
+    computing = {layer.compute_dtype for layer in layers_in(raw)} & {"float16", "bfloat16", "float64"}
+    others = sorted(computing | types - {"float32"})
     if others:
         raise UnusableModelError(
-            f"its model has trainable variables of type {', '.join(others)}: they must be float32. Give its layers no "
-            "dtype; --precision chooses the type in which they compute."
+            f"its model has layers or trainable variables of type {', '.join(others)}: they must be float32. Give its "
+            "layers no dtype; --precision chooses the type in which they compute."
         )
     models = (raw, model.keras_model)
     shapes = [sorted(tuple(variable.shape) for variable in each.trainable_variables) for each in models]

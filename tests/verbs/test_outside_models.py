@@ -106,7 +106,7 @@ def compiled():
 
 def half():
     images = keras.Input((32, 32, 3))
-    x = keras.layers.Conv2D(4, 3, dtype="float16")(images)
+    x = keras.layers.Conv2D(4, 3, dtype="mixed_float16")(images)
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
 
 
@@ -457,7 +457,7 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("two", r"2 input\(s\) and 1 output"),
         ("feature_map", r"to outputs of shape \(30, 30, 10\)"),
         ("compiled", r"compile\(\) do: return the model without compiling it"),
-        ("half", "variables of type float16: they must be float32"),
+        ("half", "layers or trainable variables of type float16: they must be float32"),
         ("frozen", "no trainable variables"),
         ("own_call", r"a call\(\) of its own: return keras.Model\(images, model\(images\)\)"),
         ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
