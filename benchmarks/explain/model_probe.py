@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from models.layers import DataFormat
 
 _HEAD_FACTOR = -1e3
-_OF_SCALED_IMAGES = (0.1, 50.0)  # their largest number is about 4; a scaling divides by 58 to 255, or subtracts 100
+_OF_SCALED_IMAGES = (0.2, 50.0)  # they span about 8, from -4 to 4; a scaling divides by 58 to 255, or subtracts 100
 _NEAR_ONE = 1e-3  # the sum of probabilities in float32
 _UNLIKE = 1e-2  # what differs by a larger share of the largest value does so by more than rounding
 # Attributes of layers, and what they ask for.
@@ -198,23 +198,29 @@ def _check_scaling(model: Model, spec: ModelSpec) -> None:
 
     (images,) = model.keras_model.inputs
     operations = model.keras_model.operations[1:]  # the first is the input
-    first = itertools.takewhile(lambda operation: not getattr(operation, "variables", ()), operations)
+
+    def has_weights(operation: Any) -> bool:  # also frozen ones, but no seeds
+        return any(each.trainable or len(each.shape) > 1 for each in getattr(operation, "variables", ()))
+
+    first = itertools.takewhile(lambda operation: not has_weights(operation), operations)
     for operation in first:
-        if getattr(operation.output, "shape", None) != images.shape:  # such as a mean over pixels, which is small
+        shape = getattr(operation.output, "shape", ())
+        if len(shape) != 4 or 1 in shape[1:3]:  # such as a mean over pixels, which is small
             continue
         with no_own_variables(), contained():
             scaled = keras.Model(images, operation.output)
 
             @tf.function(autograph=False)
-            def largest(scaled: Any = scaled) -> tf.Tensor:
-                shape = (2, spec.image_size, spec.image_size, spec.channels)
-                return tf.reduce_max(tf.abs(tf.cast(scaled(tf.random.stateless_normal(shape, (0, 0))), tf.float32)))
+            def extremes(scaled: Any = scaled) -> list[tf.Tensor]:
+                of_images = (2, spec.image_size, spec.image_size, spec.channels)
+                values = tf.cast(scaled(tf.random.stateless_normal(of_images, (0, 0))), tf.float32)
+                return [tf.reduce_min(values), tf.reduce_max(values)]
 
-            size = largest().numpy()
-        if size < _OF_SCALED_IMAGES[0] or size > _OF_SCALED_IMAGES[1]:
+            low, high = (value.numpy() for value in extremes())
+        if high - low < _OF_SCALED_IMAGES[0] or max(-low, high) > _OF_SCALED_IMAGES[1]:
             raise UnusableModelError(
                 f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "
-                "keras.layers.Rescaling, which is left out here."
+                "keras.layers.Rescaling as the first layer, which is left out here."
             )
 
 

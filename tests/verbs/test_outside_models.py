@@ -239,13 +239,13 @@ def divides_later():
 
 def divides_in_lambda():
     images = keras.Input((8, 8, 3))
-    x = keras.layers.Lambda(lambda x: x / 255.0)(images)
+    x = keras.layers.Lambda(lambda x: x / 127.5 - 1.0)(keras.layers.Resizing(9, 9)(images))
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
 
 
 def preprocesses():
     images = keras.Input((8, 8, 3))
-    x = keras.applications.resnet.preprocess_input(images)
+    x = keras.applications.resnet.preprocess_input(keras.layers.RandomFlip()(images))
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
 
 
