@@ -43,6 +43,7 @@ _NEAR_ONE = 1e-3  # the sum of probabilities in float32
 _UNLIKE = 1e-2  # what differs by a larger share of the largest value does so by more than rounding
 # Attributes of layers, and what they ask for.
 _IGNORED = {name: name for name in ("activity_regularizer", "synchronized")} | {"_remat_mode": "rematerialization"}
+_OF_FIT = ("train_step", "compute_loss")  # which Keras' fit() calls
 _INSTALLED = ("site-packages", "dist-packages")
 _VARIABLE = re.compile(rb"""(?:environ(?:\.get\(|\[)|getenv\()\s*['"](\w+)""")  # of the environment, in code
 
@@ -106,7 +107,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
 
 
 def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
-    """Yields what the code asks for and training does not do: values and constraints of weights, terms of the loss.
+    """Yields what the code asks for and training does not do: values of weights, terms of the loss, its own steps.
 
     The model was built in the scope.
     """
@@ -114,6 +115,9 @@ def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
 
     if any(scope.get_current_value(variable) is not None for variable in model.weights):
         yield "the weights that it loads"
+    for method in (getattr(type(model), name) for name in _OF_FIT):
+        if method.__module__.partition(".")[0] != "keras":
+            yield f"{method.__name__}() of {model.name}"
     for variable in model.trainable_variables:
         yield from (f"{term} of {variable.path}" for term in ("regularizer", "constraint") if getattr(variable, term))
     for each in layers_in(model):

@@ -142,10 +142,15 @@ class Noted(keras.layers.Layer):
         self.add_loss(loss)
 
 
+class Trained(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return 2 * super().compute_loss(x, y, y_pred, sample_weight, training)
+
+
 def noted():
     images = keras.Input((32, 32, 3))
     x = keras.layers.BatchNormalization(synchronized=True, name="together")(Noted(name="noted")(images))
-    model = keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+    model = Trained(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)), name="trained")
     model.set_weights([np.zeros(each.shape) for each in model.weights])
     return model
 
@@ -351,7 +356,8 @@ def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own:
     named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel and 1 more"
     assert f"regularized: ignored in training: {named}. --weight_decay" in notice
     (notice,) = _resolve(f"--model={own}:noted").notices
-    assert "ignored in training: the weights that it loads, synchronized of together, add_loss() of noted. " in notice
+    named = "the weights that it loads, compute_loss() of trained, synchronized of together and 1 more"
+    assert f"ignored in training: {named}. " in notice
     assert _resolve(f"--model={own}:digits").notices == ()
     spec = specs.find_model(resolved.workload.model)
     built = building.build(spec, data_format="NHWC", num_classes=10, seed=0).keras_model
