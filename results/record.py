@@ -277,7 +277,7 @@ def identify(
 ) -> Identity:
     """Returns the identity of a run. The mappings must hold only what can affect the number."""
     return Identity(
-        run_id=uuid.uuid4().hex[:12],
+        run_id=f"f{uuid.uuid4().hex[:11]}",  # no spreadsheet takes it for a number, as it does 12e45678
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command=list(command),
         suite_version=SUITE_VERSION,

@@ -28,6 +28,7 @@ _DTYPES: Mapping[type, str] = {
 _STEP_UNITS = {"seconds": "s", "images_per_sec": "images/s", "input_wait_seconds": "s"}
 _WORKER_UNITS = {"seconds": "s", "compute_seconds": "s"}
 _CONDITION = r"\w+=[^=,]*"
+_TIME = re.compile(r"""(\btime_utc\s*[<>=!]=?\s*)(['"])(.*?)\2""")
 
 
 class FilterError(ValueError):
@@ -145,8 +146,16 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
                 raise FilterError(f"there is no column '{name}'", unknown=name)
             kept &= frame[name].astype("string").fillna("").str.lower() == value.lower()
         return list(kept)
+    times: dict[str, pd.Timestamp] = {}
+
+    def named(found: re.Match[str]) -> str:
+        name = f"time_{len(times)}"
+        times[name] = _utc(found[3])
+        return f"{found[1]}@{name}"
+
+    condition = _TIME.sub(named, condition)
     try:  # without the variables of this program
-        fulfilled = frame.eval(condition, engine="python", local_dict={}, global_dict={})
+        fulfilled = frame.eval(condition, engine="python", local_dict=times, global_dict={})
     except pd.errors.UndefinedVariableError as error:
         name = str(error).partition("'")[2].partition("'")[0]
         raise FilterError(f"there is no column '{name}'", unknown=name) from error
@@ -155,6 +164,19 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
     if not isinstance(fulfilled, pd.Series) or not pd.api.types.is_bool_dtype(fulfilled):
         raise FilterError("it is no condition that is true or false for each run")
     return list(fulfilled.fillna(False))
+
+
+def _utc(text: str) -> pd.Timestamp:
+    """Returns a time, which is in UTC unless it names another zone.
+
+    Raises:
+        FilterError: it is no time.
+    """
+    try:
+        time = pd.Timestamp(text)
+    except ValueError as error:
+        raise FilterError(f"'{text}' is no time, such as 2026-01-31 or 2026-01-31T12:00") from error
+    return time.tz_localize("UTC") if time.tz is None else time
 
 
 def _series(values: Sequence[Any], kind: type) -> pd.Series[Any]:

@@ -20,9 +20,10 @@ from tests.support.records import fake_run, make_record
 
 @pytest.fixture
 def three() -> Results:
+    oldest = fake_run(model="vgg16", num_devices=1)
     return Results(
         [
-            fake_run(model="vgg16", num_devices=1),
+            replace(oldest, identity=replace(oldest.identity, time_utc="2001-02-03T04:05:06+00:00")),
             fake_run(model="alexnet", num_devices=2, step_seconds=0.2),
             fake_run(model="resnet50", num_devices=4, step_seconds=0.05),
         ]
@@ -150,6 +151,9 @@ def test_the_configuration_has_a_column_for_each_field() -> None:
         ("num_gpus > 1 and model in ['alexnet', 'vgg16']", ["alexnet"]),
         ("images_per_sec_per_device.notna() and not (num_gpus == 1)", ["alexnet", "resnet50"]),
         ("eval_only", []),  # unknown for all of them
+        ("time_utc < '2001-02-04' and num_gpus == 1", ["vgg16"]),
+        ("time_utc == '2001-02-03T06:05:06+02:00'", ["vgg16"]),
+        ("time_utc<'2001-02-03T04:05:06'", []),
     ],
 )
 def test_conditions_select_records(three: Results, condition: str, models: list[str]) -> None:
@@ -164,6 +168,7 @@ def test_conditions_select_records(three: Results, condition: str, models: list[
         ("model", "true or false for each run"),
         ("model > 1", "."),
         ("@three", "."),
+        ("time_utc > 'yesterday'", "'yesterday' is no time, such as 2026-01-31"),
         ("", "."),
     ],
 )
