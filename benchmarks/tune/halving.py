@@ -1,8 +1,7 @@
-"""Which of many candidates is the fastest, within a time limit: successive halving. Starts no process, no TensorFlow.
+"""Which of many candidates is the fastest, until the time is up: successive halving. Starts no process, no TensorFlow.
 
 Each round runs the remaining candidates, with twice as many steps as the round before, and keeps the faster half. The
-last two, and the default, are repeated in alternating order until one is clearly faster or the time is up. Where two
-runs can interleave their steps, the fastest and its rival are repeated so, which cancels the load of other programs.
+last two, and the default, are repeated in alternating order until one is clearly faster or the time is up.
 Source: Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013, algorithm 1.
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.config import run_flags
@@ -28,30 +26,22 @@ from results.intervals import (
 )
 from results.step_statistics import rate, rate_interval
 
-# A candidate that could run but was not run has a reason that begins so.
+# A candidate that has no result for want of time has a reason that begins so.
 NOT_RUN = "not run"
 _FINALISTS = 2
 _MOST_REPEATS = 10
-# A run is ended after this many times its expected duration, but not before this many seconds.
-_PATIENCE = 5.0
-_LEAST_LIMIT_SECONDS = 60.0
-# What is slower than this share of the default after one run is not repeated against it.
-_HOPELESS = 0.7
-_MARGIN = 1.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one run, which took `seconds` from the start of the process to its end.
+    """The result of one run.
 
     If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices,
     `losses` of the first steps.
     """
 
-    seconds: float
     images_per_step: int = 0
     step_seconds: Sequence[float] = ()
-    peak_bytes: float = 0.0
     reason: str = ""
     cut_off: bool = False
     losses: Sequence[float | None] = ()
@@ -67,52 +57,31 @@ class Candidate:
     """What may be chosen: the flags in which it differs from the others, its cell, and what came of it.
 
     Attributes:
-        runs: its valid runs, in their order.
+        runs: its valid runs in the rounds.
+        repeats: its valid runs after the selection, which only finalists have.
         reason: why it was not run, why its first or a later run failed, or why `run` rejects it.
     """
 
     choice: Texts
     cell: Cell
     runs: list[Outcome] = dataclasses.field(default_factory=list)
+    repeats: list[Outcome] = dataclasses.field(default_factory=list)
     reason: str = ""
 
     @property
     def is_valid(self) -> bool:
         """Whether it has a rate and never failed."""
-        return bool(self.runs) and not self.reason
+        return bool(self.counted) and not self.reason
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether there are enough runs after the selection, which are not biased by it."""
+        return len(self.repeats) >= ENOUGH_REPEATS
 
-class Durations:
-    """Predicts the duration of runs from earlier ones, also from those of other stages.
-
-    Args:
-        guess: rough seconds of a run with that many steps, for candidates that have not been run; it is scaled by its
-            error for other candidates.
-    """
-
-    def __init__(self, guess: Callable[[Candidate, int], float]) -> None:
-        self._guess = guess
-        self._corrections: list[float] = []
-        self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
-
-    def observe(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Learns from a run; a failed one is ignored."""
-        if not outcome.step_seconds:
-            return
-        steps, measured = len(outcome.step_seconds), math.fsum(outcome.step_seconds)
-        self._corrections.append(outcome.seconds / self._guess(candidate, steps))
-        words = candidate.cell.arguments
-        around = max(outcome.seconds - measured, self._measured.get(words, (0.0, 0.0))[0])
-        self._measured[words] = (around, measured / steps)
-
-    def expected(self, candidate: Candidate, steps: int) -> float:
-        """Returns the seconds of a run, with a margin; 0 before the first run, so that one is started."""
-        if candidate.cell.arguments in self._measured:
-            around, step_seconds = self._measured[candidate.cell.arguments]
-            return _MARGIN * (around + steps * step_seconds)
-        if not self._corrections:
-            return 0.0
-        return _MARGIN * statistics.median(self._corrections) * self._guess(candidate, steps)
+    @property
+    def counted(self) -> list[Outcome]:
+        """The runs of which the rate is reported."""
+        return self.repeats if self.is_repeated else [*self.runs, *self.repeats]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,7 +136,7 @@ def _rates(runs: Sequence[Outcome]) -> list[float]:
 
 
 def runs_needed(candidates: int) -> int:
-    """Returns how many runs a search among so many needs at most until it is finished."""
+    """Returns how many runs a search among so many needs at most, with `ENOUGH_REPEATS` of the last ones."""
     runs, remaining = 0, candidates
     while remaining > _FINALISTS:
         runs, remaining = runs + remaining, max(_FINALISTS, math.ceil(remaining / 2))
@@ -177,48 +146,30 @@ def runs_needed(candidates: int) -> int:
 class Halving:
     """Searches for the fastest candidate. After an interruption, `rows` returns the results so far.
 
-    After `search`, `is_finished` is whether it had the time for all rounds, and to repeat the last ones until one was
-    clearly slower or each had `ENOUGH_REPEATS`.
-
     Args:
         candidates: in the order in which the first round runs them; the first is the default.
-        run: runs a candidate; its arguments are the candidate, the number of steps and a limit in seconds.
-        durations: predicts how long a run takes.
-        seconds_left: returns how long a run may take now; True asks for a candidate that was never run.
+        run: runs a candidate with a number of steps; returns None if the time is up.
         first_steps: number of steps in the first round.
-        run_pair: runs two candidates at once, with interleaved steps, if they can be (else it returns None); its
-            arguments are both, the number of steps and a limit in seconds.
     """
 
     def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        run: Callable[[Candidate, int, float], Outcome],
-        durations: Durations,
-        seconds_left: Callable[[bool], float],
-        first_steps: int,
-        run_pair: Callable[[Candidate, Candidate, int, float], tuple[Outcome, Outcome] | None] = lambda *_: None,
+        self, candidates: Sequence[Candidate], run: Callable[[Candidate, int], Outcome | None], first_steps: int
     ) -> None:
         self.candidates = list(candidates)
-        self._run, self._durations, self._seconds_left = run, durations, seconds_left
-        self._first_steps, self._run_pair = first_steps, run_pair
+        self._run, self._first_steps = run, first_steps
         self._rounds = 0
-        self.is_finished = False
 
     def search(self) -> None:
         """Runs rounds and then repeats, until one candidate is left or the time is up."""
-        remaining, steps, had_time = self.candidates, self._first_steps, True
+        remaining, steps = self.candidates, self._first_steps
         while len(remaining) > _FINALISTS:
+            if not all(self._try(candidate, steps, candidate.runs) for candidate in remaining):
+                return
             self._rounds += 1
-            had_time = all([self._try(candidate, steps) for candidate in remaining]) and had_time
             valid = sorted((candidate for candidate in remaining if candidate.is_valid), key=self._rank)
             remaining = valid[: max(_FINALISTS, math.ceil(len(valid) / 2))]
-            next_round = remaining if len(remaining) > _FINALISTS else []
-            if not self._is_time_for([*next_round, *ENOUGH_REPEATS * self._finalists(remaining)], 2 * steps):
-                had_time = had_time and not next_round
-                break
             steps *= 2
-        self.is_finished = self._repeat(self._finalists(remaining), steps) and had_time
+        self._repeat(self._finalists(remaining) if self._rounds else remaining, steps)
 
     def rows(self) -> list[tuple[Candidate, Row]]:
         """Returns the result of each candidate, best first; those that failed come last. One is the choice, if any ran.
@@ -239,96 +190,44 @@ class Halving:
         return rows
 
     def _finalists(self, remaining: Sequence[Candidate]) -> list[Candidate]:
-        """Returns the fastest two, and the default unless it is clearly slower, since the winner must beat it."""
-        default, best = self.candidates[0], list(remaining[:_FINALISTS])
-        if best and best[0] is default and default.is_valid:
-            least = _HOPELESS * geometric_mean(_rates(default.runs))
-            return [each for each in best if not each.is_valid or geometric_mean(_rates(each.runs)) >= least]
-        if default in best or not default.is_valid or not best:
-            return best
-        return best if self._is_faster(best[0], default) else [*best, default]
+        """Returns the fastest two, and the default, which the winner must beat, unless clearly slower than the best."""
+        last = dict.fromkeys([*remaining[:_FINALISTS], self.candidates[0]])
+        return [each for each in last if each.is_valid and not self._is_faster(remaining[0], each)]
 
-    def _is_time_for(self, candidates: Sequence[Candidate], steps: int) -> bool:
-        seconds = math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
-        return seconds <= self._seconds_left(False)
-
-    def _try(self, candidate: Candidate, steps: int) -> bool:
-        """Runs a candidate if there is time; returns whether there was enough."""
-        is_first = not candidate.runs
-        expected, left = self._durations.expected(candidate, steps), self._seconds_left(is_first)
-        if expected > left:
-            if is_first and not candidate.reason:
-                candidate.reason = f"{NOT_RUN}: it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left"
-            return False
-        limit = max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected) if expected else left  # no duration is known at first
-        outcome = self._run(candidate, steps, min(left, limit))
-        self._durations.observe(candidate, outcome)
+    def _try(self, candidate: Candidate, steps: int, runs: list[Outcome]) -> bool:
+        """Runs a candidate and appends the result to its `runs`; returns whether there was the time for it."""
+        outcome = self._run(candidate, steps)
+        if outcome is None or (outcome.cut_off and candidate.counted):
+            return False  # its earlier runs count
         if outcome.step_seconds:
-            candidate.runs.append(outcome)
-        elif is_first or not outcome.cut_off:
+            runs.append(outcome)
+        else:
             candidate.reason = outcome.reason
-        return not (outcome.cut_off and left <= limit)
-
-    def _try_both(self, first: Candidate, second: Candidate, steps: int) -> bool:
-        """Runs two candidates with interleaved steps; returns whether both have a result."""
-        expected = sum(self._durations.expected(candidate, steps) for candidate in (first, second))
-        left = self._seconds_left(False)
-        if not expected or expected > left:
-            return False
-        both = self._run_pair(first, second, steps, min(left, max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected)))
-        if both is None:
-            return False
-        if not all(outcome.step_seconds for outcome in both):
-            self._run_pair = lambda *_: None  # a failure may be that of being two
-            return False
-        for candidate, outcome in zip((first, second), both, strict=True):
-            self._durations.observe(candidate, outcome)
-            candidate.runs.append(outcome)
         return True
 
-    def _repeat(self, finalists: Sequence[Candidate], steps: int) -> bool:
-        """Repeats the finalists in alternating order, until one is clearly slower or the time is up.
-
-        Returns whether one is clearly slower, or each has `ENOUGH_REPEATS`.
-        """
+    def _repeat(self, finalists: Sequence[Candidate], steps: int) -> None:
+        """Repeats the finalists in alternating order, until one is left with `ENOUGH_REPEATS`, or the time is up."""
         for number in range(_MOST_REPEATS):
-            # A single finalist has won; only if it was the single candidate is it repeated, for its interval.
-            if len(finalists) == 1 and (len(self.candidates) > 1 or number >= ENOUGH_REPEATS):
-                break
+            if len(finalists) < _FINALISTS and number >= ENOUGH_REPEATS:
+                return
             order = finalists if number % 2 == 0 else finalists[::-1]
-            has_time = not all(candidate.runs for candidate in order) or self._is_time_for(order, steps)
-            if has_time and (len(order) != _FINALISTS or not self._try_both(order[0], order[1], steps)):
-                has_time = all([self._try(candidate, steps) for candidate in order])
-            if not has_time:
-                return number >= ENOUGH_REPEATS
+            if not all(self._try(candidate, steps, candidate.repeats) for candidate in order):
+                return
             finalists = [candidate for candidate in finalists if candidate.is_valid]
-            if not finalists or any(len(self._repeats(candidate)) <= number for candidate in finalists):
-                break
-            slower = slower_than_best([_rates(self._repeats(candidate)) for candidate in finalists])
+            slower = slower_than_best([_rates(candidate.repeats) for candidate in finalists])
             finalists = [candidate for index, candidate in enumerate(finalists) if index not in slower]
-        return True
-
-    def _repeats(self, candidate: Candidate) -> list[Outcome]:
-        """Returns the runs after the selection, which only finalists have."""
-        return candidate.runs[self._rounds :]
-
-    def _is_repeated(self, candidate: Candidate) -> bool:
-        return len(self._repeats(candidate)) >= ENOUGH_REPEATS
-
-    def _counted(self, candidate: Candidate) -> list[Outcome]:
-        return self._repeats(candidate) if self._is_repeated(candidate) else candidate.runs
 
     def _rank(self, candidate: Candidate) -> tuple[bool, int, float]:
-        """Sorts valid candidates first, then by the number of runs, then by rate."""
-        runs = self._counted(candidate)
-        return not candidate.is_valid, -len(candidate.runs), -geometric_mean(_rates(runs)) if runs else 0.0
+        """Sorts valid candidates first, then by the number of rounds that ended, then by rate."""
+        rounds, runs = min(len(candidate.runs), self._rounds), candidate.counted
+        return not candidate.is_valid, -rounds, -geometric_mean(_rates(runs)) if runs else 0.0
 
     def _interval(self, candidate: Candidate) -> Interval:
-        between = between_runs(_rates(each.runs) for each in self.candidates)
-        return interval_of(self._counted(candidate), between)
+        between = between_runs(_rates([*each.runs, *each.repeats]) for each in self.candidates)
+        return interval_of(candidate.counted, between)
 
     def _row(self, candidate: Candidate) -> Row:
-        runs = self._counted(candidate)
+        runs = candidate.counted
         interval = self._interval(candidate) if runs else None
         low, high = interval.bounds if interval else (None, None)
         return Row(
@@ -339,9 +238,9 @@ class Halving:
             steps=sum(len(run.step_seconds) for run in runs),
             runs=len(runs),
             reason=candidate.reason or ("" if runs else NOT_RUN),
-            is_repeated=self._is_repeated(candidate) or candidate is self.candidates[0],
+            is_repeated=candidate.is_repeated or candidate is self.candidates[0],
         )
 
     def _is_faster(self, first: Candidate, second: Candidate) -> bool:
-        blocks = [_rates(self._repeats(candidate)) for candidate in (first, second)]
+        blocks = [_rates(candidate.repeats) for candidate in (first, second)]
         return is_faster(self._interval(first), self._interval(second), blocks)

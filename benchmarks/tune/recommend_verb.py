@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,12 +16,13 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import gpu_topology
+from benchmarks.machine.cache import CacheFile
 from benchmarks.machine.hardware import count_gpus
 from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.sweep.isolated_run import CellRunner, new_session
-from benchmarks.tune import remembered, search_stages
+from benchmarks.tune import search_stages
 from benchmarks.tune.halving import NOT_RUN
 from benchmarks.tune.search import (
     DEFAULT_OUTPUT_DIR,
@@ -36,7 +36,9 @@ from benchmarks.tune.search import (
     runs_of,
 )
 from results import store, text
+from results.record import key_of
 from results.text import counted
+from results.version import SUITE_VERSION
 
 # For these flags, `auto` asks to vary them; for other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
@@ -44,11 +46,18 @@ _VARIED_IF_AUTO = ("batch_size", "data_format")
 _OTHER_GROUPS = ("Several processes", "How long", "Output", "Checkpoints", "Evaluation", "Summaries and profiles")
 _NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accuracy")
 _FLAGFILE = "recommended.flags"
-_TIE_RULE = (
-    "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
-    "paired test of runs that were repeated in turn. A larger --budget_seconds may separate more."
-)
 _OWN = ("budget_seconds", "fresh", "dry_run", "output_dir", "output_format")
+
+
+CACHE = CacheFile("recommendations.json", "recommendations")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Remembered:
+    """An answer, and when it was found (UTC)."""
+
+    time_utc: str
+    answer: Answer
 
 
 def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RecommendPlan:
@@ -76,7 +85,6 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
         stages=stages,
         budget_seconds=values["budget_seconds"] or default_budget(usual, stages),
         fresh=bool(values["fresh"]),
-        extends=values["budget_seconds"] is None,
         output_dir=values["output_dir"] or DEFAULT_OUTPUT_DIR,
         output_format=values["output_format"] or "text",
     )
@@ -90,13 +98,14 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     """
     provenance = new_session(command, on_gpus=plan.usual.devices.on_gpu)
     question = {
-        "what": "recommend",
+        "budget_seconds": plan.budget_seconds,
         "fixed": plan.fixed,
         "usual": plan.usual.to_dict(),
         "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
-    key = remembered.key(provenance.identity({}), question)
-    if not plan.fresh and (held := remembered.FILE.saved(key, remembered.Answered[Answer])):
+    identity = provenance.identity({})
+    key = f"{identity.hardware_key} {identity.software_key} {key_of({**question, 'suite': SUITE_VERSION})}"
+    if not plan.fresh and (held := CACHE.saved(key, _Remembered)):
         _print(plan, held.answer, held.time_utc)
         return ExitStatus.OK
     _announce(plan)
@@ -105,31 +114,23 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     answer = finder.answer(is_complete=status is ExitStatus.OK)
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
-    if status is ExitStatus.OK and answer.is_finished:
-        remembered.FILE.put(key, {"answer": answer.to_dict()})  # before it is printed, which may fail
+    if status is ExitStatus.OK:
+        CACHE.put(key, {"answer": answer.to_dict()})  # before it is printed, which may fail
     _print(plan, answer)
     return status
 
 
 def _announce(plan: RecommendPlan) -> None:
-    """Reports how long the search takes by a rough estimate, and if the time limit is shorter."""
+    """Reports how long the search takes by a rough estimate, and its time limit."""
     runs, each = runs_of(plan.stages), estimate_run_seconds(plan.usual)
-    if not runs:
-        return
     what = f"up to {counted(runs, 'run')} of about {in_words(each)}: {in_words(runs * each)} by a rough estimate"
-    limit = "longer if runs are slower" if plan.extends else f"it ends after {in_words(plan.budget_seconds)}"
-    warn(f"The search needs {what}; {limit}.")
-    if plan.budget_seconds < runs * each:
-        warn(
-            f"--budget_seconds={plan.budget_seconds:g} may not suffice: an unfinished search prints the best "
-            "so far, and stores nothing. Pass more, or fix flags that need not be searched."
-        )
+    warn(f"The search needs {what}. It ends after {in_words(plan.budget_seconds)} (--budget_seconds).")
 
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
     """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
     by_topology = _by_topology(plan.usual.devices)
-    flagfile = _write_flagfile(plan.output_dir, answer) if answer.is_finished else None
+    flagfile = _write_flagfile(plan.output_dir, answer) if answer.is_complete else None
     if plan.output_format == "json":
         about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
         say(json.dumps({**answer.to_dict(), **about}))
@@ -139,7 +140,7 @@ def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = Non
     if flagfile:
         say(f"The same flags: run_bench.py --flagfile={shlex.quote(flagfile)}")
     if remembered_utc:
-        say(f"Remembered from {remembered_utc} ({remembered.FILE.path()}); --fresh searches again.")
+        say(f"Remembered from {remembered_utc} ({CACHE.path()}); --fresh searches again.")
 
 
 def answer_lines(answer: Answer) -> list[str]:
@@ -153,11 +154,9 @@ def answer_lines(answer: Answer) -> list[str]:
 
 
 def _table_lines(table: StageTable) -> Iterator[str]:
-    title = f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}"
-    if table.rows and all(row.reason.startswith(NOT_RUN) for row in table.rows):
-        yield f"{title}: there was no time for any of {len(table.rows)} candidates."
-        return
-    yield f"{title}:"
+    late = sum(row.reason.startswith(NOT_RUN) for row in table.rows)
+    missing = f", {late} of {len(table.rows)} not run" if late else ""
+    yield f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}{missing}:"
     cells = []
     for number, row in enumerate(table.rows, start=1):
         rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
@@ -174,39 +173,16 @@ def _table_lines(table: StageTable) -> Iterator[str]:
 def _conclusion(answer: Answer) -> Iterator[str]:
     best = answer.best
     if not answer.is_complete:
-        yield "Interrupted; the best so far:" if best else "Interrupted before anything was measured."
+        yield "Interrupted; the best so far:" if best else "Interrupted: there is no answer yet."
     if best is None:
-        yield "" if not answer.is_complete else "Nothing could be measured: the tables give the reasons."
+        yield "" if not answer.is_complete else "There is no answer: the tables give the reasons."
         return
     interval = f" ({span})" if (span := best.measured.range()) else ""
-    where = " on one device" if answer.untested_on else ""
-    first = "Best" if answer.is_finished else "Best so far"
-    yield f"{first}: {best.measured.rounded()} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
+    rate = f"{best.measured.rounded()} images/s on {counted(answer.devices, 'device')}{interval}"
+    yield f"Best: {rate}, found in {in_words(answer.seconds)}:"
     yield from ("", command_line(answer.arguments), "")
-    if not answer.is_finished:
-        yield _unfinished(answer)
-    if answer.untested_on:
-        yield f"It was not tested on all {answer.untested_on} devices: there was no time."
     if not best.is_repeated:
         yield "It was not repeated after it was selected, so its rate and interval are biased upwards by the selection."
-    if best.reason:
-        yield f"A later run of it failed: {best.reason}"
-    for table in answer.tables:
-        close = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_close]
-        taken = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_taken]
-        if close and taken:
-            yield f"In {table.title}, {taken[0]} cannot be told apart from: {text.first_few(close)}."
-    if any(row.is_close for table in answer.tables for row in table.rows):
-        yield _TIE_RULE
-
-
-def _unfinished(answer: Answer) -> str:
-    """Returns that the search is not finished, what is missing, and how long it takes."""
-    late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
-    missing = f"{counted(late, 'candidate')} did not run" if late else "the last candidates were not repeated enough"
-    seconds = 60 * math.ceil(answer.needed_seconds / 60)
-    needed = f"about {in_words(seconds)} (--budget_seconds={seconds})" if seconds else "more time"
-    return f"The search is not finished ({missing}), so nothing is stored: it needs {needed}."
 
 
 def _write_flagfile(directory: str, answer: Answer) -> str | None:
@@ -246,7 +222,7 @@ def _stages_of(plan: RecommendPlan) -> Iterator[dict[str, Any]]:
         cells = search_stages.cells(stage, plan.fixed, chosen, count_gpus)
         if stage.title == search_stages.MANAGERS:
             chosen = stage.choices[-1]  # it reduces gradients, as the next stage needs it
-        if len(cells) > 1:
+        if len(cells) > 1 or stage.title == search_stages.MANAGERS:
             yield {
                 "title": stage.title,
                 "devices": 1 if stage.on_one_device else plan.usual.devices.num_devices,
@@ -274,7 +250,7 @@ RECOMMEND_FLAGS: Groups = {
         Flag(
             "budget_seconds",
             float,
-            "time budget of all runs; none starts that would end later",
+            "time limit of the search; each stage gets a share of it",
             default="what the search needs, by an estimate",
             above=0,
         ),

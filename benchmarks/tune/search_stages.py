@@ -46,6 +46,11 @@ class SearchStage:
     choices: list[Texts]
     on_one_device: bool
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is something to choose, or, on all devices, the choices of the stages before to measure."""
+        return len(self.choices) > 1 or self.title == MANAGERS
+
 
 def precisions_to_try(usual: Config) -> tuple[str, ...]:
     """Returns the precision of a configuration, and those for which its devices have tensor cores or instructions."""

@@ -21,7 +21,7 @@ from benchmarks.machine import gpu_topology, hardware
 from benchmarks.sweep import isolated_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.training import computing
-from benchmarks.tune import recommend_verb, remembered, search, search_stages
+from benchmarks.tune import recommend_verb, search, search_stages
 from benchmarks.tune.search import Answer
 from results.record import Record, Status
 from results.report.ranking import ranking_groups
@@ -44,17 +44,9 @@ class Runs:
         self.failures: dict[str, tuple[Status, str]] = {}
         self.stops_after: int | None = None
         self.cells: list[Cell] = []
-        self.pairs = 0
         self.now = 0.0
         self.falls: Callable[[Config], float] = lambda chosen: 0.1  # the loss, in each step
         self.takes: Callable[[Config], float] = lambda chosen: 0.0
-
-    def run_together(self, runners: Sequence[isolated_run.CellRunner], cells: Sequence[Cell]) -> list[Record]:
-        assert all(cell.config and cell.config.length.time_limit_seconds is None for cell in cells), (
-            "or they do not interleave"
-        )
-        self.pairs += 1
-        return [self.run(runner, cell) for runner, cell in zip(runners, cells, strict=True)]
 
     def run(self, runner: isolated_run.CellRunner, cell: Cell) -> Record:
         if self.stops_after is not None and len(self.cells) >= self.stops_after:
@@ -81,7 +73,6 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Runs(_rate)
     monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell: made.run(runner, cell))
-    monkeypatch.setattr(search, "run_together", made.run_together)
     monkeypatch.setattr(computing, "has_instructions", lambda *_: False)
     return made
 
@@ -133,7 +124,7 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
         rates = [row["images_per_sec"] for row in table["rows"] if row["images_per_sec"] is not None]
         assert rates == sorted(rates, reverse=True) and len(rates) >= 2
         assert not any(row["is_close"] for row in table["rows"]), "runs without noise can be told apart"
-    assert any("128 instead of 32 trains differently" in note for note in answer["notes"])
+    assert any(note.startswith("--batch_size=32, the default, trains differently") for note in answer["notes"])
 
 
 def test_the_fastest_is_rejected_if_it_trains_wrong(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,15 +249,13 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     assert "--data_format=NCHW --xla=jit" in lines[2]
     (command,) = (line for line in lines if line.startswith("python run_bench.py"))
     assert "--model=trivial" in command and "--batch_size=128" in command
-    assert any(line.startswith("Precision: fp32; ") for line in lines)
+    assert any(line.startswith("Best: 206 images/s on 1 device (206 to 206), found in ") for line in lines)
     assert "> taken" in lines, "nothing is within its noise, and the mark is explained even so"
 
 
 def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
     _recommend(*ON_CPU, "--budget_seconds=100")
-    alone = [cell for cell in runs.cells if cell.config.length.time_limit_seconds is not None]
-    assert len(alone) == len(runs.cells) - 2 * runs.pairs, "interleaved runs are killed instead"
-    for cell in alone:
+    for cell in runs.cells:
         (limit,) = (float(word.split("=")[1]) for word in cell.arguments if word.startswith("--time_limit_seconds="))
         assert 1 <= limit <= 97
         assert cell.config.length.time_limit_seconds == pytest.approx(limit, abs=0.1)
@@ -293,21 +282,21 @@ def test_precisions_with_instructions_are_tried_unless_one_is_given(
     runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.computing.precision == "bf16" else 1)
     _recommend(*ON_CPU, "--output_format=json")
     assert _varied(runs, "precision") == set()
-    assert any("no faster arithmetic for another one" in note for note in _answer(capsys)["notes"])
+    _answer(capsys)
     monkeypatch.setattr(computing, "has_instructions", lambda precision, *_: precision in ("bf16", "tf32"))
     _recommend(*ON_CPU, "--precision=float32", "--fresh", "--output_format=json")
     assert _varied(runs, "precision") == {"--precision=fp32"}, "what is given is not varied"
-    assert not any(note.startswith("Precision: ") for note in _answer(capsys)["notes"])
+    assert not any("precision" in note for note in _answer(capsys)["notes"])
     _recommend(*ON_CPU, "--fresh", "--output_format=json")
     answer = _answer(capsys)
     assert _best(answer).computing.precision == "bf16" and "--precision=bf16" in answer["command"]
-    (note,) = (note for note in answer["notes"] if note.startswith("Precision: "))
-    assert note.startswith("Precision: bf16 instead of fp32. ") and "--check_precision" in note
+    (note,) = (note for note in answer["notes"] if "--precision=fp32, the default" in note)
+    assert "--batch_size=32 " in note and "--check_precision" in note
     runs.rate = _rate
     _recommend(*ON_CPU, "--fresh", "--output_format=json")
     answer = _answer(capsys)
     assert "--precision=fp32" in answer["command"], "it is the same on another machine"
-    assert any(note.startswith("Precision: fp32, the default; also tried: bf16") for note in answer["notes"])
+    assert not any("precision" in note for note in answer["notes"])
 
 
 @pytest.mark.parametrize(
@@ -387,20 +376,18 @@ def test_if_nothing_can_be_measured_there_is_no_command(runs: Runs, capsys: pyte
     runs.failures["--model=trivial"] = (Status.CRASH, "no such thing")
     assert _recommend(*ON_CPU) == ExitStatus.RUN_FAILED
     out = capsys.readouterr().out
-    assert "Nothing could be measured" in out and "python run_bench.py" not in out
-    assert not remembered.FILE.path().exists(), "a failure is not kept"
+    assert "There is no answer: the tables" in out and "python run_bench.py" not in out
+    assert not recommend_verb.CACHE.path().exists(), "a failure is not kept"
 
 
-def test_candidates_within_the_noise_are_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_candidates_within_the_noise_are_marked(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     count = iter(range(10**6))
     runs.rate = lambda chosen: 100.0 * (1 + 0.01 * (next(count) * 7 % 5))
     _recommend(*ON_CPU, "--batch_size=8", "--xla=off")
     out = capsys.readouterr().out
-    default, other = "--variable_update=parameter_server", "--variable_update=replicated"
-    assert f"In variable manager, {default} cannot be told apart from: {other}." in out
-    assert "In layout and compilation, --data_format=NHWC cannot be told apart from: " in out
+    marks = {words[-1]: words[0] for line in out.splitlines() if (words := line.split()) and "--" in words[-1]}
+    assert marks["--variable_update=replicated"] == marks["--data_format=NCHW"] == "~"
     assert "> taken; ~ within its noise" in out
-    assert out.count("The default of a stage is replaced only by what is clearly faster") == 1
 
 
 def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -436,7 +423,7 @@ def test_the_answer_is_saved_before_it_is_printed(runs: Runs, monkeypatch: pytes
     monkeypatch.setattr(recommend_verb, "say", broken)
     with pytest.raises(OSError, match="stdout is full"):
         _recommend(*ON_CPU, "--batch_size=8")
-    assert remembered.FILE.path().exists()
+    assert recommend_verb.CACHE.path().exists()
 
 
 @pytest.fixture
@@ -445,8 +432,9 @@ def clock(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _slow_steps(chosen: Config) -> float:
-    """Takes four seconds a step and device, as devices that share cores do."""
-    return 20 + 4.0 * chosen.devices.num_devices * (chosen.length.num_batches + chosen.length.num_warmup_batches + 1)
+    """Takes four seconds a step and device, as devices that share cores do, until the time limit."""
+    steps = chosen.length.num_batches + chosen.length.num_warmup_batches + 1
+    return min(20 + 4.0 * chosen.devices.num_devices * steps, chosen.length.time_limit_seconds)
 
 
 @pytest.mark.parametrize(("words", "warmup"), [((), 1), (("--data_dir=x",), 10)])
@@ -457,63 +445,40 @@ def test_a_short_trial_is_warmed_up_until_it_reads_its_own_images(words: tuple[s
     assert shortened is not None and shortened.length.num_warmup_batches == warmup
 
 
-def test_finalists_interleave_their_steps_where_memory_suffices(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs.rate = lambda chosen: {"parameter_server": 100.0}.get(chosen.variables.variable_update, 104.0)
-    fixed = (*ON_CPU, "--xla=off", "--data_format=NHWC", "--batch_size=8")
-    _recommend(*fixed)
-    assert runs.pairs >= 2 and len(runs.cells) <= 2 * runs.pairs + 2
-    assert all(cell.config.length.num_warmup_batches == 1 for cell in runs.cells)
-    runs.cells, runs.pairs = [], 0
-    monkeypatch.setattr(search, "_SHARE_OF_MEMORY", -1.0)
-    _recommend(*fixed, "--fresh")
-    assert runs.pairs == 0 and len(runs.cells) >= 6
-
-
 @pytest.mark.usefixtures("clock")
-def test_there_is_always_time_for_all_devices(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_stage_has_a_share_of_the_time(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.takes = _slow_steps
-    runs.rate = lambda chosen: chosen.workload.batch_per_device / 4
-    arguments = ("--model=resnet50", "--device=cpu", "--num_gpus=2", "--budget_seconds=600")
+    arguments = ("--model=resnet50", "--device=cpu", "--num_gpus=2", "--budget_seconds=1200")
     assert _recommend(*arguments, "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
-    assert _best(answer).devices.num_devices == 2 and not answer["untested_on"]
-    assert any(cell.config.devices.num_devices == 2 for cell in runs.cells) and runs.now <= 600
+    assert all(any(row["runs"] for row in table["rows"]) for table in answer["tables"])
+    assert answer["devices"] == 2 and runs.now <= 1201
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.takes = lambda chosen: 300.0
-    arguments = (*ON_CPU, "--num_gpus=2", "--budget_seconds=400")
-    assert _recommend(*arguments) == ExitStatus.OK
+def test_an_answer_names_the_devices_on_which_it_was_measured(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.takes = lambda chosen: 50.0
+    runs.failures["--num_gpus=2"] = (Status.TIMEOUT, "Not done, and killed.")
+    assert _recommend(*ON_CPU, "--num_gpus=2", "--budget_seconds=400") == ExitStatus.OK
     out = capsys.readouterr().out
     (command,) = (line for line in out.splitlines() if line.startswith("python run_bench.py"))
-    assert _best({"command": command}).devices.num_devices == 2 and len(runs.cells) == 1
-    assert "images/s on one device" in out and "It was not tested on all 2 devices" in out
-    assert not remembered.FILE.path().exists(), "half an answer is not kept"
+    assert _best({"command": command}).devices.num_devices == 2
+    assert "images/s on 1 device" in out and "not run to its end: stopped after " in out
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize(("limit", "is_finished"), [(90, False), (400, False), (2000, True), (None, True)])
-def test_only_a_finished_search_is_stored(
-    runs: Runs, capsys: pytest.CaptureFixture[str], limit: int | None, is_finished: bool
+def test_what_is_left_out_for_want_of_time_is_told_on_each_answer(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Runs of 10 s: 90 s do for some candidates, 400 s for all of them once."""
     runs.takes = lambda chosen: 10.0
-    words = [*ON_CPU, "--num_gpus=2", *([f"--budget_seconds={limit}"] if limit else [])]
-    assert _recommend(*words) == ExitStatus.OK
-    shown = capsys.readouterr()
-    assert ("may not suffice" in shown.err) == (limit in (90, 400)), "which is reported before anything runs"
-    assert remembered.FILE.path().exists() == is_finished
-    assert ("run_bench.py --flagfile=" in shown.out) == is_finished
-    assert Path("out/recommend/recommended.flags").exists() == is_finished
-    assert ("Best: " in shown.out) == is_finished and "python run_bench.py --model=trivial" in shown.out
-    if not is_finished:
-        (line,) = (line for line in shown.out.splitlines() if line.startswith("The search is not finished ("))
-        assert "so nothing is stored" in line and ("did not run" in line) == (limit == 90)
-        seconds = int(line.rpartition("--budget_seconds=")[2].rstrip(")."))
-        assert "Best so far: " in shown.out and seconds > limit
-        assert _recommend(*words[:-1], f"--budget_seconds={seconds}") == ExitStatus.OK
-        assert "Best: " in capsys.readouterr().out, "the time that it names suffices"
+    assert _recommend(*ON_CPU, "--budget_seconds=60") == ExitStatus.OK
+    assert "of 4 not run:" in capsys.readouterr().out
+    count = len(runs.cells)
+    assert _recommend(*ON_CPU, "--budget_seconds=60") == ExitStatus.OK
+    again = capsys.readouterr().out
+    assert "of 4 not run:" in again and "Remembered from" in again and len(runs.cells) == count
+    assert _recommend(*ON_CPU, "--budget_seconds=2000") == ExitStatus.OK
+    assert "not run" not in capsys.readouterr().out, "another time limit is another question"
 
 
 def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
@@ -550,7 +515,7 @@ def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
     assert _recommend(*ON_CPU, "--data_format=NHWC", "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     (row,) = (row for row in answer["tables"][0]["rows"] if "--xla=jit" in row["arguments"])
-    assert row["reason"] == "stopped: not done after 60 s"
+    assert row["reason"].startswith("not run to its end: stopped after ")
     assert _best(answer).workload.batch_per_device == 128, "there was time for the other stages"
 
 
@@ -573,7 +538,7 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     answer = _answer(capsys)
     assert not answer["is_complete"] and answer["best"]["images_per_sec"] == pytest.approx(260)
     assert {row["reason"] for row in answer["tables"][0]["rows"]} >= {"", "not run"}
-    assert not remembered.FILE.path().exists(), "half an answer is not kept"
+    assert not recommend_verb.CACHE.path().exists(), "half an answer is not kept"
     runs.cells.clear()
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     out = capsys.readouterr().out
@@ -581,7 +546,7 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     assert "its rate and interval are biased upwards by the selection" in out
     runs.stops_after = 0
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
-    assert "Interrupted before anything was measured." in capsys.readouterr().out
+    assert "Interrupted: there is no answer yet." in capsys.readouterr().out
 
 
 def test_candidates_do_not_continue_a_training(runs: Runs) -> None:
@@ -605,6 +570,7 @@ def test_real_processes(run_bench: RunBench, run_process: RunBench, tmp_path: Pa
         "--num_intra_threads=0",
         "--num_inter_threads=0",
         "--model=mlp",
+        "--precision=fp32",
         "--data_format=NHWC",
         "--xla=off",
         "--onednn=on",
@@ -615,7 +581,7 @@ def test_real_processes(run_bench: RunBench, run_process: RunBench, tmp_path: Pa
     done = run_bench(*arguments, **cache)
     assert done.status == 0, done.stderr
     answer = json.loads(done.stdout)
-    (table,) = answer["tables"]
+    table, _ = answer["tables"]
     assert {word for row in table["rows"] for word in row["arguments"]} == {
         f"--batch_size={n}" for n in (50, 100, 200, 400)
     }
