@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 
 from benchmarks.doctor.breakdown import (
-    NEVER_SAVE,
     WORTH_ADVICE,
     Breakdown,
     Cost,
@@ -16,8 +15,6 @@ from benchmarks.doctor.breakdown import (
 )
 from results.text import Table
 
-# If runs differ by this share of a step by chance, no part gets advice.
-_TOO_MUCH_CHANCE = 0.25
 _MANY_TIMES = 10.0
 TABLE = Table(
     ("adds", "what ran", "images/s (95 %)", "ms a step", "ms added (95 %)"),
@@ -113,12 +110,15 @@ def row(breakdown: Breakdown, part: Part) -> str:
     """Returns a row of the table: a stage, what it ran in words, and what its part adds."""
     (stage,) = (stage for stage in breakdown.stages if stage.part is part)
     cost, rate = breakdown.cost_of(part), breakdown.rate_of(stage)
-    if cost is None or rate is None:
+    if rate is None:
         return TABLE.line([part, stage.what, f"{'failed' if stage.failed else 'left out'}: {stage.reason}", "", ""])
-    together = f" with {', '.join(cost.parts[:-1])}" if len(cost.parts) > 1 else ""
-    in_words = "" if cost.significance is Significance.COSTS else f"  {cost.significance}"
-    added = f"{cost.added.scaled(1000).text(_figures)}{in_words}{together}"
-    return TABLE.line([part, stage.what, rate.text(_figures), _figures(1000 * cost.up_to.value), added])
+    if cost is None:
+        added = f"unknown, since {breakdown.failed} failed"
+    else:
+        in_words = "" if cost.significance is Significance.COSTS else f"  {cost.significance}"
+        added = f"{cost.added.scaled(1000).text(_figures)}{in_words}"
+    milliseconds = 1000 * rate.inverse(stage.images).value
+    return TABLE.line([part, stage.what, rate.text(_figures), _figures(milliseconds), added])
 
 
 def shares(breakdown: Breakdown, setting: Setting) -> list[str]:
@@ -126,62 +126,56 @@ def shares(breakdown: Breakdown, setting: Setting) -> list[str]:
     if breakdown.step is None:
         return []
     step = breakdown.step.value
-    lines = [f"A step of {setting.images_per_step} images takes {_figures(1000 * step)} ms. Of this:"]
+    end = f" up to {breakdown.costs[-1].part}" if breakdown.failed else ""
+    lines = [f"A step of {setting.images_per_step} images takes {_figures(1000 * step)} ms{end}. Of this:"]
     for cost in breakdown.costs:
         remark = {
             Significance.COSTS: "",
             Significance.NOISE: f": no measurable cost; noise could hide {max(0.0, cost.added.high) / step:.0%}",
             Significance.UNSURE: ": too few steps to tell it from noise",
-            Significance.SAVES: ": seems to save time" if cost.parts[-1] in NEVER_SAVE else ": saves time",
+            Significance.SAVES: ": saves time, or the runs differ by chance",
         }[cost.significance]
-        lines.append(f"{breakdown.share(cost):6.0%}  {cost.name}{remark}")
-    return [*lines, *(f"     ?  {part}: its run failed, so the step lacks it" for part in breakdown.unknown)]
+        lines.append(f"{breakdown.share(cost):6.0%}  {cost.part}{remark}")
+    return lines
 
 
 def sentences(breakdown: Breakdown, setting: Setting) -> list[str]:
     """Returns warnings, then what takes most of a step, what to try and the most it can gain; largest part first."""
     if breakdown.step is None:
-        return ["Where the time goes is unknown: no run of the model has a rate."]
-    warnings, unknown, chance = [], [], breakdown.impossible
-    if breakdown.unknown:
-        unknown.append(f"Not known, since its run failed: the cost of {', '.join(breakdown.unknown)}.")
+        why = f"the run of {breakdown.failed} failed" if breakdown.failed else "no run of the model has a rate"
+        return [f"Where the time goes is unknown: {why}."]
+    warnings, unknown = [], []
+    if breakdown.failed:
+        unknown.append(f"Not known: the cost of {breakdown.failed}, whose run failed, and of what comes after it.")
     unsure = [cost for cost in breakdown.costs if cost.significance is Significance.UNSURE]
     if unsure:
         unknown.append(
-            f"Too few steps to tell from noise: {', '.join(cost.name for cost in unsure)}. Pass a larger "
+            f"Too few steps to tell from noise: {', '.join(cost.part for cost in unsure)}. Pass a larger "
             "--budget_seconds, or a smaller --batch_size."
         )
     if setting.disturbing:
         warnings.append(
-            f"This machine is not quiet ({', '.join(setting.disturbing)}). One or two processes of each stage hardly "
-            "show how much that makes them differ, so everything below may be chance: quiet the machine and measure "
-            "again."
+            f"This machine is not quiet ({', '.join(setting.disturbing)}), so everything below may be chance: quiet it "
+            "and measure again."
         )
     if not breakdown.degrees:
         unknown.append(
             f"Nothing was repeated, so equal processes are assumed to differ by {breakdown.spread:.0%}, which can "
             "hide costs: pass a larger --budget_seconds, with which every stage runs twice."
         )
-    if chance:
-        warnings.append(
-            f"{chance.name.capitalize()} seems to save {-breakdown.share(chance):.0%}, which is impossible: runs on "
-            "this machine now differ by that much by chance, so smaller costs mean nothing. Quiet it and measure again."
-        )
-        if -breakdown.share(chance) >= _TOO_MUCH_CHANCE:
-            return warnings + unknown
     worth = breakdown.worth_advice
-    most = [f"Most of the time goes to {cost.name}: {breakdown.share(cost):.0%}." for cost in worth[:1]]
+    most = [f"Most of the time goes to {cost.part}: {breakdown.share(cost):.0%}." for cost in worth[:1]]
     advice = most if worth and all(cost.added.value < worth[0].added.value for cost in unsure) else []
     advice += [_sentence(breakdown, cost, setting) for cost in worth]
-    if [cost.parts for cost in worth] == [(Part.COMPUTE,)] and not (chance or unknown):
+    if [cost.part for cost in worth] == [Part.COMPUTE] and not unknown:
         advice.append(f"Nothing else takes {WORTH_ADVICE:.0%} or more.")
     return warnings + advice + unknown
 
 
 def _sentence(breakdown: Breakdown, cost: Cost, setting: Setting) -> str:
-    advice = " ".join(_advice(part, setting) for part in cost.parts)
-    start = f"{cost.name.capitalize()} ({breakdown.share(cost):.0%}):"
-    if Part.COMPUTE not in cost.parts:
+    advice = _advice(cost.part, setting)
+    start = f"{cost.part.capitalize()} ({breakdown.share(cost):.0%}):"
+    if cost.part is not Part.COMPUTE:
         avoided, avoidable = "without it", 1.0
     elif setting.attained is None:
         return f"{start} {advice}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -34,11 +35,6 @@ class Part(enum.StrEnum):
     EXCHANGE = "exchange"
     HOST_COPY = "host copy"
     INPUT = "real input"
-
-
-# More towers may use a shared device better, and one copy of the weights may be updated faster than one per tower. No
-# other part can save time.
-NEVER_SAVE = (Part.COMPUTE, Part.HOST_COPY, Part.INPUT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,11 +80,6 @@ class Setting:
             return 1.0  # its run has one image per step
         return self.images_per_step / self.at_once if part is Part.COMPUTE else float(self.images_per_step)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns all of it by name, as JSON can hold it."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("workload", "devices")}
-        return {**vars(self.workload), **vars(self.devices), **fields, "at_once": self.at_once}
-
 
 class Significance(enum.StrEnum):
     """What the difference between two stages shows."""
@@ -123,27 +114,19 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a part adds to a step: seconds of a step without it (`below`), that it adds, and with it (`up_to`).
+    """What a part adds to a step: seconds of a step without it (`below`), that it adds, and with it (`up_to`)."""
 
-    `parts` are the part, preceded by those whose runs failed, since their costs cannot be separated.
-    """
-
-    parts: tuple[Part, ...]
+    part: Part
     below: Interval
     added: Interval
     up_to: Interval
-
-    @property
-    def name(self) -> str:
-        """The parts in words."""
-        return " and ".join(filter(None, [", ".join(self.parts[:-1]), self.parts[-1]]))
 
     @property
     def significance(self) -> Significance:
         """Returns whether the cost can be told from noise."""
         if not self.added.is_known:
             return Significance.UNSURE
-        small = abs(self.added.value) < _LEAST_DIFFERENCE * self.up_to.value and Part.FIXED not in self.parts
+        small = abs(self.added.value) < _LEAST_DIFFERENCE * self.up_to.value and self.part is not Part.FIXED
         side = 0 if small else self.added.side_of(0)
         return {1: Significance.COSTS, 0: Significance.NOISE, -1: Significance.SAVES}[side]
 
@@ -152,32 +135,29 @@ class Breakdown:
     """All stages, in the order of `Part`.
 
     Attributes:
-        costs: what each part adds; nothing for parts that do not apply, or that failed with none after them.
-        unknown: the last parts if their runs failed, so that `step` does not contain them.
+        failed: the first part whose run failed; what it and those after it add is unknown.
+        costs: what each part before that adds; nothing for parts that do not apply.
         spread: how much equal processes differ, as a share (standard deviation).
         degrees: repeats from which that is known; 0: nothing was repeated, and the spread is an assumption.
-        step: seconds of a step with every part that ran; None if the model did not run.
+        step: seconds of a step with every part whose cost is known; None if that has no model.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = stages
         self.costs: list[Cost] = []
-        self.unknown: list[Part] = []
+        self.failed = next((stage.part for stage in stages if stage.failed), None)
         # Not of the fixed cost, which has another kind of step.
         repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
         degrees = sum(len(rates) - 1 for rates in repeated)
         shown = intervals.spread(repeated) if degrees >= _LEAST_DEGREES else None
         self.spread, self.degrees = (intervals.ASSUMED_SPREAD, 0) if shown is None else (shown, degrees)
         below = Interval(0.0, 0.0, 0.0)
-        for stage in stages:
+        for stage in itertools.takewhile(lambda stage: not stage.failed, stages):
             if rate := self.rate_of(stage):
                 up_to = rate.inverse(stage.images)
-                parts, added = (*self.unknown, stage.part), up_to.minus(below)
-                self.costs.append(Cost(parts=parts, below=below, added=added, up_to=up_to))
-                below, self.unknown = up_to, []
-            elif stage.failed:
-                self.unknown.append(stage.part)
-        self.step = below if self.costs and self.costs[-1].parts != (Part.FIXED,) else None
+                self.costs.append(Cost(part=stage.part, below=below, added=up_to.minus(below), up_to=up_to))
+                below = up_to
+        self.step = below if self.costs and self.costs[-1].part is not Part.FIXED else None
 
     def rate_of(self, stage: Stage) -> Interval | None:
         """Returns images per second of a stage with an interval that holds for other processes, too."""
@@ -189,8 +169,8 @@ class Breakdown:
         return Interval(rate.value, rate.value / factor, rate.value * factor)
 
     def cost_of(self, part: Part) -> Cost | None:
-        """Returns what a part adds, perhaps together with those before it; None if its stage has no rate."""
-        return next((cost for cost in self.costs if cost.parts[-1] is part), None)
+        """Returns what a part adds; None if that is unknown."""
+        return next((cost for cost in self.costs if cost.part is part), None)
 
     def share(self, cost: Cost) -> float:
         """Returns a cost as a share of the step; negative if it saves time."""
@@ -209,19 +189,9 @@ class Breakdown:
         return avoidable * most / left if left > 0 else math.inf
 
     @property
-    def impossible(self) -> Cost | None:
-        """Returns the largest saving by a part that cannot save time: runs differ by as much by chance."""
-        savings = (cost for cost in self.costs if cost.significance is Significance.SAVES)
-        odd = (cost for cost in savings if cost.parts[-1] in NEVER_SAVE)
-        return min(odd, key=lambda cost: cost.added.value, default=None) if self.step else None
-
-    @property
     def worth_advice(self) -> list[Cost]:
-        """Returns the significant costs with a large share that exceed any impossible saving, the largest first."""
-        least = -self.impossible.added.value if self.impossible else 0.0
-        significant = [
-            cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least
-        ]
+        """Returns the significant costs with a large share, the largest first."""
+        significant = [cost for cost in self.costs if cost.significance is Significance.COSTS]
         large = [cost for cost in significant if self.step and self.share(cost) >= WORTH_ADVICE]
         return sorted(large, key=lambda cost: -cost.added.value)
 
@@ -231,13 +201,15 @@ class Breakdown:
         for stage in self.stages:
             cost, rate = self.cost_of(stage.part), self.rate_of(stage)
             known: dict[str, Any] = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}
-            if cost is not None and rate is not None:
+            if rate is not None:
                 known |= {
                     "images_per_sec": dataclasses.asdict(rate),
                     "processes": max(1, len(stage.rates)),
-                    "seconds": dataclasses.asdict(cost.up_to),
+                    "seconds": dataclasses.asdict(rate.inverse(stage.images)),
+                }
+            if cost is not None:
+                known |= {
                     "added_seconds": dataclasses.asdict(cost.added),
-                    "added_parts": list(cost.parts),
                     "verdict": cost.significance,
                     "share": self.share(cost) if self.step else None,
                 }

@@ -43,10 +43,10 @@ _SMALLEST_STEP = {"model": "mlp", "batch_size": "1", "num_gpus": "1", "variable_
 _FIXED_STEPS = "1000"
 # GPUs are chosen once, by what this process leaves visible to those that it starts.
 _NOT_PASSED_ON = ("device", "num_gpus", "gpus", "log_device_placement")
-# Every run gets this time to start, or more if earlier runs needed more for as many steps as an interval needs.
+# Every run gets at least this time.
 _LEAST_SECONDS = 10.0
 _MARGIN = 1.5  # the next run may start later, and its steps do more
-# A run ends itself when its share of the time is over; one that still runs so much later hangs.
+# A run ends itself when its time is over; one that still runs so much later hangs.
 _STUCK_SECONDS = 300.0
 _FAKE_PHOTOS = 256
 
@@ -209,7 +209,7 @@ def measure_breakdown(
     if status is ExitStatus.OK and any(stage.failed for stage in breakdown.stages):
         status = ExitStatus.RUN_FAILED
     return {
-        "breakdown": {**breakdown.to_dict(), "setting": setting.to_dict(), "sentences": sentences},
+        "breakdown": {**breakdown.to_dict(), "setting": dataclasses.asdict(setting), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
 
@@ -234,23 +234,25 @@ class _StageRunner:
         )
         self._plan, self._show = plan, show
         self._end = time.monotonic() + plan.budget_seconds
-        self._ran: dict[Part, tuple[Mapping[str, str], Record]] = {}
-        self._least_seconds = _LEAST_SECONDS
+        self._ran: dict[Part, Mapping[str, str]] = {}
+        stages = len(Part) - len(_left_out(plan.setting))
+        self._seconds = max(_LEAST_SECONDS, plan.budget_seconds / (2 * stages))  # each runs twice
 
     def run_all(self) -> None:
         """Runs all stages, and those of the model again if time is left."""
         with contextlib.closing(_planned(self._plan)) as planned:
-            for left, (stage, flags) in zip(range(2 * len(Part) - 1, 0, -1), planned, strict=False):
-                self._add(stage, flags, left)
+            for stage, flags in planned:
+                self._add(stage, flags)
             self._run_again()  # while generated images exist
 
-    def _add(self, stage: Stage, flags: Mapping[str, str], left: int) -> None:
-        """Runs a stage in its share of the time, of which so many are left; again, if it measured too few steps."""
+    def _add(self, stage: Stage, flags: Mapping[str, str]) -> None:
+        """Runs a stage; if it measured too few steps, again for as long as it needs, and so all later ones."""
         if not stage.reason:
-            record = self._run_stage(stage, flags, left)
+            record = self._run_stage(stage, flags)
             if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:
+                self._seconds = max(self._seconds, _seconds_for_interval(record.measurement))
                 record = self._run_stage(stage, flags)
-            self._ran[stage.part] = flags, record
+            self._ran[stage.part] = flags
             derived, images_per_sec = record.derived, rate(record)
             if images_per_sec is not None:
                 interval = Interval.of(images_per_sec, derived.images_per_sec_low, derived.images_per_sec_high)
@@ -262,32 +264,26 @@ class _StageRunner:
         self.done.append(stage)
         self._show(advice.row(Breakdown(self.done), stage.part))
 
-    def _run_stage(self, stage: Stage, flags: Mapping[str, str], left: int | None = None) -> Record:
-        """Runs a stage for as long as an interval needs; longer if its share of the time, among all left, is more."""
-        seconds_left = self._end - time.monotonic() if left else 0.0
-        share = seconds_left / left if left else 0.0
-        words = {**self._plan.common, **flags, "time_limit_seconds": f"{max(self._least_seconds, share):.0f}"}
+    def _run_stage(self, stage: Stage, flags: Mapping[str, str]) -> Record:
+        words = {**self._plan.common, **flags, "time_limit_seconds": f"{self._seconds:.0f}"}
         count_gpus = functools.partial(len, self.runner.provenance.inventory.gpus)
         (cell,) = grid.cells([{name: [value] for name, value in words.items()}], count_gpus)
-        all_left = f", about {in_words(seconds_left)} left" if seconds_left > 0 else ""
-        progress.begin(f"{stage.part}: {stage.what}{all_left}", measured=True)
+        progress.begin(f"{stage.part}: {stage.what}", measured=True)
         record = self.runner.run_cell(cell) if cell.runs else self.runner.refuse(cell)
         progress.end()
-        self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record
 
     def _run_again(self) -> None:
         """Runs the stages of the model once more while time is left: that shows by how much processes differ."""
-        numbers = [i for i, stage in enumerate(self.done) if stage.images_per_sec and stage.part is not Part.FIXED]
-        for left, number in zip(range(len(numbers), 0, -1), numbers, strict=True):
-            if self._end - time.monotonic() < self._least_seconds:
-                break
-            stage = self.done[number]
-            flags, first = self._ran[stage.part]
-            rates = [each for each in map(rate, (first, self._run_stage(stage, flags, left))) if each is not None]
-            if len(rates) > 1:
-                middle = Interval(geometric_mean(rates))
-                self.done[number] = dataclasses.replace(stage, images_per_sec=middle, rates=rates)
+        for number, stage in enumerate(self.done):
+            if stage.images_per_sec and stage.part is not Part.FIXED:
+                if self._end - time.monotonic() < self._seconds:
+                    break
+                second = rate(self._run_stage(stage, self._ran[stage.part]))
+                if second is not None:
+                    rates = [stage.images_per_sec.value, second]
+                    middle = Interval(geometric_mean(rates))
+                    self.done[number] = dataclasses.replace(stage, images_per_sec=middle, rates=rates)
         breakdown = Breakdown(self.done)
         if breakdown.degrees:
             self._show(f"\n{counted(breakdown.degrees, 'stage')} ran twice; with both runs of each:")
