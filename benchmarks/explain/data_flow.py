@@ -13,7 +13,7 @@ from benchmarks.config.variable_update import Pipelining, Variables
 from benchmarks.console import say
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import UsageError
-from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure, span
+from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
 from models.model_spec import ModelSpec
@@ -79,7 +79,7 @@ def _of_rates(config: Config, rates: Rates, model: ModelFacts, flow: _Flow) -> d
     )
     divides = config.variables.modifiers.fc_model_parallel
     facts = _balance(balance, model, towers=config.towers_in_total, divides=divides)
-    if balance.ratios is None:
+    if balance.ratio is None:
         in_cluster = config.processes.cluster is not None
         missing = how_to_measure(config.devices, {config.workload.model: balance}, in_cluster=in_cluster)
         facts["Bound by"] = " ".join(["unknown.", *missing])
@@ -97,25 +97,26 @@ def _balance(balance: Balance, model: ModelFacts, *, towers: int, divides: bool)
     }
     rate, link = balance.images_per_sec, balance.link_bytes_per_sec
     if rate and balance.compute_seconds:
-        milliseconds = span(*(1e3 * seconds for seconds in balance.compute_seconds))
-        facts["Computed per step"] += f": {milliseconds} ms at {span(rate.value, rate.highest)} images/s per device"
-        facts["Computed per step"] += f" ({rate.source})"
-        names = ("  lowest", "  highest") if len(rate.ends) > 1 else ("  from",)
-        facts |= dict(zip(names, rate.ends, strict=False))
+        milliseconds = rounded(1e3 * balance.compute_seconds)
+        facts["Computed per step"] += f": {milliseconds} ms at {rounded(rate.value)} images/s per device"
+        facts["  from"] = rate.source
     if balance.exchange_seconds is not None and link:
         facts["Exchange"] = (
             f"{rounded(1e3 * balance.exchange_seconds)} ms at {rounded(1e-9 * link.value)} GB/s ({link.source})"
         )
-    if balance.ratios:
-        times = span(*balance.ratios)
-        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {times} times as long as computing"
+    if balance.ratio is not None:
+        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {rounded(balance.ratio)} times as long as computing"
         if balance.exchange_seconds and not divides:  # else more images are more to exchange
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch} per device"
     if expected := balance.expected_images_per_sec:
         low, high = expected
-        of_all = f", {span(towers * low, towers * high)} of {counted(towers, 'device')}" if towers > 1 else ""
-        facts["To expect"] = f"{span(low, high)} images/s per device{of_all}"
+        of_all = f", {_span(towers * low, towers * high)} of {counted(towers, 'device')}" if towers > 1 else ""
+        facts["To expect"] = f"{_span(low, high)} images/s per device{of_all}"
     return facts
+
+
+def _span(low: float, high: float) -> str:
+    return " to ".join(dict.fromkeys(map(rounded, (low, high))))
 
 
 def _arithmetic(modifiers: Modifiers, towers: int, batch_global: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -95,26 +96,11 @@ class PublishedRate:
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A rate and, in words, where it comes from.
-
-    Attributes:
-        most: the higher end, if only a range is known.
-        ends: of which the range consists, in words.
-    """
+    """A rate and, in words, where it comes from. It may be higher or lower by a factor."""
 
     value: float
     source: str
-    most: float | None = None
-    ends: tuple[str, ...] = ()
-
-    @property
-    def highest(self) -> float:
-        """Returns the higher end."""
-        return self.most or self.value
-
-    def scaled(self, factor: float) -> Rate:
-        """Returns the same rate of a part, or of several."""
-        return dataclasses.replace(self, value=factor * self.value, most=self.most and factor * self.most)
+    factor: float = 1.0
 
 
 def link_bytes_per_sec(link: str) -> float:
@@ -202,6 +188,8 @@ def expected_rate(
 ) -> Rate | None:
     """Returns the images/s of one device to expect from what is published; None if nothing is for this precision.
 
+    Of several sources it is the geometric middle of the lowest and the highest.
+
     Args:
         gpu: on which the model would be trained; None: any.
         model: its name in this suite.
@@ -221,12 +209,15 @@ def expected_rate(
         return rate.figure.images_per_sec / rate.figure.devices * work * peak_flops_per_sec / rate.peak_flops_per_sec
 
     slowest, fastest = min(chosen, key=images_per_sec), max(chosen, key=images_per_sec)
-    ends = dict.fromkeys(f"{rate.figure.images_per_sec:,.0f} images/s of {rate.title}" for rate in (slowest, fastest))
-    shares = dict.fromkeys(f"{100 * rate.mfu:.{int(rate.mfu < 0.1)}f}" for rate in (slowest, fastest))
-    source = f"{why}, MFU {' to '.join(shares)} %"
+    low, high = images_per_sec(slowest), images_per_sec(fastest)
+    named = dict.fromkeys(
+        f"{rate.figure.images_per_sec:,.0f} images/s of {rate.title}, MFU {100 * rate.mfu:.{int(rate.mfu < 0.1)}f} %"
+        for rate in (slowest, fastest)
+    )
+    source = f"{why}{', geometric middle' if len(named) > 1 else ''}: {'; '.join(named)}"
     if fastest.mfu > 1:
         source += ", since convolutions may need fewer multiplications than are counted (Winograd)"
-    return Rate(images_per_sec(slowest), source, images_per_sec(fastest), tuple(ends))
+    return Rate(math.sqrt(low * high), source, math.sqrt(high / low))
 
 
 def _nearest(

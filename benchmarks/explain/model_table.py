@@ -15,8 +15,7 @@ from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
 from benchmarks.console import progress, say, warn
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.explain.known_gpus import Rate
-from benchmarks.explain.step_balance import Balance, Rates, how_to_measure, span
+from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
 from benchmarks.machine.cache import CacheFile
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training.model_facts import ModelFacts
@@ -81,28 +80,19 @@ def _of_model(workload: Workload, facts: ModelFacts) -> dict[str, Any]:
 
 def _of_balance(balance: Balance) -> dict[str, Any]:
     rates = {"images_per_sec": balance.images_per_sec, "link_bytes_per_sec": balance.link_bytes_per_sec}
-    fast, slow = balance.compute_seconds or (None, None)
-    least, most = balance.ratios or (None, None)
     low, high = balance.expected_images_per_sec or (None, None)
     return {
         "sent_bytes_per_device": balance.sent_bytes,
         **{name: rate and rate.value for name, rate in rates.items()},
-        "highest_images_per_sec": balance.images_per_sec and balance.images_per_sec.highest,
-        **{f"source_of_{name}": rate and _source(rate) for name, rate in rates.items()},
-        "compute_seconds": slow,
-        "least_compute_seconds": fast,
+        **{f"source_of_{name}": rate and rate.source for name, rate in rates.items()},
+        "compute_seconds": balance.compute_seconds,
         "exchange_seconds": balance.exchange_seconds,
-        "least_exchange_to_compute": least,
-        "exchange_to_compute": most,
+        "exchange_to_compute": balance.ratio,
         "expected_images_per_sec_low": low,
         "expected_images_per_sec_high": high,
         "bound_by": balance.bound_by,
         "compute_bound_from_batch": balance.compute_bound_batch,
     }
-
-
-def _source(rate: Rate) -> str:
-    return f"{rate.source}: {'; '.join(rate.ends)}" if rate.ends else rate.source
 
 
 def _say_models(rows: Sequence[_Row]) -> None:
@@ -130,12 +120,12 @@ def _say_balances(rows: Sequence[_Row]) -> None:
     columns: _Columns = {
         "model": lambda row: row["model"],
         "batch": lambda row: str(row["batch_per_device"]),
-        "images/s": lambda row: _span(row["images_per_sec"], row["highest_images_per_sec"]),
-        "compute ms": lambda row: _span(row["least_compute_seconds"], row["compute_seconds"], 1e3),
+        "images/s": lambda row: _number(row["images_per_sec"]),
+        "compute ms": lambda row: _number(row["compute_seconds"], 1e3),
         "sent MB": lambda row: _number(row["sent_bytes_per_device"], 1e-6),
         "GB/s": lambda row: _number(row["link_bytes_per_sec"], 1e-9),
         "exchange ms": lambda row: _number(row["exchange_seconds"], 1e3),
-        "exchange/compute": lambda row: _span(row["least_exchange_to_compute"], row["exchange_to_compute"]),
+        "exchange/compute": lambda row: _number(row["exchange_to_compute"]),
         "bound by": lambda row: row["bound_by"],
         "compute-bound from batch": lambda row: str(row["compute_bound_from_batch"] or "?"),
     }
@@ -154,10 +144,6 @@ def _say_table(rows: Sequence[_Row], columns: _Columns) -> None:
     cells = [[cell(row) for cell in columns.values()] for row in rows]
     for line in Table(list(columns), cells, numbers).text(rule=False):
         say(line)
-
-
-def _span(low: float | None, high: float | None, factor: float = 1.0) -> str:
-    return "?" if low is None or high is None else span(factor * low, factor * high)
 
 
 def _number(value: float | None, factor: float = 1.0) -> str:

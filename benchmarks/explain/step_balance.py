@@ -23,7 +23,7 @@ from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
-from results.text import amount, rounded
+from results.text import amount
 from results.utilisation import data_sheet, data_sheet_peak, used_gpus
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
@@ -81,11 +81,9 @@ class Balance:
     link_bytes_per_sec: Rate | None
 
     @property
-    def compute_seconds(self) -> tuple[float, float] | None:
-        """Returns the shortest and the longest time to compute, if they are known."""
-        if self.images_per_sec is None:
-            return None
-        return self.batch_per_device / self.images_per_sec.highest, self.batch_per_device / self.images_per_sec.value
+    def compute_seconds(self) -> float | None:
+        """Returns the time to compute, if it is known."""
+        return self.batch_per_device / self.images_per_sec.value if self.images_per_sec else None
 
     @property
     def exchange_seconds(self) -> float | None:
@@ -95,35 +93,32 @@ class Balance:
         return self.sent_bytes / self.link_bytes_per_sec.value if self.link_bytes_per_sec else 0.0
 
     @property
-    def ratios(self) -> tuple[float, float] | None:
-        """Returns the time to exchange over the longest and over the shortest time to compute, if they are known."""
+    def ratio(self) -> float | None:
+        """Returns the time to exchange over the time to compute, if both are known."""
         if self.compute_seconds is None or self.exchange_seconds is None:
             return None
-        fast, slow = self.compute_seconds
-        return self.exchange_seconds / slow, self.exchange_seconds / fast
+        return self.exchange_seconds / self.compute_seconds
 
     @property
     def expected_images_per_sec(self) -> tuple[float, float] | None:
         """Returns a device's least and highest rate: exchanging overlaps computing not at all, or fully."""
-        if self.compute_seconds is None or self.exchange_seconds is None:
+        if not self.images_per_sec or self.compute_seconds is None or self.exchange_seconds is None:
             return None
-        (fast, slow), exchange = self.compute_seconds, self.exchange_seconds
-        return self.batch_per_device / (slow + exchange), self.batch_per_device / max(fast, exchange)
+        compute, factor, exchange = self.compute_seconds, self.images_per_sec.factor, self.exchange_seconds
+        slow, fast = compute * factor + exchange, max(compute / factor, exchange)
+        return self.batch_per_device / slow, self.batch_per_device / fast
 
     @property
-    def bound_by(self) -> Literal["communication", "compute", "either", "unknown"]:
-        """Returns what takes longer; `either` if that depends on where in its range the rate is."""
-        if self.ratios is None:
+    def bound_by(self) -> Literal["communication", "compute", "unknown"]:
+        """Returns what takes longer."""
+        if self.ratio is None:
             return "unknown"
-        least, most = self.ratios
-        if least <= 1 < most:
-            return "either"
-        return "communication" if most > 1 else "compute"
+        return "communication" if self.ratio > 1 else "compute"
 
     @property
     def compute_bound_batch(self) -> int | None:
         """Returns the smallest batch per device that is compute-bound, if bytes and images/s do not depend on it."""
-        return None if self.ratios is None else max(1, math.ceil(self.ratios[1] * self.batch_per_device))
+        return None if self.ratio is None else max(1, math.ceil(self.ratio * self.batch_per_device))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +170,7 @@ class Rates:
         return Balance(
             batch_per_device=config.workload.batch_per_device,
             sent_bytes=sent_bytes,
-            images_per_sec=alone and alone.scaled(at_once / config.towers_in_total),
+            images_per_sec=alone and dataclasses.replace(alone, value=alone.value * at_once / config.towers_in_total),
             link_bytes_per_sec=link,
         )
 
@@ -243,11 +238,6 @@ def _gpu_here(devices: Devices, precision: str) -> KnownGpu | None:
     gpus = options.chosen_gpus(devices).gpus
     peaks = {gpu.name: data_sheet_peak(gpu.name, precision) for gpu in gpus if not gpu.is_divided}
     return known_gpus.gpu_of(gpus[0].name) if len(peaks) == 1 and all(peaks.values()) else None
-
-
-def span(low: float, high: float) -> str:
-    """Returns a range with three digits each; a single number if both ends look the same."""
-    return " to ".join(dict.fromkeys(map(rounded, (low, high))))
 
 
 def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_cluster: bool) -> list[str]:

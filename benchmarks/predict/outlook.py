@@ -40,7 +40,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """The predictions of a configuration; `source` and `ends` are those of the rate of one device, as of `Rate`."""
+    """The predictions of a configuration; `source` is that of the rate of one device."""
 
     hardware: str
     model: str
@@ -48,7 +48,6 @@ class Outlook:
     precision: str
     images_per_sec_of_one: float
     source: str
-    ends: Sequence[str]
     points: Sequence[Point]
 
 
@@ -78,8 +77,6 @@ def as_text(outlook: Outlook) -> Iterator[str]:
     batch = outlook.points[0].subject.batch_per_device
     yield f"{outlook.model}, batch {batch} per device, {outlook.precision}, {outlook.manager}: {outlook.hardware}"
     yield f"One device: {rounded(outlook.images_per_sec_of_one)} images/s ({outlook.source})"
-    names = ("  lowest", "  highest") if len(outlook.ends) > 1 else ("  from",)
-    yield from (f"{name}: {end}" for name, end in zip(names, outlook.ends, strict=False))
     yield ""
     cells = []
     for one in outlook.points:

@@ -182,13 +182,12 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
     balance = rates.balance(
         first, flops_per_image=model.flops_per_image, gradient_bytes=model.gradient_bytes, sent_bytes=None
     )
-    if balance.images_per_sec is None:
+    rate = balance.images_per_sec
+    if rate is None:
         raise UsageError(
             f"Nothing is known of the rate of one {host.gpu or 'CPU'} in {first.computing.precision}: pass "
             "--peak_tflops and --assumed_mfu, or --results with records of a run on one device."
         )
-    low, high = balance.images_per_sec.value, balance.images_per_sec.highest
-    usual = (low * high) ** 0.5
     measured = _measured_links(values, balance, is_from_records=balance.link_bytes_per_sec is not rates.link)
 
     def subject(name: str, layout: Layout) -> Subject:
@@ -198,10 +197,10 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
             hardware=host,
             batch_per_device=batch,
             exchange=exchange_of(config.variables, layout, model.variables, on_cpus=not host.gpu),
-            step_seconds=batch / usual,
+            step_seconds=batch / rate.value,
             layout=layout,
             measured=measured,
-            uncertain=(low / usual, high / usual),
+            uncertain=rate.factor,
         )
 
     points = []
@@ -209,15 +208,13 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
         others = {name: functools.partial(subject, name, layout) for name in _COMPARED if name != manager}
         setting = manager_of(_config(values, host, manager, layout).to_dict())
         points.append(outlook.point(subject(manager, layout), manager, setting, others))
-    rate = balance.images_per_sec
     return Outlook(
         hardware=host.title,
         model=first.workload.model,
         manager=manager,
         precision=first.computing.precision,
-        images_per_sec_of_one=usual,
+        images_per_sec_of_one=rate.value,
         source=rate.source,
-        ends=rate.ends,
         points=points,
     )
 

@@ -53,7 +53,7 @@ class Subject:
         layout: devices and hosts.
         exchange_of_one: in the step that was measured on one device.
         measured: bytes/s of links that were measured, which replace those of the data sheets.
-        uncertain: by which factors the rate of one device may be lower and higher.
+        uncertain: factor by which the rate of one device may be lower or higher.
     """
 
     parts: Sequence[LayerShare]
@@ -64,7 +64,7 @@ class Subject:
     layout: Layout
     exchange_of_one: Exchange = Exchange()
     measured: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    uncertain: tuple[float, float] = (1.0, 1.0)
+    uncertain: float = 1.0
 
     @property
     def images(self) -> int:
@@ -105,8 +105,8 @@ def predict(subject: Subject, usual: Reached | None = None) -> Prediction:
     rate = subject.images / timeline.end_seconds
     return Prediction(
         images_per_sec=rate,
-        low=low * (1 - ASSUMED_SPREAD) * subject.uncertain[0],
-        high=high * (1 + ASSUMED_SPREAD) * subject.uncertain[1],
+        low=low * (1 - ASSUMED_SPREAD) / subject.uncertain,
+        high=high * (1 + ASSUMED_SPREAD) * subject.uncertain,
         efficiency=subject.step_seconds / timeline.end_seconds,
         timeline=timeline,
     )

@@ -174,7 +174,7 @@ def test_what_is_published_of_the_chosen_gpu_is_expected(run_bench: RunBench, mo
     stand_in(monkeypatch, MACHINES[MIXED])
     done = run_bench("explain", "--device=gpu", "--gpus=1", "--model=resnet50_v1.5", "--precision=fp32")
     assert done.status == 0, done.stderr
-    assert "at 136 images/s per device (nearest published, MFU 41 %)" in done.stdout
+    assert "at 136 images/s per device" in done.stdout and "nearest published: " in done.stdout
 
 
 def test_doctor_reports_gpus_that_tensorflow_has_no_code_for(

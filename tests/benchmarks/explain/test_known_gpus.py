@@ -53,7 +53,8 @@ def test_every_gpu_has_a_chip_a_known_link_and_a_rate_to_expect() -> None:
             if data_sheet_peak(gpu.name, precision):
                 peak = gpu.peak_flops_per_sec(precision)
                 found = expected_rate(gpu, "resnet50", precision, peak_flops_per_sec=peak, flops_per_image=24e9)
-                assert found and 0.03 < found.value * 24e9 / peak <= found.highest * 24e9 / peak < 0.9, gpu.name
+                mfu = found.value * 24e9 / peak if found else 0
+                assert found and 0.03 * found.factor < mfu < 0.9 / found.factor, gpu.name
 
 
 def test_published_rates_are_of_known_gpus_and_below_their_peaks() -> None:
@@ -69,10 +70,10 @@ def test_published_rates_are_of_known_gpus_and_below_their_peaks() -> None:
 def test_the_same_model_and_gpu_are_preferred_to_the_usual_model_and_a_near_gpu() -> None:
     def source(name: str, model: str, precision: str = "fp16") -> str:
         expectation = expected_rate(gpu_of(name), model, precision, peak_flops_per_sec=1e14, flops_per_image=1e10)
-        return f"{expectation.source} {expectation.ends}" if expectation else ""
+        return expectation.source if expectation else ""
 
     assert "A100 PCIe 40GB" in source("A100-SXM4-80GB", "vgg16"), "of the same chip, since none is of this GPU"
-    assert source("H100 PCIe", "resnet50").startswith("published, MFU 6.1 %")
+    assert source("H100 PCIe", "resnet50").startswith("published: ")
     assert "nearest published" in source("H200 NVL", "vgg16") and "ResNet-50" in source("H200 NVL", "vgg16")
     assert "92 images/s of 1 x P100 (DGX-1)" in source("P100-SXM2-16GB", "resnet152", "fp32"), "the fastest of two"
     assert "MFU 147 %, since convolutions may need fewer" in source("V100-SXM3-32GB", "vgg16", "fp32")

@@ -147,7 +147,7 @@ def test_what_one_device_exchanged_is_taken_out_of_its_time() -> None:
 def test_the_interval_is_around_the_rate_and_includes_what_is_not_known_of_one_device() -> None:
     exchange = Exchange(gradients=((Hop("network out", 5e8), Hop("network in", 5e8)),))
     made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
-    found, wider = prediction.predict(made), prediction.predict(dataclasses.replace(made, uncertain=(0.5, 2)))
+    found, wider = prediction.predict(made), prediction.predict(dataclasses.replace(made, uncertain=2))
     assert found.low < 0.9 * found.images_per_sec < found.images_per_sec < found.high
     assert wider.low == pytest.approx(found.low / 2) and wider.high == pytest.approx(2 * found.high)
 
