@@ -79,7 +79,7 @@ def proposed(shell: str, line: str, directory: Path) -> list[str]:
         ("run-bench track check --thr", ["--threshold="]),
         ("run-bench track list --thr", []),
         ("run-bench track calibrate --model=vgg1", ["vgg11", "vgg16", "vgg19"]),
-        ("run-bench data make-mnist --gz", ["--gzip"]),
+        ("run-bench data make-mnist --over", ["--overwrite"]),
         ("run-bench export-model --keras", ["--keras_file="]),
         ("run-bench completion z", ["zsh"]),
         ("run-bench report fil", ["file.jsonl"]),
