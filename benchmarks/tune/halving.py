@@ -197,8 +197,11 @@ class Halving:
     def _try(self, candidate: Candidate, steps: int, runs: list[Outcome]) -> bool:
         """Runs a candidate and appends the result to its `runs`; returns whether there was the time for it."""
         outcome = self._run(candidate, steps)
-        if outcome is None or (outcome.cut_off and candidate.counted):
-            return False  # its earlier runs count
+        if outcome is None:
+            return False
+        measured = len(outcome.step_seconds)
+        if candidate.counted and (outcome.cut_off or 0 < measured < len(candidate.counted[0].step_seconds)):
+            return False  # the time ended it: its rate of a few steps would hide what the earlier runs show
         if outcome.step_seconds:
             runs.append(outcome)
         else:

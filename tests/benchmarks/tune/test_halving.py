@@ -218,6 +218,19 @@ def test_repeats_tell_whether_a_rate_is_better_than_its_selection() -> None:
     assert Machine([100.0]).search(10)[0].is_repeated, "there was nothing to select"
 
 
+def test_a_run_that_the_time_cuts_short_does_not_count_beside_a_longer_one() -> None:
+    """Its few steps have no interval, and would take that of the earlier run away."""
+    lengths = iter([8, 8, 1])
+
+    def run(candidate: Candidate, steps: int) -> Outcome:
+        return Outcome(images_per_step=1, step_seconds=[0.1 + 0.01 * step for step in range(next(lengths))])
+
+    search = Halving(_candidates(2), run, 8)
+    search.search()
+    assert next(lengths, None) is None, "all three were run"
+    assert [(row.steps, row.runs, row.low is None) for _, row in search.rows()] == [(8, 1, False)] * 2
+
+
 def test_an_interruption_leaves_the_best_so_far() -> None:
     machine = Machine([100.0, 120.0, 110.0])
     search = Halving(_candidates(3), _stopped_at_the_third(machine), 8)
