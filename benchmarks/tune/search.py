@@ -19,6 +19,7 @@ from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import NOT_RUN, Candidate, Halving, Outcome, Row, runs_needed
 from benchmarks.tune.search_stages import MANAGERS, SearchStage, Texts, cells
+from results.intervals import ENOUGH_REPEATS
 from results.quality import OTHERS_SHARE
 from results.record import Record, Status
 from results.text import counted, rounded
@@ -259,6 +260,17 @@ class Finder:
         if changed:
             check = " Run the answer once with --check_precision." if "precision" in changed else ""
             yield f"{' '.join(run_flags.words(changed))}, the default, trains differently: pass it to keep it.{check}"
+        hasty = [
+            table.title
+            for table in self._tables
+            if any(row.is_close for row in table.rows) and all(row.runs < ENOUGH_REPEATS for row in table.rows)
+        ]
+        if hasty:
+            usual_seconds = default_budget(self._plan.usual, self._plan.stages)
+            yield (
+                f"There was no time to repeat what is within the noise ({', '.join(hasty)}), so it may be faster: "
+                f"search with a larger --budget_seconds (default here: {usual_seconds:.0f})."
+            )
         used, cores = self._runner.provenance.cores_used_by_others_before, usable_cores()
         if used is not None and used > OTHERS_SHARE * cores:
             yield (

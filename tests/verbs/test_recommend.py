@@ -471,14 +471,17 @@ def test_what_is_left_out_for_want_of_time_is_told_on_each_answer(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.takes = lambda chosen: 10.0
+    runs.rate = lambda chosen: 100.0
     assert _recommend(*ON_CPU, "--budget_seconds=60") == ExitStatus.OK
-    assert "of 4 not run:" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "of 4 not run:" in out and "There was no time to repeat what is within the noise (" in out
     count = len(runs.cells)
     assert _recommend(*ON_CPU, "--budget_seconds=60") == ExitStatus.OK
     again = capsys.readouterr().out
     assert "of 4 not run:" in again and "Remembered from" in again and len(runs.cells) == count
     assert _recommend(*ON_CPU, "--budget_seconds=2000") == ExitStatus.OK
-    assert "not run" not in capsys.readouterr().out, "another time limit is another question"
+    out = capsys.readouterr().out
+    assert "not run" not in out and "no time to repeat" not in out, "another time limit is another question"
 
 
 def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
