@@ -215,8 +215,9 @@ def _each(keras_model: Any) -> Iterator[Any]:
 def _last(keras_model: keras.Model) -> Any:
     """Returns the layer that computes the output, also of a model in the model; None if it computes more than that."""
     last: Any = keras_model
+    output = 0
     while _is_graph(last):
-        last = last_operation(last)
+        last, output = last_operation(last, output)
     return last
 
 
@@ -319,14 +320,19 @@ def _is_alike(layer: Any, copy: Any) -> bool:
         return other == value or other is None and name.lstrip("_") not in arguments  # build() sets it
 
     plain = [(n, v) for n, v in vars(layer).items() if isinstance(v, bool | int | float | str) and n not in _OF_ONE]
+    own = ((n, code) for n, code in _activations(layer) if not _is_known(code))
+    keeps_own = all(getattr(vars(copy).get(n), "__code__", None) is code.__code__ for n, code in own)
     inner = (layers_in(each, at_any_depth=False) for each in (layer, copy))
-    return all(itertools.starmap(is_same, plain)) and all(map(_is_alike, *inner))
+    return keeps_own and all(itertools.starmap(is_same, plain)) and all(map(_is_alike, *inner))
+
+
+def _activations(layer: Any) -> Iterator[tuple[str, Any]]:
+    return ((n, code) for n, code in vars(layer).items() if n.endswith("activation") and inspect.isfunction(code))
 
 
 def _keeps_activations(layer: Any) -> bool:
     """Returns whether get_config() describes the activations: it has names, and a user's relu() is none of Keras."""
-    attributes = [pair for each in (layer, *layers_in(layer)) for pair in vars(each).items()]
-    functions = [code for name, code in attributes if name.endswith("activation") and inspect.isfunction(code)]
+    functions = [code for each in (layer, *layers_in(layer)) for _, code in _activations(each)]
     return all(
         _is_known(code) or keras.activations.get(keras.activations.serialize(code)) is code for code in functions
     )
@@ -334,7 +340,7 @@ def _keeps_activations(layer: Any) -> bool:
 
 def _is_copied(layer: Any) -> bool:
     """Returns whether get_config() may describe a layer: not if a class derived from its class has the constructor."""
-    if not _keeps_activations(layer):
+    if _is_of_keras(type(layer)) and not _keeps_activations(layer):  # of others, the copy is compared
         return False
     if getattr(layer.get_config, "_is_default", False):  # Keras has kept the arguments of the constructor
         return True

@@ -20,12 +20,15 @@ def number_of_calls(operation: Any) -> int:
     return len(operation._inbound_nodes)
 
 
-def last_operation(model: Any) -> Any:
-    """Returns the operation that computes the output of a graph of layers; None if it is called twice."""
+def last_operation(model: Any, output: int) -> tuple[Any, int]:
+    """Returns the operation that computes an output of a graph of layers, and which of its outputs that is.
+
+    The operation is None if it is called twice.
+    """
     graph = getattr(model, "_functional", model)
-    last = graph.outputs[0]._keras_history.operation
+    last, _, index = graph.outputs[output]._keras_history
     calls = [node for nodes in graph._nodes_by_depth.values() for node in nodes if node.operation is last]
-    return last if len(calls) == 1 else None
+    return (last if len(calls) == 1 else None), index
 
 
 def initializer_of(variable: Any) -> Any:

@@ -65,10 +65,11 @@ def doubts(messages: Mapping[str, Mapping[str, Any]], cluster: Cluster) -> list[
     """Returns a sentence for the record on each thing in which tasks may differ, and that it has of one task only."""
     found = []
     workers = {f"worker {index}": messages[f"worker {index}"] for index in range(cluster.num_workers)}
-    if names := unlike_variables(list(workers.values())):
+    leader = str(cluster.leader)  # may be the controller, which the record is of
+    if names := unlike_variables([*workers.values(), messages[leader]]):
         found.append(
-            f"Workers have unlike environment variables ({', '.join(names)}), and the record has those of "
-            f"{cluster.leader} only: start all workers with the same."
+            f"Workers have unlike environment variables ({', '.join(names)}), and the record has those of {leader} "
+            "only: start all tasks with the same."
         )
     if len({message["devices"] for message in workers.values()}) > 1:
         each = "; ".join(f"{worker}: {message['devices']}" for worker, message in workers.items())

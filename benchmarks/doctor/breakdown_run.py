@@ -276,6 +276,8 @@ class _StageRunner:
     def _run_again(self) -> None:
         """Runs the stages of the model once more while time is left: that shows by how much processes differ."""
         for number, stage in enumerate(self.done):
+            if stage.failed:  # what comes after it is unknown
+                break
             if stage.images_per_sec and stage.part is not Part.FIXED:
                 if self._end - time.monotonic() < self._seconds:
                     break

@@ -217,10 +217,13 @@ def _check_scaling(model: Model, spec: ModelSpec) -> None:
             @tf.function(autograph=False)
             def extremes(scaled: Any = scaled) -> list[tf.Tensor]:
                 of_images = (2, spec.image_size, spec.image_size, spec.channels)
-                values = tf.cast(scaled(tf.random.stateless_normal(of_images, (0, 0))), tf.float32)
-                return [tf.reduce_min(values), tf.reduce_max(values)]
+                drawn = (tf.random.stateless_normal(of_images, (0, seed)) for seed in (0, 1))
+                values, others = (tf.cast(scaled(each), tf.float32) for each in drawn)
+                return [tf.reduce_min(values), tf.reduce_max(values), tf.reduce_any(values != others)]
 
-            low, high = (value.numpy() for value in extremes())
+            low, high, is_of_images = (value.numpy() for value in extremes())
+        if not is_of_images:  # such as coordinates, which are joined with them
+            continue
         if high - low < _OF_SCALED_IMAGES[0] or max(-low, high) > _OF_SCALED_IMAGES[1]:
             raise UnusableModelError(
                 f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "

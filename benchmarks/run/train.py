@@ -84,7 +84,8 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
         display.phase("building the graph", None)
         drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
         built = run_graph.build(config, devices, drawn)
-        earlier.require_classes(built.input.source)
+        if not config.workload.forward_only or config.workload.print_training_accuracy:
+            earlier.require_classes(built.input.source)
         log.started("graph")
         log.observe(steps_before=earlier.steps, restarts=len(restarts.inherited().failures))
         log.placement = built.placement

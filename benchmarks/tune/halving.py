@@ -24,7 +24,7 @@ from results.intervals import (
     of_repeats,
     slower_than_best,
 )
-from results.step_statistics import rate, rate_interval
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_interval
 
 # A candidate that has no result for want of time has a reason that begins so.
 NOT_RUN = "not run"
@@ -36,8 +36,8 @@ _MOST_REPEATS = 10
 class Outcome:
     """The result of one run.
 
-    If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices,
-    `losses` of the first steps.
+    If it failed, there are no `step_seconds`; `cut_off`: the time of the search was up, which ended it without steps or
+    with fewer than asked for. Images are of all devices, `losses` of the first steps.
     """
 
     images_per_step: int = 0
@@ -122,13 +122,15 @@ def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD) -> Inter
     """Returns the geometric mean of the rates of valid runs; its bounds are unknown with too few steps.
 
     With three runs or more, they come from the spread between runs. With fewer, they come from the spread between
-    steps, widened by `between` (see `between_runs`), since the steps of one process do not show how processes differ.
+    steps, widened by `between` (see `between_runs`), since the steps of one process do not show how processes differ;
+    then runs of too few steps do not count beside others.
     """
     if len(runs) >= ENOUGH_REPEATS:
         return of_repeats(_rates(runs))
-    widths = [rate_interval(run.step_seconds, run.images_per_step).log_half_width for run in runs]
-    middle, factor = geometric_mean(_rates(runs)), math.exp(math.hypot(*widths) / len(runs))
-    return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(runs)))
+    counted = [run for run in runs if len(run.step_seconds) >= MIN_STEPS_FOR_INTERVAL] or runs
+    widths = [rate_interval(run.step_seconds, run.images_per_step).log_half_width for run in counted]
+    middle, factor = geometric_mean(_rates(counted)), math.exp(math.hypot(*widths) / len(counted))
+    return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(counted)))
 
 
 def _rates(runs: Sequence[Outcome]) -> list[float]:
@@ -136,7 +138,7 @@ def _rates(runs: Sequence[Outcome]) -> list[float]:
 
 
 def runs_needed(candidates: int) -> int:
-    """Returns how many runs a search among so many needs at most, with `ENOUGH_REPEATS` of the last ones."""
+    """Returns how many runs a search among so many takes, with `ENOUGH_REPEATS` of the last ones; ties take more."""
     runs, remaining = 0, candidates
     while remaining > _FINALISTS:
         runs, remaining = runs + remaining, max(_FINALISTS, math.ceil(remaining / 2))
@@ -192,16 +194,14 @@ class Halving:
     def _finalists(self, remaining: Sequence[Candidate]) -> list[Candidate]:
         """Returns the fastest two, and the default, which the winner must beat, unless clearly slower than the best."""
         last = dict.fromkeys([*remaining[:_FINALISTS], self.candidates[0]])
-        return [each for each in last if each.is_valid and not self._is_faster(remaining[0], each)]
+        best = remaining[:1]  # nothing, if all that stayed failed
+        return [each for each in last if each.is_valid and not any(self._is_faster(one, each) for one in best)]
 
     def _try(self, candidate: Candidate, steps: int, runs: list[Outcome]) -> bool:
         """Runs a candidate and appends the result to its `runs`; returns whether there was the time for it."""
         outcome = self._run(candidate, steps)
-        if outcome is None:
-            return False
-        measured = len(outcome.step_seconds)
-        if candidate.counted and (outcome.cut_off or 0 < measured < len(candidate.counted[0].step_seconds)):
-            return False  # the time ended it: its rate of a few steps would hide what the earlier runs show
+        if outcome is None or outcome.cut_off and candidate.counted:
+            return False  # the few steps of a run that was cut off would hide what the earlier ones show
         if outcome.step_seconds:
             runs.append(outcome)
         else:

@@ -123,7 +123,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
 def _announce(plan: RecommendPlan) -> None:
     """Reports how long the search takes by a rough estimate, and its time limit."""
     runs, each = runs_of(plan.stages), estimate_run_seconds(plan.usual)
-    what = f"up to {counted(runs, 'run')} of about {in_words(each)}: {in_words(runs * each)} by a rough estimate"
+    what = f"about {counted(runs, 'run')} of {in_words(each)}: {in_words(runs * each)} by a rough estimate"
     warn(f"The search needs {what}. It ends after {in_words(plan.budget_seconds)} (--budget_seconds).")
 
 

@@ -19,19 +19,20 @@ from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import NOT_RUN, Candidate, Halving, Outcome, Row, runs_needed
 from benchmarks.tune.search_stages import MANAGERS, SearchStage, Texts, cells
-from results.intervals import ENOUGH_REPEATS
 from results.quality import OTHERS_SHARE
 from results.record import Record, Status
+from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted, rounded
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
 _FIRST_SECONDS = 2.0
-_FEWEST_STEPS, _MOST_ESTIMATED_STEPS, _MOST_STEPS = 5, 40, 1000
+_FEWEST_STEPS, _MOST_ESTIMATED_STEPS, _MOST_STEPS = MIN_STEPS_FOR_INTERVAL, 40, 1000
 # From the last step to the end of the process.
 _END_SECONDS = 3.0
-# A run may take its part of the time of its stage, but at least so long.
-_LEAST_LIMIT_SECONDS = 60.0
+# A run may take its part of the time of its stage, or so many times what runs are estimated to take, for XLA compiles;
+# but at least so many seconds.
+_PATIENCE, _LEAST_LIMIT_SECONDS = 5.0, 60.0
 _LONGEST_REASON = 200
 # Of so many first losses, how far they are below the first one on average is compared. Runs that trained alike differed
 # by up to 1.2 times (AlexNet, of which XLA drops other units), those with wrong gradients by 2.6 to 6 (ResNet-50 under
@@ -62,11 +63,15 @@ class RecommendPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageTable:
-    """A stage: its title, the number of devices, and its candidates, best first."""
+    """A stage: its title, the number of devices, and its candidates, best first.
+
+    `default_failed`: the settings that earlier stages chose failed in this one.
+    """
 
     title: str
     devices: int
     rows: list[Row]
+    default_failed: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +152,7 @@ class Finder:
         self._trained: dict[tuple[object, ...], dict[str, _Trained]] = {}
         self._chosen: dict[str, str] = {}
         self._tables: list[StageTable] = []
+        self._without_repeats: list[str] = []  # stages in which more repeats may find a faster setting
         self._open: tuple[SearchStage, Halving, list[Candidate]] | None = None
 
     def run_stages(self) -> None:
@@ -158,7 +164,8 @@ class Finder:
                 now = time.monotonic()
                 seconds = max(0.0, self._end - now) * runs_of([stage]) / runs_of(self._plan.stages[number:])
                 self._stage_end = now + seconds
-                self._limit_seconds = max(_LEAST_LIMIT_SECONDS, seconds / len(possible))
+                estimated = _PATIENCE * estimate_run_seconds(self._plan.usual)
+                self._limit_seconds = max(_LEAST_LIMIT_SECONDS, estimated, seconds / len(possible))
                 warn(f"{stage.title}: {len(possible)} of {len(candidates)} can be run, in {in_words(seconds)}")
                 halving = Halving(possible, self._run, _first_steps(_config(possible[0]), self._step_seconds))
                 self._open = (stage, halving, [each for each in candidates if not each.cell.runs])
@@ -186,11 +193,12 @@ class Finder:
     def _best(self) -> tuple[Row | None, int]:
         """Returns the last choice, which all earlier ones are in, and on how many devices it was measured.
 
-        There is none if all candidates of the last stage that had time failed: one of them was the choice before.
+        There is none if that choice, and all others, failed in a later stage.
         """
         for table in reversed(self._tables):
-            if any(not row.reason.startswith((NOT_RUN, _CANNOT_RUN)) for row in table.rows):
-                return next((row for row in table.rows if row.is_taken), None), table.devices
+            taken = next((row for row in table.rows if row.is_taken), None)
+            if taken or table.default_failed:
+                return taken, table.devices
         return None, 0
 
     def _close_stage(self) -> None:
@@ -202,10 +210,17 @@ class Finder:
             Row(arguments=run_flags.words(candidate.choice), reason=f"{_CANNOT_RUN}{candidate.cell.why_not}")
             for candidate in impossible
         ]
-        devices = 1 if stage.on_one_device else self._plan.usual.devices.num_devices
+        default = halving.candidates[0]
         self._tables.append(
-            StageTable(title=stage.title, devices=devices, rows=[*(row for _, row in ranked), *refused])
+            StageTable(
+                title=stage.title,
+                devices=1 if stage.on_one_device else self._plan.usual.devices.num_devices,
+                rows=[*(row for _, row in ranked), *refused],
+                default_failed=bool(default.reason) and not default.reason.startswith(NOT_RUN),
+            )
         )
+        if any(row.is_close for _, row in ranked) and not any(candidate.is_repeated for candidate, _ in ranked):
+            self._without_repeats.append(stage.title)
         for candidate, row in ranked:
             if row.is_taken:
                 self._chosen |= candidate.choice
@@ -220,7 +235,7 @@ class Finder:
         self._runner.timeout_seconds = limit
         left = in_words(max(0.0, self._end - time.monotonic()))
         progress.begin(f"trying {_in_words(candidate)}, up to {left} left", measured=True)
-        outcome = _outcome(self._runner.run_cell(limited), limit)
+        outcome = _outcome(self._runner.run_cell(limited), steps, limit, is_last=limit < self._limit_seconds)
         self._judge(candidate, outcome.losses)
         progress.end()
         if outcome.step_seconds and not candidate.reason:
@@ -260,16 +275,10 @@ class Finder:
         if changed:
             check = " Run the answer once with --check_precision." if "precision" in changed else ""
             yield f"{' '.join(run_flags.words(changed))}, the default, trains differently: pass it to keep it.{check}"
-        hasty = [
-            table.title
-            for table in self._tables
-            if any(row.is_close for row in table.rows) and all(row.runs < ENOUGH_REPEATS for row in table.rows)
-        ]
-        if hasty:
-            usual_seconds = default_budget(self._plan.usual, self._plan.stages)
+        if self._without_repeats:
             yield (
-                f"There was no time to repeat what is within the noise ({', '.join(hasty)}), so it may be faster: "
-                f"search with a larger --budget_seconds (default here: {usual_seconds:.0f})."
+                f"There was no time to repeat what is within the noise ({', '.join(self._without_repeats)}), so it may "
+                f"be faster: search with a larger --budget_seconds than {self._plan.budget_seconds:.0f}."
             )
         used, cores = self._runner.provenance.cores_used_by_others_before, usable_cores()
         if used is not None and used > OTHERS_SHARE * cores:
@@ -297,16 +306,17 @@ def _shortened(candidate: Candidate, **length: Any) -> Cell:
     return Cell((*candidate.cell.arguments, *words), dataclasses.replace(config, length=shorter))
 
 
-def _outcome(record: Record, limit_seconds: float) -> Outcome:
-    """Returns the outcome of a run, which was killed after so many seconds."""
+def _outcome(record: Record, steps: int, limit_seconds: float, *, is_last: bool) -> Outcome:
+    """Returns the outcome of a run of so many steps, with a limit that the time of its stage sets if it `is_last`."""
     measurement = record.measurement
     if record.status is Status.OK:
         return Outcome(
             images_per_step=measurement.images_per_step or 0,
             step_seconds=measurement.step_seconds,
             losses=[*measurement.warmup_losses, *measurement.losses][:_COMPARED_STEPS],
+            cut_off=is_last and len(measurement.step_seconds) < steps,
         )
-    if record.status is Status.TIMEOUT:
+    if record.status is Status.TIMEOUT and is_last:
         return Outcome(reason=f"{NOT_RUN} to its end: stopped after {limit_seconds:.0f} s", cut_off=True)
     reason = " ".join(f"{record.status}: {record.reason}".split())
     return Outcome(reason=reason[:_LONGEST_REASON])

@@ -173,7 +173,7 @@ def _utc(text: str) -> pd.Timestamp:
         FilterError: it is no time.
     """
     try:
-        time = pd.Timestamp(text)
+        time = pd.Timestamp(datetime.datetime.fromisoformat(text))
     except ValueError as error:
         raise FilterError(f"'{text}' is no time, such as 2026-01-31 or 2026-01-31T12:00") from error
     return time.tz_localize("UTC") if time.tz is None else time

@@ -360,6 +360,23 @@ def over_the_batch():
     return net(last=keras.Sequential([keras.layers.Dense(11), keras.layers.Softmax(axis=0)]))
 
 
+def inner_with_two_outputs():
+    images = keras.Input((16, 16, 3))
+    features = keras.layers.Dense(8, activation="softmax")(keras.layers.Flatten()(images))
+    inner = keras.Model(images, [features, keras.layers.Dense(11)(features)])
+    return keras.Model(images, inner(images)[1])
+
+
+class Swished(keras.layers.Dense):
+    def __init__(self, units, **options):
+        super().__init__(units, **options)
+        self.activation = softmax
+
+
+def own_class_with_activation():
+    return net(Swished(8))
+
+
 def last_is_called_twice():
     twice = keras.layers.Dense(11, activation="softmax")
     return net(last=keras.Sequential([keras.layers.Dense(11), twice, twice]))
@@ -449,6 +466,8 @@ def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
         "named_as_those_of_keras",
         "over_the_batch",
         "last_is_called_twice",
+        "inner_with_two_outputs",
+        "own_class_with_activation",
         "twins",
         "by_constants",
     ],

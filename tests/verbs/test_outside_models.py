@@ -230,6 +230,13 @@ def squashed(x):
     return keras.ops.sigmoid(x)
 
 
+def joined_with_coordinates():
+    images = keras.Input((32, 32, 3))
+    rows = keras.ops.cumsum(keras.ops.ones_like(images[..., :1]), axis=1) / 32
+    x = keras.layers.Concatenate()([images, 1e-3 * keras.ops.zeros_like(rows), rows])
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
 def constant_at_first():
     images = keras.Input((8, 8, 3))
     last = keras.layers.Dense(10, kernel_initializer="zeros", bias_initializer=keras.initializers.Constant(0.2))
@@ -485,6 +492,11 @@ def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: s
 
 def test_logits_that_are_small_at_first_are_no_probabilities(own: Path) -> None:
     assert model_probe.find_facts(f"{own}:constant_at_first", 10).outputs == 10
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_what_does_not_depend_on_the_images_scales_none(own: Path) -> None:
+    assert model_probe.find_facts(f"{own}:joined_with_coordinates", 10).outputs == 10
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -453,17 +453,39 @@ def test_each_stage_has_a_share_of_the_time(runs: Runs, capsys: pytest.CaptureFi
     answer = _answer(capsys)
     assert all(any(row["runs"] for row in table["rows"]) for table in answer["tables"])
     assert answer["devices"] == 2 and runs.now <= 1201
+    assert min(cell.config.length.num_batches for cell in runs.cells if cell.config) >= 8, "fewer have no interval"
 
 
 @pytest.mark.usefixtures("clock")
 def test_an_answer_names_the_devices_on_which_it_was_measured(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.takes = lambda chosen: 50.0
-    runs.failures["--num_gpus=2"] = (Status.TIMEOUT, "Not done, and killed.")
-    assert _recommend(*ON_CPU, "--num_gpus=2", "--budget_seconds=400") == ExitStatus.OK
+    runs.takes = lambda chosen: 8.0 if chosen.devices.num_devices == 1 else 10_000.0
+    assert _recommend(*ON_CPU, "--num_gpus=2", "--budget_seconds=100") == ExitStatus.OK
     out = capsys.readouterr().out
     (command,) = (line for line in out.splitlines() if line.startswith("python run_bench.py"))
     assert _best({"command": command}).devices.num_devices == 2
     assert "images/s on 1 device" in out and "not run to its end: stopped after " in out
+
+
+@pytest.mark.usefixtures("clock")
+def test_settings_that_hang_on_all_devices_or_in_a_later_run_are_no_answer(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.takes = lambda chosen: 1.0 if chosen.devices.num_devices == 1 else 10_000.0
+    assert _recommend(*ON_CPU, "--num_gpus=2", "--budget_seconds=3000") == ExitStatus.RUN_FAILED
+    assert "There is no answer" in capsys.readouterr().out
+
+    def hangs_later(chosen: Config) -> float:
+        is_fastest = (chosen.workload.data_format, chosen.computing.xla) == ("NCHW", "jit")
+        earlier = [cell.config for cell in runs.cells[:-1]]
+        return 10_000.0 if is_fastest and any(one and one.computing.xla == "jit" for one in earlier[2:]) else 1.0
+
+    runs.takes, runs.cells = hangs_later, []
+    assert _recommend(*ON_CPU, "--fresh", "--budget_seconds=3000", "--output_format=json") == ExitStatus.OK
+    answer = _answer(capsys)
+    first = answer["tables"][0]["rows"]
+    (hanging,) = (row for row in first if {"--data_format=NCHW", "--xla=jit"} <= {*row["arguments"]})
+    assert hanging["reason"].startswith("timeout: ") and not hanging["is_taken"]
+    assert max(row["runs"] for row in first) >= 3, "the others go on"
 
 
 @pytest.mark.usefixtures("clock")

@@ -42,7 +42,7 @@ _SMALL_IMAGES = (
     ("cifar10", "resnet20", ("data_batch_", "cifar-10-")),
     ("mnist", "mlp", ("train-images", "t10k-images", "MNIST")),
 )
-_SYNSET = re.compile(r"n\d{8}")  # of WordNet, in whose order ImageNet's classes are
+_SYNSET = re.compile(r"n\d{8}(?!\d)")  # of WordNet, in whose order ImageNet's classes are
 # Folders of whole splits, such as train and test1, train_images and test_images, cars_train and cars_test.
 _OF_SPLIT = re.compile(
     r"(.*[-_])?(?:train|test|val|eval|dev)(?:ing|id|idation|uation)?(?:[-_]?(?:images?|imgs?|photos|data|set))?\d{0,9}"
@@ -158,7 +158,7 @@ def only_one(named: Sequence[Path], content: str) -> Path | None:
     """
     folders = {folder if isinstance(folder, Address) else folder.resolve(): folder for folder in named}
     if len(folders) > 1:
-        raise DataError(f"{' and '.join(map(str, folders.values()))} both hold {content}: name one.")
+        raise DataError(f"{' and '.join(map(str, folders.values()))} both hold {content}: keep one, or name it.")
     return next(iter(folders.values()), None)
 
 
@@ -182,7 +182,7 @@ def _trained_classes(root: Path, folder: Path) -> list[str]:
     train = _below(root, "train") or _below(root.absolute().parent, "train")
     if train is None:
         # Numbers are those of image-net.org or of ImageNetV2, and words sort otherwise.
-        if len(names) == IMAGENET_CLASSES and all(_SYNSET.fullmatch(name) for name in names):
+        if len(names) == IMAGENET_CLASSES and all(_SYNSET.match(name) for name in names):
             return names
         raise DataError(
             f"{folder} has {len(names)} class folders, and there is no folder train beside it. Labels are positions "

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -225,8 +226,9 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
         raise DataError(f"--data_dir={path} mixes shards of {len(sets)} data sets ({named}): keep one.")
     _warn_of_numbers(path, [match["ending"] for match in shards.values() if not match["total"]])
     total = int(next(iter(shards.values()))["total"] or len(shards))
-    if len(shards) > total:
-        raise DataError(f"--data_dir={path} holds {len(shards)} shards of {total} ({some([*shards])}): keep one set.")
+    numbers = Counter(int(found[0]) for match in shards.values() if (found := _NUMBER.search(match["ending"])))
+    if twice := [number for number, count in numbers.items() if count > 1]:
+        raise DataError(f"--data_dir={path} holds several shards {twice[0]} ({some([*shards])}): keep one set.")
     if len(shards) < total:
         warn(
             f"{path} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "

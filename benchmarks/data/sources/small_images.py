@@ -84,7 +84,7 @@ def find_small_images(name: str, directory: str, split: str) -> Pixels:
 def _read_mnist(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
     stem = {"train": "train", "validation": "t10k"}[split]
     folders = (path, *(path / raw for raw in _TORCHVISION))
-    folder = next((folder for folder in folders if any(folder.glob(f"{stem}-images*"))), path)
+    folder = next((folder for folder in folders if _idx_file(folder, f"{stem}-images-idx3-ubyte")), path)
     images = _read_idx(folder, f"{stem}-images-idx3-ubyte", dimensions=3)
     labels = _read_idx(folder, f"{stem}-labels-idx1-ubyte", dimensions=1)
     if len(images) != len(labels):
@@ -92,12 +92,15 @@ def _read_mnist(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
     return "MNIST idx files", images[..., np.newaxis], labels
 
 
+def _idx_file(directory: Path, name: str) -> Path | None:
+    # The names on the original site, unpacked, and as some tools unpack them.
+    candidates = [directory / form for form in (name, f"{name}.gz", name.replace("-idx", ".idx"))]
+    return next((path for path in candidates if path.exists() and not path.is_dir()), None)
+
+
 def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     """Reads an idx file: two zero bytes, a type, the number of dimensions, each as 4 bytes big-endian, the values."""
-    # The names on the original site, unpacked, and as some tools unpack them.
-    forms = (name, f"{name}.gz", name.replace("-idx", ".idx"))
-    candidates = [directory / form for form in forms]
-    file = next((path for path in candidates if path.exists() and not path.is_dir()), None)
+    file = _idx_file(directory, name)
     if file is None:
         raise DataError(
             f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds "
@@ -197,11 +200,11 @@ def _parse_python(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         # Before they are copied: a pickle of some bytes can describe any amount.
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.nbytes > len(data):
             raise ValueError("its data are no array of bytes")
-        if pixels.shape[1:] != (_CIFAR_PIXELS,):  # of others, such as images of 32x32x3, the order is not known
+        if pixels.shape[1:] not in ((_CIFAR_PIXELS,), (3, 32, 32)):  # 32x32x3 would be in another order
             raise ValueError(f"its data have the shape {pixels.shape}, not (images, {_CIFAR_PIXELS})")
         if len(pixels) != len(labels):
             raise ValueError(f"{len(pixels)} images and {len(labels)} labels")
-        return pixels, np.asarray([operator.index(label) for label in labels], np.int64)
+        return pixels.reshape(-1, _CIFAR_PIXELS), np.asarray([operator.index(label) for label in labels], np.int64)
     except Exception as error:  # a pickle can fail in any way
         raise DataError(f"{name} is no batch of CIFAR-10 ({type(error).__name__}: {error}): copy it again.") from error
 

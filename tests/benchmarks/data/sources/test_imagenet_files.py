@@ -121,8 +121,8 @@ def _no_example(directory: Path) -> None:
             lambda directory: shutil.copy(directory / FIRST, directory / "train-00000-of-00008"),
             "mixes shards of 2 data sets",
         ),
-        (lambda directory: shutil.copy(directory / FIRST, directory / "train-0-of-00004"), "holds 5 shards of 4"),
-        (lambda directory: shutil.copytree(directory, directory / "train"), "/train both hold train shards: name one"),
+        (lambda directory: shutil.copy(directory / FIRST, directory / "train-0-of-00004"), "holds several shards 0 "),
+        (lambda directory: shutil.copytree(directory, directory / "train"), "/train both hold train shards: keep one"),
         (lambda directory: (directory / "train-00003-of-00004").write_bytes(b""), "train-00003-of-00004 is empty"),
         (_break_link, "train-00001-of-00004 is a broken link"),
         (_other_layout, "record 0 at byte 0: it has neither 'image/encoded' and .* only picture, word; convert"),
@@ -398,7 +398,7 @@ def test_a_broken_link_may_have_been_a_class(tmp_path: Path, photo: bytes) -> No
 def test_of_two_folders_of_a_split_none_is_chosen(tmp_path: Path, photo: bytes) -> None:
     for split in ("train", "val", "validation"):
         _class_folders(tmp_path / split, {"ants": 1}, photo)
-    with pytest.raises(DataError, match=r"/val and .*/validation both hold class folders for validation: name one"):
+    with pytest.raises(DataError, match=r"/val and .*/validation both hold class folders for validation: keep one"):
         imagenet_files.find_imagenet(str(tmp_path), "validation")
     assert imagenet_files.find_imagenet(str(tmp_path / "val"), "validation").directory == str(tmp_path / "val")
     (tmp_path / "training").symlink_to("train")

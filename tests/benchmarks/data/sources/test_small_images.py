@@ -227,6 +227,15 @@ def test_a_pickle_may_neither_call_anything_nor_describe_more_than_it_holds(
     assert capsys.readouterr().out == ""
 
 
+def test_planes_of_cifar10_may_be_an_array_of_their_own(tmp_path: Path) -> None:
+    for file in _cifar10(tmp_path, python=True):
+        batch = pickle.loads(file.read_bytes())
+        file.write_bytes(pickle.dumps(batch | {b"data": batch[b"data"].reshape(-1, 3, 32, 32)}, protocol=2))
+    planes, _ = small_image_files.draw("cifar10", 50, 1, "train")
+    found = small_images.find_small_images("cifar10", str(tmp_path), "train")
+    np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
+
+
 @pytest.mark.parametrize("images", [3, 60])
 def test_another_form_replaces_the_one_that_is_there(tmp_path: Path, images: int) -> None:
     _cifar10(tmp_path, python=True)
