@@ -688,6 +688,12 @@ def test_estimates_learn_from_earlier_runs() -> None:
     assert estimate_seconds(by_time, [earlier], steps=10) == pytest.approx(3 + 12 * 2.0)
 
 
+def test_estimates_include_the_start_of_a_gpu_and_compiling() -> None:
+    plain, compiled = (resolve("--device=gpu", f"--xla={xla}", gpus=1) for xla in ("false", "true"))
+    assert 20 < estimate_seconds(plain, [], steps=1) < 30
+    assert estimate_seconds(compiled, [], steps=1) - estimate_seconds(plain, [], steps=1) == pytest.approx(40)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
