@@ -11,6 +11,7 @@ import importlib.util
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -46,10 +47,11 @@ def command_line() -> "Callable[[Sequence[str]], int] | None":
     try:
         import benchmarks.machine.contention  # noqa: F401 - it looks at what others use from here to the run
         from benchmarks.cli.main import main as run_command_line
-    except ModuleNotFoundError as error:
-        what_to_do = missing(error)
+    except Exception as error:  # Python's own status would be 1: something is slower
+        what_to_do = missing(error) if isinstance(error, ModuleNotFoundError) else None
         if what_to_do is None:
-            raise
+            traceback.print_exc()
+            what_to_do = f"a package cannot be imported ({error}). Install it again, as with `make install`."
         print("run_bench: " + what_to_do, file=sys.stderr)
         return None
     return run_command_line

@@ -130,10 +130,10 @@ _LIKENESS, _FEW_LETTERS = 0.7, 3
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """Returns ' Did you mean ...?' for the nearest choice, or one that begins so; nothing if none is near."""
-    word, known = value.lower(), list(choices)
-    begun = [choice for choice in known if len(word) >= _FEW_LETTERS and choice.startswith(word)]
+    word, known = value.lower().lstrip("-"), {choice.lstrip("-"): choice for choice in choices}
+    begun = [name for name in known if len(word) >= _FEW_LETTERS and name.startswith(word)]
     near = begun or get_close_matches(word, known, n=1, cutoff=_LIKENESS)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    return f" Did you mean '{known[near[0]]}'?" if near else ""
 
 
 # As CUDA and its libraries report that a GPU's memory does not suffice; a handle and an algorithm need memory, too.

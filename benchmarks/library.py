@@ -10,13 +10,10 @@ import itertools
 import math
 import threading
 
-from benchmarks.cluster import launch_plan
-from benchmarks.config import flag
 from benchmarks.config.config import Config
-from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.console import progress, warn
 from benchmarks.errors import UsageError
-from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.grid import Cell, require_own_tasks
 from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.sweep.progress import in_few_words
 from benchmarks.trackers import tracker_list
@@ -46,15 +43,11 @@ def train(config: Config) -> Record:
     """
     if config.command is None:
         raise UsageError("train() needs a configuration of Config.from_flags(), unchanged: pass all flags to that.")
-    if config.processes.cluster and not launch_plan.is_asked_for(flag.parse(config.command, RUN_FLAGS).values):
-        raise UsageError(
-            "train() cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start all with "
-            "local_cluster or hosts, or unset TF_CONFIG."
-        )
+    cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)
+    require_own_tasks(cell)
     tracker_list.require(config.output.trackers)
     for notice in config.notices:
         warn(notice)
-    cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)
     output = config.output
     session = new_session(cell.arguments, on_gpus=config.devices.on_gpu, session_id=output.session_id)
     runner = CellRunner(output_dir=output.output_dir, provenance=session, timeout_seconds=math.inf, numbers=_numbers)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,9 +43,9 @@ class Flag:
         known: values that exist, where the code behind the flag decides which it takes.
         path: what kind of path a str is.
         addresses: whether the path may also be one of another storage, such as gs://bucket/x.
-        same_as: the flag that this is another spelling of; `noname` negates a bool. Parsed values have that one only.
-        stands_for: of a bool that is `same_as` a flag with words: the word for true, and that for false; an empty word
-            only says that it has not the other one.
+        same_as: the flag that this is another spelling of. Parsed values have that one only.
+        stands_for: of a bool that is `same_as` another flag: its value for true, and that for false; an empty word only
+            says that it has not the other one.
         unset: the value that means the same as no value; a str that has none is never empty.
         gone: words that are no choice any more, each with a sentence on what to use instead.
         other_words: words that mean a choice, each with that choice. Parsed values have the choice only.
@@ -66,7 +65,7 @@ class Flag:
     path: Literal["file", "directory"] | None = None
     addresses: bool = False
     same_as: str = ""
-    stands_for: tuple[str, str] | None = None
+    stands_for: tuple[str | bool, str | bool] | None = None
     unset: int | float | str | None = None
     gone: tuple[tuple[str, str], ...] = ()
     other_words: tuple[tuple[str, str], ...] = ()
@@ -81,13 +80,6 @@ class Flag:
     def words(self) -> tuple[str, ...]:
         """The words that its value may be, in the order of the table."""
         return ("true", "false") if self.kind is bool else self.choices or self.known
-
-    @property
-    def values_text(self) -> str:
-        """The values that it takes, such as `1 or more`, `sgd|adam`, `true|false`, `directory`."""
-        if self.kind in (bool, str):
-            return "|".join(self.words) or self.path or "text"
-        return ", or ".join([self._range_text, *self.words])
 
     @property
     def default_text(self) -> str:
@@ -117,7 +109,7 @@ class Flag:
         """
         facts = []
         if self.kind not in (bool, str):
-            facts += [] if brief or self._range_text in _NO_RANGE.values() else [self._range_text]
+            facts += [] if brief or self.range_text in _NO_RANGE.values() else [self.range_text]
         elif self.kind is str and self.words and not self.spelling.endswith("|".join(self.words)):
             facts += [] if brief and len(self.words) > _MOST_IN_BRIEF else [", ".join(self.words)]
         if self.default_text not in ("", "false"):
@@ -128,21 +120,16 @@ class Flag:
         """Returns a sentence if a number is out of range; None, and words, are not numbers."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
-        largest = _LARGEST if self.kind is int else math.inf
-        at_least = -largest if self.at_least is None else self.at_least
-        at_most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else largest)
-        if not -math.inf < value < math.inf:
-            return f"--{self.name}={value}: give a finite number."
-        if self.above is not None and value <= self.above:
-            return f"--{self.name}={value} must be above {self.above} ({self.help})."
-        if value < at_least:
-            return f"--{self.name}={value} is too small: it must be at least {at_least} ({self.help})."
-        if value > at_most:
-            return f"--{self.name}={value} is too large: it must be at most {at_most} ({self.help})."
-        return None
+        most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else _LARGEST)
+        least = -_LARGEST if self.at_least is None else self.at_least
+        if least <= value <= most and (self.above is None or value > self.above):
+            return None
+        low = f"at least {least}" if self.above is None else f"above {self.above}"
+        return f"--{self.name}={value} is out of range: it must be {low} and at most {most} ({self.help})."
 
     @property
-    def _range_text(self) -> str:
+    def range_text(self) -> str:
+        """The range of a number, such as `1 or more`."""
         if self.at_least is not None:
             return f"{self.at_least} or more" if self.at_most is None else f"{self.at_least} to {self.at_most}"
         limits = {"above": self.above, "at most": self.at_most}
@@ -164,7 +151,6 @@ def option(
     default: Any = dataclasses.MISSING,
     default_text: str = "",
     flag: str = "",
-    kind: type | None = None,
     in_key: bool = True,
     **of_flag: Any,
 ) -> Any:
@@ -175,11 +161,10 @@ def option(
         default: the value if the flag is not given. Without it, the code that decides on the part passes the value.
         default_text: in the help instead of the default, where that is nothing or depends on something.
         flag: the flag's name, if it is not the field's.
-        kind: of the flag's value, if it is not that of the field's annotation, where a `Literal` is a choice of words.
         in_key: whether the value can change what is measured, so that results of unlike values are not compared.
         of_flag: further attributes of `Flag`, such as `at_least`.
     """
-    declared = {"help": help, "default_text": default_text, "flag": flag, "kind": kind, **of_flag}
+    declared = {"help": help, "default_text": default_text, "flag": flag, **of_flag}
     return dataclasses.field(default=default, metadata={"option": declared, "in_key": in_key})
 
 
@@ -229,11 +214,11 @@ def _flag(field: dataclasses.Field[Any], hint: Any) -> Flag | None:
     if "option" not in field.metadata:
         return None
     attributes = dict(field.metadata["option"])
-    name, kind, text = (attributes.pop(key) for key in ("flag", "kind", "default_text"))
+    name, text = (attributes.pop(key) for key in ("flag", "default_text"))
     hints = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-    (hint,) = (type_ for type_ in hints if type_ is not types.NoneType) if kind is None else (kind,)
+    (hint,) = (type_ for type_ in hints if type_ is not types.NoneType)
     if typing.get_origin(hint) is Literal:
         attributes.setdefault("choices", typing.get_args(hint))
-        hint = str
+    kind = hint if hint in (bool, int, float) else str
     default = text or (None if field.default is dataclasses.MISSING else field.default)
-    return Flag(name or field.name, hint, default=default, **attributes)
+    return Flag(name or field.name, kind, default=default, **attributes)

@@ -32,7 +32,7 @@ from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
-from docs import generate, hooks
+from docs import generate, hooks, tables
 from results import loading
 from results.summary import summarize
 from tests.support import docs, promises
@@ -355,9 +355,7 @@ def test_the_generated_tables_of_a_page_are_up_to_date(page: Path) -> None:
 
 
 def test_the_schema_of_a_record_is_up_to_date() -> None:
-    assert generate.RECORD_SCHEMA.read_text(encoding="utf-8") == generate.record_schema(), (
-        "run: python -m docs.generate"
-    )
+    assert generate.RECORD_SCHEMA.read_text(encoding="utf-8") == tables.record_schema(), "run: python -m docs.generate"
 
 
 def test_every_generated_table_is_on_a_page() -> None:
@@ -367,7 +365,7 @@ def test_every_generated_table_is_on_a_page() -> None:
 
 
 def test_the_result_that_is_shown_was_repeated_without_warnings() -> None:
-    records = loading.load(generate.RESULTS).records
+    records = loading.load(tables.RESULTS).records
     assert not [warning for record in records for warning in record.warnings]
     assert all(len(row.valid) >= 3 for row in summarize(records))
 

@@ -225,7 +225,8 @@ def test_a_verb_is_one_file_and_its_place_in_the_list(tmp_path: Path) -> None:
     assert tree.changed == {"benchmarks/cli/toy_verb.py", listed}
     assert "  toy        a toy of the tests\n" in tree.run("--help").stdout
     assert "--times=INT" in tree.run("toy", "--help").stdout
-    assert "\n--times=|" in tree.run("completion", "bash").stdout
+    proposed = "from benchmarks.cli.completion_verb import proposals; print(proposals('run-bench toy --ti'))"
+    assert tree.python(proposed) == "['--times=']\n"
     done = tree.run("toy", "hello", "--times=2")
     assert (done.status, done.stdout) == (0, "hello hello\n")
     refused = tree.run("toy", "--time=2")

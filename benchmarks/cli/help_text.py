@@ -86,16 +86,13 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
         described = [(flag.spelling, flag.described(brief=True)) for flag in own]
         lines += ["", f"{title}:", *_columns(described, _FLAGS_WIDTH)] if own else []
     if verb.name == "run":
-        short = ", ".join(f"{word} {name[2:].upper()}" for word, name in SHORT_FLAGS.items())
+        short = ", ".join(f"-{letter} {name.upper()}" for letter, name in SHORT_FLAGS.items())
         lines += ["", f"Short: {short}. Dashes may replace underscores."]
     lines += _examples(verb.examples)
     if verb.parts:
         lines += ["", f"More: {_PROGRAM} help {verb.parts[0].name}   its flags; so for the other subcommands"]
     elif not full and len(own) < len(flags):
-        others = (
-            f"also {len(flags) - len(own)} flags of a run" if own and verb.name != "run" else f"all {len(flags)} flags"
-        )
-        lines += ["", f"More: {_PROGRAM} {verb.name} --helpfull   {others}"]
+        lines += ["", f"More: {_PROGRAM} {verb.name} --helpfull   all {len(flags)} flags"]
     return "\n".join(lines)
 
 

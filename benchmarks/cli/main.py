@@ -110,5 +110,5 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
         return
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
     fix = f" Did you mean {before}={words[0]}?" if before.startswith("--") and "=" not in before else ""
-    fix = f" Did you mean --{words[0]}?" if before == "--" else fix
+    fix = f" Did you mean --{words[0].lstrip('-')}?" if before == "--" else fix
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")

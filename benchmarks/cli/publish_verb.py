@@ -101,8 +101,7 @@ VERB = Verb(
             Flag(
                 "machine",
                 str,
-                "name of the machine, published as it is; names of CPUs and of most GPUs are not published; records "
-                "from a published folder keep theirs",
+                "name of the machine, published as it is; names of CPUs and of most GPUs are not published",
             ),
             WHERE,
         )

@@ -23,6 +23,7 @@ from benchmarks.data import input_verb
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, writing
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
+from benchmarks.outside_text import shortened
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.run import run_verb
 from benchmarks.trackers import handover, tracker_list
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 _MOST_NOTES = 10
 # Of files that users want where a report would be a directory.
 _SUFFIXES = (".html", *(f".{name}" for name in FORMATS))
-_LONGEST_VALUE = 200  # characters
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 # The flags that `rerun` repeats: those of these groups, and some others.
 _REPEATED_GROUPS = (
@@ -211,7 +211,7 @@ def _repeated(command: Sequence[str]) -> list[str]:
         raise UsageError(f"it repeats the verbs {', '.join(_REPEATED)}, and this record was written by '{verb}'.")
     if without_values := [word for word in given if MASK in word]:
         raise UsageError(f"its record lacks the value of {without_values[0]}, which looks like a secret.")
-    if files := [word for word in given if word.lstrip("-").startswith("flagfile")]:
+    if files := [word for word in map(flag.spelled, given) if word.startswith("--flagfile")]:
         raise UsageError(f"{files[0]} names a file that is not part of the record.")
     groups = _REPEATED[verb].flags
     parsed = flag.parse(given, peer_flags.groups_to_parse(groups))
@@ -265,8 +265,7 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
 
 
 def _shown(value: Any) -> str:
-    text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
+    return shortened("nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
 REPORT = Verb(

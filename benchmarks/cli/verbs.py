@@ -15,7 +15,7 @@ from benchmarks.option import Groups
 from benchmarks.sweep import grid
 
 FULL_HELP = "--helpfull"
-HELP_WORDS = ("--help", "-h", "--helpshort", FULL_HELP)
+HELP_WORDS = ("--help", "--h", "--helpshort", FULL_HELP)
 
 
 class Listed(NamedTuple):

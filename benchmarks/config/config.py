@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from benchmarks.callbacks import options as callback_options
@@ -84,6 +84,9 @@ class Config:
         Raises:
             UsageError: a flag does not exist, a value is not possible here, or values contradict each other.
         """
+        for name, value in flags.items():
+            if isinstance(value, Collection) and not isinstance(value, str):
+                raise UsageError(f"{name}={value!r}: give one value, as text if a flag takes a list.")
         given = flag.read_files(words(flags))
         values = flag.parse(given, RUN_FLAGS).values
         if values["print_config"]:

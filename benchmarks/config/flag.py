@@ -24,11 +24,12 @@ _PRESETS = Path(__file__).resolve().parent / "presets"
 _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
 # Variables of a shell, of Kubernetes and of templates; quotes; a comment, or the end of a line that continues.
-_OF_A_SHELL = re.compile(r"\$[{(]?[A-Za-z_]|\{\{|^(['\"]).*\1$|\s#+(?:\s|$)|[\\\s]$", re.DOTALL)
-_BYTE_ORDER_MARK = "\ufeff"
-# Also with the long dashes of a web page, and the blank that is left of a line's end that was pasted.
-_FLAG = re.compile(r"\s*(?:--?|[\u2010-\u2015\u2212]-?)([A-Za-z][\w-]+)")
-SHORT_FLAGS = {"-m": "--model", "-b": "--batch_size", "-g": "--num_gpus"}
+_OF_A_SHELL = re.compile(
+    r"\$[{(]?[A-Za-z_]|\{\{|^['\"\u2018-\u201f].*['\"\u2018-\u201f]$|\s#+(?:\s|$)|[\\\s]$", re.DOTALL
+)
+# Also with the dashes of a web page, blanks of a line that was pasted, and `--name value` as a line of a file.
+_FLAG = re.compile(r"\s*[-\u2010-\u2015\u2212]{1,2}([A-Za-z][\w-]*)(?:\s*(=)\s*(.*)|\s+(\S.*)|\s*)", re.DOTALL)
+SHORT_FLAGS = {"m": "model", "b": "batch_size", "g": "num_gpus"}
 
 
 class ContradictionError(UsageError):
@@ -56,7 +57,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     table = [flag for group in groups.values() for flag in group]
     flag_values = absl_flags.FlagValues()
     for flag in table:
-        form = {"boolean": True} if flag.kind is bool else {}
+        form = {"boolean": True} if flag.kind is bool or flag.boolean else {}
         absl_flags.DEFINE(_Parser(flag), flag.name, None, flag.help, flag_values, module_name=__name__, **form)
     flag_values.set_gnu_getopt(True)
     try:
@@ -65,37 +66,31 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         name = f"--{error.flagname}"
         hint = did_you_mean(name, [f"--{flag.name}" for flag in table])
         raise UsageError(f"There is no flag {name}.{hint} See --helpfull for all flags.") from error
-    except (absl_flags.Error, OSError, ValueError) as error:
+    except (absl_flags.Error, ValueError) as error:
         raise UsageError(str(error)) from error
     except RecursionError as error:  # absl compares an unknown name with each flag
         raise UsageError("There is no flag with so long a name. See --helpfull for all flags.") from error
-    given = {flag.name: flag_values[flag.name].value for flag in table}
-    empty = [flag for flag in table if isinstance(given[flag.name], str) and not given[flag.name].strip()]
-    _refuse_or_name(empty)
-    same_as_none = [flag for flag in table if flag.unset is not None and given[flag.name] == flag.unset]
-    given |= {flag.name: None for flag in (*empty, *same_as_none)}
-    given |= {
-        flag.name: local_path(given[flag.name], f"--{flag.name}: ", or_address=flag.addresses)
-        for flag in table
-        if flag.path and given[flag.name]
-    }
-    values = _without_aliases(given, table)
+    values = _without_aliases({flag.name: _meant(flag, flag_values[flag.name].value) for flag in table}, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
     return Parsed(values, words)
 
 
-def _refuse_or_name(empty: Sequence[Flag]) -> None:
-    """Refuses or names flags with an empty value, as after a variable of a shell that is not set.
+def _meant(flag: Flag, value: Any) -> Any:
+    """Returns a value as its flag means it; None where that is as if not given.
 
     Raises:
-        UsageError: one is no flag of tf_cnn_benchmarks, whose default may be an empty text.
+        UsageError: it is empty, as after a variable of a shell that is not set, and the flag is none of
+            tf_cnn_benchmarks, whose default may be an empty text; or it is a path that cannot be.
     """
-    if refused := [flag.name for flag in empty if flag.unset != ""]:
-        raise UsageError(f"--{refused[0]} is empty: give a value, or leave it out for the default.")
-    if empty:
-        names = ", ".join(f"--{flag.name}" for flag in empty)
-        console.warn_once(f"Empty, so as if not given: {names}.")
+    if isinstance(value, str) and not value.strip():
+        if flag.unset != "":
+            raise UsageError(f"--{flag.name} is empty: give a value, or leave it out for the default.")
+        console.warn_once(f"--{flag.name} is empty, so as if not given.")
+        return None
+    if flag.unset is not None and value == flag.unset:
+        return None
+    return local_path(value, f"--{flag.name}: ", or_address=flag.addresses) if flag.path and value else value
 
 
 def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[str, Any]:
@@ -109,13 +104,11 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
     for alias in table:
         if not alias.same_as or values[alias.name] is None:
             continue
-        negated = alias.same_as not in merged
-        name = alias.same_as.removeprefix("no") if negated else alias.same_as
-        value = not values[alias.name] if negated else values[alias.name]
-        spelling = f"--{alias.name}={values[alias.name]}"
+        name, value = alias.same_as, values[alias.name]
+        spelling = f"--{alias.name}={value}"
         if alias.stands_for:
             value = alias.stands_for[0 if value else 1]
-            if not value and merged[name] != alias.stands_for[0]:
+            if value == "" and merged[name] != alias.stands_for[0]:
                 continue
         if merged[name] not in (None, value):
             raise ContradictionError(
@@ -143,6 +136,8 @@ class _Parser(absl_flags.ArgumentParser):
         super().__init__()
         self._flag, self._gone = flag, dict(flag.gone)
         self._words = {word.lower(): word for word in flag.choices} | dict(flag.other_words)
+        for words, choice in zip(_BOOLEANS, flag.boolean or (), strict=False):
+            self._words |= dict.fromkeys(words, choice)
 
     def parse(self, argument: Any) -> Any:
         """Returns the value, a word as it is spelled in the table.
@@ -155,20 +150,21 @@ class _Parser(absl_flags.ArgumentParser):
             return self._words[word]
         if word in self._gone:
             raise ValueError(self._gone[word])
+        several = " Lists are for `sweep`." if "," in text else ""
         if self._flag.kind is str:
             if known and argument.strip():
-                raise ValueError(
-                    f"there is no '{argument}'.{did_you_mean(argument, self._flag.choices)} Choices: {known}"
-                )
+                hint = did_you_mean(argument, self._flag.choices)
+                raise ValueError(f"there is no '{argument}'.{hint} Choices: {known}.{several}")
             return argument
         parser, wanted = _NUMBERS[self._flag.kind]
         try:
             return parser.parse(text)
         except (TypeError, ValueError) as error:
             also = f", and not {' or '.join(self._flag.choices)}" if known else ""
-            raise ValueError(f"'{text}' is not {wanted}{also}.") from error
+            raise ValueError(f"'{text}' is not {wanted}{also}.{several}") from error
 
 
+_BOOLEANS = (("true", "t", "1"), ("false", "f", "0"))
 _NUMBERS = {
     bool: (absl_flags.BooleanParser(), "true or false"),
     int: (absl_flags.IntegerParser(), "a whole number"),
@@ -217,46 +213,54 @@ def presets() -> list[str]:
     return sorted(path.stem for path in _PRESETS.glob("*.flags"))
 
 
-def read_files(arguments: Sequence[str]) -> list[str]:
-    """Replaces `--flagfile=FILE` and `--preset=NAME` by the words in the file, and flags by their `spelled` form.
+def read_files(arguments: Sequence[str], inside: Sequence[str] = ()) -> list[str]:
+    """Replaces `--flagfile=FILE` and `--preset=NAME` by the lines of the file, and flags by their `spelled` form.
+
+    `inside` are such words that led to the arguments.
 
     Raises:
-        UsageError: there is no such file, or it is no text.
+        UsageError: there is no such file, it is no text, or it names itself.
     """
-    words = []
-    for argument in map(spelled, arguments):
-        name = argument.removeprefix("--preset=")
-        if argument == "--preset" or argument != name and name not in presets():
-            hint = did_you_mean(name, presets()) if name != argument else ""
-            raise UsageError(f"{argument}: write --preset=NAME.{hint} Presets: {', '.join(presets())}.")
-        words.append(argument if argument == name else f"--flagfile={_PRESETS / name}.flags")
+    words: list[str] = []
+    following = iter(map(spelled, arguments))
+    for word in following:
+        name, equals, value = word.partition("=")
+        if name not in ("--flagfile", "--preset"):
+            words.append(word)
+            continue
+        source = f"{name}={value if equals else next(following, '')}"
+        if source in inside:
+            raise UsageError(f"{source} is a line of the file itself: take it out.")
+        words += read_files(_lines(*source.split("=", 1)), (*inside, source))
+    return words
+
+
+def _lines(name: str, value: str) -> list[str]:
+    is_preset = name == "--preset"
+    file = _PRESETS / f"{Path(value).name}.flags" if is_preset else Path(local_path(value, f"{name}: "))
     try:
-        words = absl_flags.FlagValues().read_flags_from_files(words, force_gnu=True)
-    except (absl_flags.Error, OSError) as error:
-        unread = error.__context__ if isinstance(error, absl_flags.CantOpenFlagFileError) else error
-        if isinstance(unread, OSError):
-            raise UsageError(
-                f"--flagfile={unread.filename} cannot be read: {unread.strerror}. Name a text file with one "
-                "--name=value per line."
-            ) from error
-        raise UsageError(str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--flagfile: a file is not a text with one --name=value per line ({error}).") from error
-    # Editors on Windows begin a file with a mark, behind which absl sees neither a flag nor a comment.
-    words = [word for word in words if not re.fullmatch(f"{_BYTE_ORDER_MARK}((#|//).*)?", word)]
-    return [spelled(word.removeprefix(_BYTE_ORDER_MARK)) for word in words]
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        instead = " Name a text file with one --name=value per line."
+        if is_preset:
+            instead = f"{did_you_mean(value, presets())} Presets: {', '.join(presets())}."
+        raise UsageError(f"{name}={value} cannot be read: {reason}.{instead}") from error
+    return [line for line in lines if line and not line.startswith(("#", "//"))]
 
 
 def spelled(word: str) -> str:
     """Returns a word with its flag as the table spells it: `-xla` is `--xla`, `--no-sync` `--nosync`."""
-    name, equals, value = word.partition("=")
-    if match := _FLAG.fullmatch(name):
-        name = f"--{re.sub('^no-', 'no', match[1]).replace('-', '_')}"
-    return SHORT_FLAGS.get(name, name) + equals + value
+    flag = _FLAG.fullmatch(word)
+    if flag is None:
+        return word
+    name = re.sub("^no-", "no", flag[1]).replace("-", "_")
+    value = flag[3] if flag[2] else flag[4]
+    return f"--{SHORT_FLAGS.get(name, name)}" + (f"={value}" if value is not None else "")
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
-    """Turns `--xla true` into `--xla=true` for boolean flags, and boolean spellings into the choices they stand for.
+    """Turns `--xla true` into `--xla=true` for boolean flags.
 
     Raises:
         UsageError: a flag follows one that lacks its value.
@@ -268,14 +272,7 @@ def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]
         if joined and joined[-1] in needing and argument.startswith("--"):  # as after a variable that is empty
             raise UsageError(f"{joined[-1]} has no value: {argument} follows it. Write {joined[-1]}=VALUE.")
         if joined and argument.lower() in values.get(joined[-1], ()):
-            joined[-1] += f"={argument.lower()}"
+            joined[-1] += f"={argument}"
         else:
             joined.append(argument)
-    spelled: dict[str, str] = {}
-    for flag in table:
-        if flag.boolean:
-            on, off = (f"--{flag.name}={value}" for value in flag.boolean)
-            spelled |= {f"--{flag.name}": on, f"--no{flag.name}": off}
-            spelled |= {f"--{flag.name}={word}": on for word in ("true", "t", "1")}
-            spelled |= {f"--{flag.name}={word}": off for word in ("false", "f", "0")}
-    return [spelled.get(argument.lower(), argument) for argument in joined]
+    return joined

@@ -97,6 +97,8 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
         UsageError: the model does not exist, or cannot be built.
     """
     if ":" not in name:
+        if "," in name:
+            raise UsageError(f"--model={name}: a run has one model. Lists are for `sweep`.")
         try:
             return specs.find_model(name, data_name)
         except specs.UnknownModelError as error:
@@ -181,7 +183,7 @@ def _checked(name: str) -> str:
             )
         return APPLICATION + spelling[wanted.lower()]
     place, _, function = name.rpartition(":")
-    if not (place and function.isidentifier()):
+    if not place or ":" in place or not function.isidentifier():
         raise UsageError(f"--model={name} names no function. {_OTHERS}")
     if not place.endswith(".py"):
         return name

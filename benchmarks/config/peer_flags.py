@@ -34,11 +34,7 @@ ACCEPTED = (
     Flag("cache_data", bool, "synthetic images are made once, and --datasets_use_caching keeps records", default=False),
     Flag("collect_eval_results_async", bool, "training waits for the result of an evaluation", default=False),
     Flag("compute_lr_on_cpu", bool, "the learning rate is computed by the process that takes the steps", default=False),
-    Flag(
-        "datasets_parallel_interleave_prefetch",
-        int,
-        "tf.data decides how much of each file is read ahead: see --datasets_parallel_interleave_cycle_length",
-    ),
+    Flag("datasets_parallel_interleave_prefetch", int, "tf.data decides how much of each file is read ahead"),
     Flag("display_perf_ewma", float, "lines have the mean over all steps, and the record has the time of each"),
     Flag("eval_dir", str, "evaluations are in the record, in --output_dir", default="/tmp/tf_cnn_benchmarks/eval"),
     Flag("eval_interval_secs", int, "--eval evaluates the latest checkpoint once: start it again", default=0),
@@ -56,12 +52,7 @@ ACCEPTED = (
     Flag("num_eval_epochs", float, _WHOLE_EVAL, default=1.0),
     Flag("single_l2_loss_op", bool, "a step does not compute the penalty, only its gradient", default=False),
     Flag("sparse_to_dense_grads", bool, "no model has sparse gradients", default=False),
-    Flag(
-        "sync_on_finish",
-        bool,
-        "every step is awaited before its time is taken; tf_cnn_benchmarks does not wait by default",
-        default=False,
-    ),
+    Flag("sync_on_finish", bool, "every step is awaited before its time is taken", default=False),
     Flag("timestamped_allocator", bool, "TensorFlow's allocator is used as it is", default=False),
     Flag("trt_max_workspace_size_bytes", int, _OF_TENSORRT, default=4 << 30),
     Flag("use_chrome_trace_format", bool, "--trace_file is always in Chrome's format", default=True),
@@ -84,12 +75,7 @@ REPLACED = (
     Flag("enable_optimizations", bool, "graphs are always optimised, as in training. Omit it", default=True),
     Flag("fp16_vars", bool, "weights are kept in float32. Omit it; --use_fp16 computes in float16", default=False),
     Flag("freeze_when_forward_only", bool, "inference reads variables. Omit it, or use --xla=jit", default=False),
-    Flag(
-        "input_preprocessor",
-        str,
-        "images are prepared in one way. Use --image_crop, --resize_method and --distortions",
-        default="default",
-    ),
+    Flag("input_preprocessor", str, "Use --image_crop, --resize_method and --distortions", default="default"),
     Flag("ml_perf", bool, "each channel gets the mean 0 and the deviation 1. Omit it", default=False),
     Flag("rewriter_config", str, "graphs are optimised as TensorFlow does by default. Omit it", unset=""),
     Flag("save_summaries_secs", int, "summaries follow steps. Use --save_summaries_steps", default=0),
@@ -98,25 +84,16 @@ REPLACED = (
     Flag("use_datasets", bool, "tf.data is the only input pipeline. Omit it", default=True),
     Flag("use_numa_affinity", bool, "start the process with `numactl --cpunodebind=N --membind=N`", default=False),
     Flag("use_unified_memory", bool, _BY_VARIABLE.format("TF_FORCE_UNIFIED_MEMORY"), default=False),
-    Flag(
-        "winograd_nonfused",
-        bool,
-        "the algorithms of convolutions are TensorFlow's choice: " + _BY_VARIABLE.format("TF_ENABLE_WINOGRAD_NONFUSED"),
-        default=True,
-    ),
+    Flag("winograd_nonfused", bool, _BY_VARIABLE.format("TF_ENABLE_WINOGRAD_NONFUSED"), default=True),
 )
 GONE = (*RENAMED, *ACCEPTED, *REPLACED)
 # In a sweep, a value of these is one value, even with commas in it.
 SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
 
-_NO_MODELS = {
-    "ssd300": "this suite trains classifiers only: use --model=resnet50, or one of `explain --list_models`",
-    "deepspeech2": "this suite trains on images only: use --model=resnet50, or one of `explain --list_models`",
-    "ncf": "this suite trains on images only: use --model=resnet50, or one of `explain --list_models`",
-}
-_NO_GARDEN = (
-    "models of TensorFlow's model garden are not part of this suite: use its own, such as --model=resnet50_v1.5, whose "
-    "strides are theirs"
+_NO_CLASSIFIERS = ("ssd300", "deepspeech2", "ncf")
+_INSTEAD = (
+    "this suite has classifiers of images only, and none of TensorFlow's model garden: use one of "
+    "`explain --list_models`, such as --model=resnet50_v1.5, whose strides are the garden's"
 )
 
 
@@ -138,9 +115,8 @@ def resolve_peer_flags(given: Mapping[str, Any]) -> tuple[str, ...]:
     for flag in _acting(REPLACED, given):
         refused.setdefault(flag.help, []).append(f"--{flag.name}")
     model = (given["model"] or "").lower()
-    instead = _NO_MODELS.get(model.removeprefix("official_")) or _NO_GARDEN * model.startswith("official_")
-    if instead:
-        refused[instead] = [f"--model={model}"]
+    if model in _NO_CLASSIFIERS or model.startswith("official_"):
+        refused[_INSTEAD] = [f"--model={model}"]
     if refused:
         raise UsageError(" ".join(f"{', '.join(names)}: {instead}." for instead, names in refused.items()))
     return tuple(f"--{flag.name} has no effect: {flag.help}." for flag in _acting(ACCEPTED, given))

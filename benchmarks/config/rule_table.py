@@ -128,14 +128,8 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
     Needs("fp16_inc_loss_scale_every_n", "fp16_enable_auto_loss_scale", "only a dynamic scale is increased"),
     Excludes(
         "fp16_enable_auto_loss_scale",
-        f"{_UNLIKE_UPDATES} {_ASYNCHRONOUS}",
-        "all towers must skip the same updates, and there they update independently",
-        instead="Use --variable_update=replicated, or give a fixed --fp16_loss_scale.",
-    ),
-    Excludes(
-        "fp16_enable_auto_loss_scale",
-        "staged_vars variable_update=staged variable_consistency=relaxed",
-        "gradients are applied a step later, when an overflow is seen too late",
+        f"{_UNLIKE_UPDATES} {_ASYNCHRONOUS} staged_vars variable_update=staged variable_consistency=relaxed",
+        "when a gradient overflows, all towers must skip the same update, and before the next step",
         instead="Give a fixed --fp16_loss_scale, or leave out the other.",
     ),
     Excludes(
@@ -145,11 +139,10 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
         when="xla!=jit",
         instead="Use --precision=bf16, fp16 or tf32, or --xla.",
     ),
-    Excludes("check_precision", "datasets_sloppy_parallel_interleave", "it needs the same images twice"),
     Excludes(
         "check_precision",
-        f"forward_only {_ASYNCHRONOUS} @cluster",
-        "it trains twice in this process and compares the losses of all towers together",
+        f"forward_only {_ASYNCHRONOUS} @cluster datasets_sloppy_parallel_interleave",
+        "it trains twice in this process, on the same images, and compares the losses of all towers together",
     ),
     Excludes(_CHECKPOINTS, "check_precision", "the check trains again from the start"),
 )
@@ -168,10 +161,12 @@ _OF_VARIABLES: tuple[Rule, ...] = (
         "a pipeline has one copy of each variable, on the device of its stage, as under parameter_server",
         instead="Leave out --variable_update.",
     ),
-    Excludes(_ABOUT_TOWERS, "pipeline_stages", "it is about several towers, and a pipeline is one over all devices"),
-    Excludes("local_parameter_device", "pipeline_stages", "in a pipeline, variables are on the device of their stage"),
-    Excludes("xla=jit", "pipeline_stages", "XLA compiles a tower as a whole, and stages cut it"),
-    Excludes("forward_only", "pipeline_stages", "a pipeline only trains"),
+    Excludes(
+        f"{_ABOUT_TOWERS} local_parameter_device",
+        "pipeline_stages",
+        "it is about several towers, and a pipeline is one over all devices",
+    ),
+    Excludes("xla=jit forward_only", "pipeline_stages", "a pipeline only trains, and XLA does not compile its stages"),
     Excludes("deterministic", _ASYNCHRONOUS, "asynchronous towers update in any order"),
     Excludes("deterministic", "datasets_sloppy_parallel_interleave", "images must not come in any order"),
 )
@@ -256,30 +251,17 @@ _OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
 )
 
 _BETWEEN_STEPS: tuple[Rule, ...] = (
-    Needs("max_restarts", "train_dir", "tasks are started again from a checkpoint"),
-    Needs("save_model_steps save_model_secs", "train_dir", "checkpoints are saved there"),
+    Needs("max_restarts save_model_steps save_model_secs", "train_dir", "checkpoints are saved there"),
     Excludes(
         f"save_model_steps save_model_secs {_EVALUATIONS} summary_verbosity",
         "forward_only",
         "nothing is trained that could be saved, evaluated or summarised",
     ),
     Excludes(
-        "save_model_steps save_model_secs",
+        f"save_model_steps save_model_secs {_EVALUATIONS} summary_verbosity profile_steps",
         _ASYNCHRONOUS,
         "asynchronous towers never pause",
-        instead="Leave it out: --train_dir alone saves a checkpoint at the end.",
-    ),
-    Excludes(
-        _EVALUATIONS,
-        _ASYNCHRONOUS,
-        "asynchronous towers never pause",
-        instead="Leave it out: save a checkpoint with --train_dir, and run --eval after it.",
-    ),
-    Excludes(
-        "summary_verbosity profile_steps",
-        _ASYNCHRONOUS,
-        "asynchronous towers never pause",
-        instead="Leave it out: --trace_file shows one step of each, taken after they have been measured.",
+        instead="Leave it out: --train_dir saves a checkpoint at the end, for --eval, and --trace_file traces a step.",
     ),
     Excludes(
         "save_model_secs",

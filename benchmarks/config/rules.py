@@ -1,7 +1,7 @@
 """The kinds of rules on flags that involve more than one flag, and the function that applies them.
 
-A rule is data: `rule_table` lists all of them, the documentation prints them, and one test goes through them. A rule
-names flags, and what they do not go with, by terms:
+A rule is data: `rule_table` lists all of them, and one test goes through them. It names flags, and what they do not go
+with, by terms:
 
     name           the flag has a value that is not empty, 0 or false
     noname         the flag is given as false

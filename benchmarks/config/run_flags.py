@@ -5,6 +5,7 @@ A flag that is not given is None.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarks.config.variable_update import VARIABLE_FLAGS
 from benchmarks.config.workload import Length, Workload
 from benchmarks.data.options import INPUT_FLAGS, Data
 from benchmarks.devices.options import DEVICE_FLAGS
-from benchmarks.option import Flag, Groups, flags_of
+from benchmarks.option import Flag, Groups, flags_of, only
 from benchmarks.tracing.options import Traces
 from benchmarks.training.computing import COMPUTING_FLAGS
 from benchmarks.training.options import SCHEDULE_FLAGS, Training
@@ -42,18 +43,11 @@ FLAGS: Mapping[str, Flag] = {flag.name: flag for group in RUN_FLAGS.values() for
 DEFAULTS: Mapping[str, Any] = {name: flag.default for name, flag in FLAGS.items()}
 
 # The devices of verbs that compare what several devices compute or exchange; threads and kernels are TensorFlow's.
-_SEVERAL_DEVICES = Flag(
-    "num_gpus",
-    int,
-    "number of devices",
-    default="all GPUs, or one split in two, or two logical CPU devices",
-    at_least=1,
-)
+_DEVICES = ("device", "num_gpus", "gpus", "virtual_gpus", "gpu_memory_frac", "gpu_memory_limit_mb", "allow_growth")
+_USUALLY = "all GPUs, or one split in two, or two logical CPU devices"
 SEVERAL_DEVICES = tuple(
-    _SEVERAL_DEVICES if flag.name == "num_gpus" else flag
-    for flag in RUN_FLAGS["Devices"]
-    if flag.name
-    in ("device", "num_gpus", "gpus", "virtual_gpus", "gpu_memory_frac", "gpu_memory_limit_mb", "allow_growth")
+    dataclasses.replace(flag, help="number of devices", default=_USUALLY) if flag.name == "num_gpus" else flag
+    for flag in only(RUN_FLAGS["Devices"], *_DEVICES)
 )
 
 

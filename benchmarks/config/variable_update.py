@@ -22,7 +22,6 @@ from variable_mgr.reductions.all_reduce_spec import canonical
 _MANAGERS_IN_WORDS = "; ".join(
     f"{name} is {manager} with {flag}" for name, (manager, flag) in catalog.SHORTHANDS.items()
 )
-_LOOPS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.REFERENCE_LOOPS.items())
 _NO_HOROVOD = (
     "Horovod is not used: use --variable_update=collective_all_reduce, which also averages gradients over all workers. "
     "Start it with `mpirun -np N ... --cluster=mpi` or `srun ... --cluster=slurm`; for several GPUs of one host, a "
@@ -52,7 +51,7 @@ class Variables:
 
     variable_update: str = option(
         "how variables are placed, read and updated (the variable manager); "
-        f"{_MANAGERS_IN_WORDS}; reference training loops: {_LOOPS_IN_WORDS}",
+        f"{_MANAGERS_IN_WORDS}; reference training loops: {', '.join(catalog.REFERENCE_LOOPS)}",
         default=catalog.DEFAULT,
         choices=(*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
         gone=(("horovod", _NO_HOROVOD),),
@@ -62,8 +61,7 @@ class Variables:
     )
     torch_compile: bool = option("with pytorch and pytorch_ddp: compile the model with torch.compile", default=False)
     shared_on: Literal["cpu", "gpu"] = option(
-        "where shared variables are stored and copied gradients are averaged; cpu: on the host; gpu: spread over "
-        "the devices that compute, GPUs or CPUs",
+        "where shared variables are stored and copied gradients are averaged; cpu: the host; gpu: all devices",
         flag="local_parameter_device",
         default_text="gpu on GPUs, cpu on a CPU",
     )
@@ -77,12 +75,11 @@ VARIABLE_FLAGS = (
     Flag(
         "cross_replica_sync",
         bool,
-        "with parameter_server: train synchronously; with --nocross_replica_sync each tower applies its own "
-        "gradient without waiting",
+        "with parameter_server: train synchronously; else each tower applies its own gradient without waiting",
         default=True,
     ),
     Flag("sync", bool, "the same as --cross_replica_sync", default=True, same_as="cross_replica_sync"),
-    Flag("async", bool, "the same as --nocross_replica_sync", same_as="nocross_replica_sync"),
+    Flag("async", bool, "the same as --nosync", same_as="cross_replica_sync", stands_for=(False, True)),
     Flag(
         "variable_consistency",
         str,
@@ -101,8 +98,7 @@ VARIABLE_FLAGS = (
     Flag(
         "pipeline_stages",
         int,
-        "pipeline parallelism: split the model into this many stages, one per device, and send each step's images "
-        "through in micro-batches",
+        "split the model into this many stages, one per device; images pass in micro-batches",
         at_least=1,
     ),
     Flag(
@@ -232,13 +228,12 @@ def _requested_reduction(given: Mapping[str, Any], devices: Devices) -> tuple[st
     by_flag = {
         "--all_reduce_spec": given["all_reduce_spec"] and canonical(given["all_reduce_spec"]),
         "--variable_update=nccl": "nccl" if given["variable_update"] == "nccl" else None,
+        "--use_nccl=true": "nccl" if given["use_nccl"] else None,
     }
-    if given["use_nccl"] and any(spec not in (None, "nccl") for spec in by_flag.values()):
-        by_flag["--use_nccl=true"] = "nccl"
     by_flag = {flag: spec for flag, spec in by_flag.items() if spec}
     if len(set(by_flag.values())) > 1:
         raise UsageError(f"{' and '.join(by_flag)} each choose a reduction: use one of them.")
-    if by_flag or not given["use_nccl"]:
+    if list(by_flag) != ["--use_nccl=true"]:
         return next(iter(by_flag.values()), None), ()
     if manager != "replicated":
         return None, (f"--use_nccl=true has no effect under {manager}, only under replicated.",)

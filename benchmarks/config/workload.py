@@ -31,8 +31,8 @@ class Workload:
     """
 
     model: str = option(
-        "what is trained: a name of `explain --list_models`, keras:NAME, or path/to/file.py:function; keras:NAME is of "
-        "keras.applications, a function (also package.module:function) returns a Keras model",
+        "what is trained: a name of `explain --list_models`, keras:NAME, or path/to/file.py:function; a function, also "
+        "package.module:function, returns a Keras model",
         default="resnet50",
         known=tuple(specs.names()),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -31,12 +30,11 @@ _ALL_MODELS = "all"
 SUITE_FLAG = Flag("suite", str, "TOML file of grids: a table [[grid]] of flags for each", path="file")
 # Runs of one command. Checking so many combinations takes two minutes; running them would take days.
 MOST_RUNS = 100_000
-# So many are checked in a second.
-_MANY = 1000
 # These apply to all runs together.
 _NOT_HERE = ("print_config", "output_dir", "output_format", "session_id")
 _RUN_FLAGS = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
 _PARSED = peer_flags.groups_to_parse(_RUN_FLAGS)
+_FLAGS = {flag.name: flag for group in _PARSED.values() for flag in group}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +76,7 @@ def sweep_groups(own: Groups) -> Groups:
 def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     """Turns `--name` and `--noname` of the boolean flags of `run` into `--name=true` and `--name=false`."""
     arguments = flag.read_files(arguments)
-    booleans = [flag.name for group in _PARSED.values() for flag in group if flag.kind is bool]
+    booleans = [name for name, flag in _FLAGS.items() if flag.kind is bool]
     words = {f"--{no}{name}": f"--{name}={value}" for name in booleans for no, value in (("", "true"), ("no", "false"))}
     followed = zip(arguments, [*arguments, "--"][1:], strict=True)
     return [word if not after.startswith("-") else words.get(word, word) for word, after in followed]
@@ -87,7 +85,7 @@ def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
 def warn_of_repeats(arguments: Sequence[str]) -> None:
     """Warns of flags with several values, of which the last counts: a shell makes these of `--num_gpus={1,2}`."""
     given = [word.removeprefix("--").partition("=") for word in arguments if word.startswith("--")]
-    for name in [option.name for group in _PARSED.values() for option in group if option.name not in _NO_LISTS]:
+    for name in [name for name in _FLAGS if name not in _NO_LISTS]:
         values = [value for word, equals, value in given if word == name and equals]
         if len(different := dict.fromkeys(values)) > 1:
             every = (";" if name in _SEMICOLONS else ",").join(different)
@@ -97,8 +95,7 @@ def warn_of_repeats(arguments: Sequence[str]) -> None:
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     """Returns the values of each given flag, split at commas, in the order of `run`'s help."""
     lists = {}
-    names = [f.name for group in _PARSED.values() for f in group]
-    for name, text in [(name, text) for name in names if (text := values.get(name)) is not None]:
+    for name, text in [(name, text) for name in _FLAGS if (text := values.get(name)) is not None]:
         if not all(item.strip() for item in text.split(",")):
             raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
         lists[name] = [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
@@ -118,19 +115,22 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     grids = tables.pop("grid", None)
     if tables or not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise UsageError(f"--suite={path}: a suite contains only tables [[grid]], with flags as keys.")
-    grids = [{name.replace("-", "_"): value for name, value in grid.items()} for grid in grids]
-    for name in {name for grid in grids for name in grid} & {*_NOT_HERE}:
-        raise UsageError(f"--suite={path}: {name} is for all runs together: set it on the command line.")
-    known = [f.name for group in _PARSED.values() for f in group]
-    for name in {name for grid in grids for name in grid} - {*known}:
-        raise UsageError(f"--suite={path}: a run has no flag '{shortened(name)}'.{did_you_mean(name, known)}")
-    for name in [name for grid in grids for name, values in grid.items() if values == []]:
-        raise UsageError(f"--suite={path}: {name} has no value, so its grid has no run: name one, or leave it out.")
-    listed = [{name: text if isinstance(text, list) else [text] for name, text in grid.items()} for grid in grids]
-    return [
-        {name: [str(v).lower() if isinstance(v, bool) else str(v) for v in values] for name, values in grid.items()}
-        for grid in listed
-    ]
+    return [{name.replace("-", "_"): _texts(path, name, value) for name, value in grid.items()} for grid in grids]
+
+
+def _texts(path: Path, key: str, value: Any) -> list[str]:
+    """Returns the values of a key of a suite, as on a command line."""
+    name, values = key.replace("-", "_"), value if isinstance(value, list) else [value]
+    problem = ""
+    if name in _NOT_HERE:
+        problem = "is for all runs together: set it on the command line."
+    elif name not in _FLAGS:
+        problem = f"is no flag of a run.{did_you_mean(name, _FLAGS)}"
+    elif not values or any(isinstance(one, list | dict) for one in values):
+        problem = "needs a value, or a list with at least one value and no other lists."
+    if problem:
+        raise UsageError(f"--suite={path}: {shortened(key)} {problem}")
+    return [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
 
 
 def _has_all_models(grid: Mapping[str, Sequence[str]]) -> bool:
@@ -150,7 +150,7 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
     refuse_too_many(total)
     combinations: list[Cell] = []
     seen: set[str] = set()
-    with progress.counted("checking combinations of flags", total) if total > _MANY else contextlib.nullcontext():
+    with progress.counted("checking combinations of flags", total):
         for each, values in ((own, values) for own in full for values in itertools.product(*own.values())):
             progress.advance()
             arguments = tuple(f"--{name}={value}" for name, value in zip(each, values, strict=True))
@@ -198,16 +198,32 @@ def own_flags(cells: Sequence[Cell]) -> tuple[str, list[str]]:
 def grids_of(values: Mapping[str, Any]) -> list[dict[str, list[str]]]:
     """Returns the grid of the flags, or each of the suite that they name with the flags added.
 
+    Values of the suite take precedence.
+
     Raises:
         UsageError: a value is empty, or the suite cannot be read.
     """
     common = of_flags(values)
-    return [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
+    if not values["suite"]:
+        return [common]
+    grids = of_suite(Path(values["suite"]))
+    if both := common.keys() & {name for grid in grids for name in grid}:
+        warn(f"Grids of the suite that set --{', --'.join(sorted(both))} keep their values.")
+    return [{**common, **own} for own in grids]
 
 
 def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cell]:
     """Returns every combination of the flags, and of the suite that they name; raises as `runnable` does."""
     return runnable(grids_of(values), count_gpus)
+
+
+def require_own_tasks(cell: Cell) -> None:
+    """Raises a `UsageError` if a cell would be one task of a cluster that others start."""
+    if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for(_values(cell.arguments)):
+        raise UsageError(
+            "A run in a process of its own cannot be one task of a cluster that others start, by flags or by "
+            "TF_CONFIG: start all tasks with local_cluster or hosts, or unset TF_CONFIG."
+        )
 
 
 def runnable(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[], int]) -> list[Cell]:
@@ -218,11 +234,7 @@ def runnable(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[
     """
     combinations = cells(grids, count_gpus)
     for cell in combinations:
-        if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for(_values(cell.arguments)):
-            raise UsageError(
-                "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start a "
-                "cluster for each with --local_cluster or --hosts, or unset TF_CONFIG."
-            )
+        require_own_tasks(cell)
     if not any(cell.runs for cell in combinations):
         raise UsageError(f"Nothing can be run. {next((cell.why_not for cell in combinations), 'The suite is empty.')}")
     return combinations

@@ -267,18 +267,10 @@ def _temporary_file(directory: Path) -> IO[bytes]:
     """Opens a file without a name: in the temporary folder or in the results directory, whichever has more room.
 
     Raises:
-        OSError: neither can be written.
+        OSError: it cannot be written.
     """
-    folders = [directory]
-    with contextlib.suppress(FileNotFoundError):  # there is none that can be written
-        folders.append(Path(tempfile.gettempdir()))
-    best, *others = sorted(folders, key=_free_bytes, reverse=True)
-    try:
-        return tempfile.TemporaryFile(dir=best)
-    except OSError:
-        if not others:
-            raise
-        return tempfile.TemporaryFile(dir=others[0])
+    folders = (directory, Path(tempfile.gettempdir()))
+    return tempfile.TemporaryFile(dir=max(folders, key=_free_bytes))
 
 
 def _free_bytes(folder: Path) -> int:

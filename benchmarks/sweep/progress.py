@@ -21,7 +21,6 @@ from results.text import counted
 
 # From the start of a process to its first step; on a GPU as on an H200, where XLA compiled ResNet-50 for 40 s.
 _START_SECONDS, _START_SECONDS_ON_GPU, _COMPILING_SECONDS = 6.0, 20.0, 40.0
-_SAME = "same as an earlier one"
 # Rough rates of CNN training in fp32, in 1e9 operations per second.
 _GFLOPS_PER_CORE, _GFLOPS_PER_GPU = 100.0, 15_000.0
 
@@ -61,7 +60,7 @@ def grid_lines(
         if cell.config is None:
             what = f"cannot run: {cell.why_not}"
         elif cell.same_as_before:
-            what = _SAME
+            what = "same as an earlier one"
         elif not left[cell]:
             what = "done"
         else:
@@ -75,22 +74,6 @@ def grid_lines(
         what = f"{what}; {done} done earlier" if missing else f"nothing to run, {counted(done, 'run')} done earlier"
     lines.append(f"{runs} of {len(cells)} combinations{times}: {what}.\n")
     return lines
-
-
-def grid_as_json(
-    cells: Sequence[Cell], estimates: Sequence[float], missing: Sequence[tuple[Cell, float]]
-) -> list[dict[str, Any]]:
-    """Returns the grid of `grid_lines` as JSON can hold it: of each combination, how many runs are missing."""
-    left = Counter(cell for cell, _ in missing)
-    return [
-        {
-            "arguments": cell.arguments,
-            "reason": _SAME if cell.same_as_before else cell.why_not,
-            "runs": left[cell],
-            "estimated_seconds": left[cell] * seconds,
-        }
-        for cell, seconds in zip(cells, estimates, strict=True)
-    ]
 
 
 def what_is_run(cell: Cell) -> str:

@@ -95,19 +95,16 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
     shared = [n for n, config in configs.items() if not on_hosts and scalability.shares(config.to_dict(), noun, cores)]
     if len(configs) - len(shared) >= 2:
         return
-    most = configs[max(configs)]
-    line = f"run_bench.py scaling --model={most.workload.model} --device=cpu --local_cluster=worker:{max(2, cores)}"
-    line += " --variable_update=collective_all_reduce"
     if shared:
-        what, instead = scalability.sharing(most.to_dict(), noun)
-        if noun == "device" and not most.devices.on_gpu:
-            what = what if hardware.count_gpus() else f"There is no GPU here. {what}"
-            instead = f"measure workers of one thread each: {line}"
-        raise UsageError(f"scaling: {what}, and nothing could be predicted from them. Instead, {instead}")
+        what, instead = scalability.sharing(configs[max(configs)].to_dict(), noun)
+        raise UsageError(f"scaling: {what}, and nothing could be predicted from them. Instead, {instead}.")
     why = next((cell.why_not for cell in cells if cell.config is None), "")
     raise UsageError(
         f"scaling: only {counted(min(configs), noun)} can be run here, and different numbers of {noun}s are compared. "
-        + (why or f"Use a machine with several GPUs; several hosts: --hosts=host_0,host_1 --ssh; or {line}")
+        + (
+            why
+            or "Use several GPUs, several hosts (--hosts=host_0,host_1 --ssh), or --device=cpu --local_cluster=worker:2"
+        )
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,15 +12,14 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
-from benchmarks.machine.provenance import Provenance, describe_software
+from benchmarks.machine.provenance import Provenance
 from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given, new_session
-from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_as_json, grid_lines, what_is_run
+from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_lines, what_is_run
 from benchmarks.trackers import tracker_list
-from results.gate.comparison import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
 from results.report.anomalies import warnings_of
@@ -87,12 +85,10 @@ def run_cells(
     # And back, so that a drift of the machine affects all cells alike.
     rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
     kept, refused, missing = _split(rounds, _done(earlier if values["resume"] else [], cells, runner.provenance))
-    as_json = values["output_format"] == "json"
+    as_json = values["output_format"] == "json" and not values["dry_run"]
     for line in grid_lines(cells, estimates, repeats, missing):
         (warn if as_json else say)(line)
     if values["dry_run"]:
-        if as_json:
-            say(json.dumps({"combinations": grid_as_json(cells, estimates, missing)}))
         return ExitStatus.OK
 
     def sweep() -> ExitStatus:
@@ -181,7 +177,7 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
     keys = {_key(cell.config.to_dict() if cell.config else given(cell)) for cell in cells}
     ours = provenance.identity({})
     done: dict[str, list[Record]] = {}
-    others: list[Record] = []
+    others = 0
     for record in earlier:
         # A run's own refusal may have had a temporary reason, so it is tried again.
         refused = record.status is Status.SKIPPED and record.config_not_in_key
@@ -192,19 +188,9 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
         if all(getattr(record.identity, name) == getattr(ours, name) for name in _SOFTWARE):
             done.setdefault(key, []).append(record)
         else:
-            others.append(record)
+            others += 1
     if others:
-        last, versions = others[-1], describe_software()
-        recorded = {name: last.environment.get(name) for name in versions}
-        theirs, mine = (
-            {"suite_version": identity.suite_version, "suite_commit": identity.suite_commit, **software}
-            for identity, software in ((last.identity, recorded), (ours, versions))
-        )
-        found_to_differ = listed(differences(theirs, mine, ("the last of them", "this run")))
-        warn(
-            f"--resume: {counted(len(others), 'record')} of other software {'does' if len(others) == 1 else 'do'} not "
-            f"count, and what they measured is run again: {found_to_differ}."
-        )
+        warn(f"--resume: {counted(others, 'record')} of another version of this suite or its packages: run again.")
     return done
 
 
@@ -231,6 +217,6 @@ VERB = Verb(
     lambda given, command: run_sweep(given.values, command),
     takes="lists",
     details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all is every "
-    "model. --output_format=json prints a record per line; with --dry_run, the grid.",
+    "model. --output_format=json prints a record per line.",
     examples=("sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8", "sweep --preset=scaling --dry_run"),
 )

@@ -23,7 +23,6 @@ class Traces:
         "profile these steps, such as 20:25; writes a profile for TensorBoard and operations.csv into --train_dir "
         "or --output_dir, and prints the slowest operations; these steps are not measured",
         default=None,
-        kind=str,
     )
     trace_file: str | None = option(
         "write a trace of one step on all devices, for chrome://tracing or Perfetto; the step follows the measured "

@@ -82,8 +82,7 @@ class Computing:
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = option(
         "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; by default tf32 on "
-        "GPUs of compute capability 8.0 or higher, as in TensorFlow, else fp32; float32, float16, bfloat16 and amp "
-        "(fp16) are accepted, too",
+        "GPUs of compute capability 8.0 or higher; float32, float16, bfloat16 and amp (fp16) are accepted, too",
         default="fp32",
         default_text="tf32 or fp32",
         other_words=_OTHER_PRECISIONS,

@@ -286,7 +286,8 @@ def sharing(config: Mapping[str, Any], noun: str) -> tuple[str, str]:
     if noun == "device":
         return (
             "Logical CPU devices of one process share its cores, so more of them are not more hardware",
-            "measure workers of one thread each: --device=cpu --local_cluster=worker:N with N up to the cores",
+            "measure workers of one thread each: --device=cpu --local_cluster=worker:2 "
+            "--variable_update=collective_all_reduce",
         )
     return (
         "These processes have more threads than the host has cores, so more workers are not more hardware",

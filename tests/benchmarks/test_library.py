@@ -51,6 +51,8 @@ def test_flags_mean_what_they_mean_on_the_command_line() -> None:
     [
         ({"model": "vgg61"}, "Did you mean 'vgg16'?"),
         ({"num_gpus": 2.5}, "'2.5' is not a whole number"),
+        ({"model": ["trivial", "mlp"]}, "model=['trivial', 'mlp']: give one value"),
+        ({"data_dir": b"data"}, "data_dir=b'data': give one value"),
         ({"print_config": True}, "config.to_dict()"),
     ],
 )

@@ -544,6 +544,7 @@ def test_a_package_that_the_suite_hides_is_explained(reason: str, hides: str | N
         ("keras:ResNet51", "keras.applications has no model 'ResNet51'. Did you mean 'resnet50'?"),
         ("no/such/file.py:build", "the file no/such/file.py does not exist"),
         ("own.py:", "names no function. Use keras:NAME"),
+        ("own.py:build:x", "names no function. Use keras:NAME"),
         ("vgg61", "Did you mean 'vgg16'? See"),
     ],
 )

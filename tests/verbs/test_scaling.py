@@ -98,7 +98,7 @@ def test_each_worker_gets_one_thread_unless_threads_are_given(scaling: Scaling, 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "There is no GPU here. Logical CPU devices of one process share its cores"),
+        ((), "Logical CPU devices of one process share its cores"),
         (("--device=cpu", "--num_gpus=4"), "Logical CPU devices of one process share its cores"),
         ((*WORKERS, "--num_inter_threads=2"), "These processes have more threads than the host has cores"),
     ],
@@ -111,9 +111,6 @@ def test_what_shares_hardware_is_refused_before_anything_runs(
     done = run_bench("scaling", "--model=trivial", *words)
     assert done.status == ExitStatus.USAGE and not runs.started
     assert why in done.stderr and "nothing could be predicted" in done.stderr
-    if not words:
-        line = "run_bench.py scaling --model=trivial --device=cpu --local_cluster=worker:2 "
-        assert done.stderr.endswith(f"{line}--variable_update=collective_all_reduce\n")
 
 
 def test_virtual_gpus_are_refused_too(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +192,9 @@ def test_hosts_are_taken_in_their_order_whatever_this_host_has(
 @pytest.mark.parametrize(
     ("gpus", "flags", "said"),
     [
-        (1, (), "are compared. Use a machine with several GPUs"),
+        (1, (), "are compared. Use several GPUs"),
         (2, ("--num_gpus=1,4",), "are compared. --num_gpus=4 asks for 4 GPUs"),
-        (0, ("--device=cpu", "--num_gpus=1"), "several hosts: --hosts=host_0,host_1 --ssh"),
+        (0, ("--device=cpu", "--num_gpus=1"), "several hosts (--hosts=host_0,host_1 --ssh)"),
         (0, ("--device=cpu", "--num_gpus=x"), "--num_gpus=x: give the largest number of devices"),
         (0, ("--suite=x.toml",), "scaling has no flag --suite, which is one of sweep"),
     ],

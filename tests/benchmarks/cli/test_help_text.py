@@ -13,7 +13,6 @@ from benchmarks.config.verb import Verb
 from benchmarks.sweep import grid
 from results.version import SUITE_VERSION
 from tests.support.commands import RunBench
-from variable_mgr import catalog
 
 
 def test_the_first_screen_has_the_questions_a_dozen_verbs_and_examples(run_bench: RunBench) -> None:
@@ -64,11 +63,6 @@ def test_the_examples_of_a_verb_have_its_flags(name: str) -> None:
         words = words if name == "run" else words[len(name.split()) :]
         groups = grid.sweep_groups(verb.flags) if verb.takes == "lists" else verb.flags
         assert verb.takes == "words" or not flag.parse(words, groups).words
-
-
-def test_the_full_help_of_run_explains_managers(run_bench: RunBench) -> None:
-    words = " ".join(run_bench("--helpfull").stdout.split())
-    assert ", ".join(catalog.MANAGERS) in words
 
 
 @pytest.mark.row("S0.7")

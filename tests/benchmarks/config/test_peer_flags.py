@@ -159,6 +159,14 @@ def test_a_sweep_takes_each_as_one_value() -> None:
     ("words", "name", "value"),
     [
         (["--device", "CPU"], "device", "cpu"),
+        (["--data_format=nhwc"], "data_format", "NHWC"),
+        (["--variable_update=REPLICATED"], "variable_update", "replicated"),
+        (["--use_nccl", "True"], "use_nccl", True),
+        (["--distortions", "False"], "distortions", False),
+        (["--xla"], "xla", "jit"),
+        (["--xla=False"], "xla", "off"),
+        (["--noxla"], "xla", "off"),
+        (["--xla", "--forward_only"], "xla", "jit"),
         (["-model", "resnet50"], "model", "resnet50"),
         (["-batch_size=8"], "batch_size", 8),
         (["-nodistortions"], "distortions", False),
@@ -166,6 +174,8 @@ def test_a_sweep_takes_each_as_one_value() -> None:
         (["--train-dir", "a-b"], "train_dir", "a-b"),
         (["\u2013-batch_size=8"], "batch_size", 8),  # as web pages show two dashes
         (["\u2014model", "resnet50"], "model", "resnet50"),
+        (["-\u2013model", "resnet50"], "model", "resnet50"),
+        (["\u2212\u2212model=resnet50"], "model", "resnet50"),
         ([" --batch_size=8"], "batch_size", 8),  # lines that end with a backslash, pasted as one line
         (["-no-distortions"], "distortions", False),
         (["-m", "resnet50"], "model", "resnet50"),

@@ -36,6 +36,17 @@ def test_a_python_without_the_packages_gets_one_sentence(arguments: list[str], t
     assert "`make install`" in done.stderr and "source .venv/bin/activate" in done.stderr
 
 
+@pytest.mark.process
+def test_a_package_that_cannot_be_imported_is_no_regression(tmp_path: Path) -> None:
+    (tmp_path / "msgspec.py").write_text("raise ImportError('GLIBC_9.99 not found')")
+    environment = {**USER_ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*RUN_BENCH, "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        "cannot be imported (GLIBC_9.99 not found). Install it again, as with `make install`.\n"
+    )
+
+
 def test_a_python_that_is_too_old_gets_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

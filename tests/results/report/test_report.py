@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from docs import generate
+from docs import tables
 from results.columns import COLUMNS
 from results.intervals import Interval
 from results.record import Record, Status
@@ -564,7 +564,7 @@ def test_a_large_page_is_small_and_shows_more_on_demand(open_report: Any, tmp_pa
 
 
 def test_a_record_fits_its_schema(everything: list[Record]) -> None:
-    schema = json.loads(generate.record_schema())
+    schema = json.loads(tables.record_schema())
     validator = jsonschema.validators.validator_for(schema)(schema)
     different = {(r.kind, r.status, r.config.get("model")): r for r in everything}
     for record in different.values():

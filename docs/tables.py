@@ -1,0 +1,272 @@
+"""The generated tables of records, results, published rates and models; `docs.generate` puts them into the pages."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from benchmarks.config import usual_batch
+from benchmarks.explain.known_gpus import PublishedRate, published_rates
+from benchmarks.predict import judge
+from models import specs
+from results import columns, loading, summary
+from results.exchange import public_table
+from results.record import Record
+from results.record_parts import PARTS
+from results.report import headline
+from results.utilisation import Utilisation, gpu_name, published_table
+
+ROOT = Path(__file__).resolve().parent.parent
+# The records of the sweep that README shows.
+RESULTS = ROOT / "docs" / "images" / "results.jsonl"
+# The records of sweeps on GPUs: results/baselines/gpu.toml.
+BASELINES = ROOT / "results" / "baselines"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Returns a table in Markdown."""
+    cells = [[str(cell).replace("\n", " ").replace("|", r"\|") for cell in row] for row in rows]
+    lines = [header, ["---"] * len(header), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def code(words: Iterable[str]) -> str:
+    """Returns words as code, with commas between them."""
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def columns_of_csv() -> str:
+    """Returns the columns of results.csv by their part of the record."""
+
+    def in_record(column: columns.Column) -> str:
+        return "" if callable(column.source) else f"`{column.source}`"
+
+    parts: dict[str, list[columns.Column]] = {}
+    for column in columns.COLUMNS:
+        root = "measurement" if callable(column.source) else column.source.split(".")[0]
+        parts.setdefault(_PART_OF_COLUMNS.get(root, "Identity and status"), []).append(column)
+    return "\n\n".join(
+        f"## {title}\n\n"
+        + table(
+            ("column", "meaning", "type and unit", "in the record"),
+            ((f"`{c.name}`", c.meaning, _type_and_unit(c), in_record(c)) for c in group),
+        )
+        for title, group in parts.items()
+    )
+
+
+def public_columns() -> str:
+    """Returns the columns of a public table."""
+    rows = ((f"`{c.name}`", c.meaning, _type_and_unit(c), "yes" if c.required else "") for c in public_table.COLUMNS)
+    return table(("column", "meaning", "type and unit", "required"), rows)
+
+
+def _type_and_unit(column: columns.Column | public_table.PublicColumn) -> str:
+    return ", ".join(filter(None, (column.kind.__name__, column.unit)))
+
+
+_PART_OF_COLUMNS = {
+    "config": "Configuration",
+    "measurement": "Measured",
+    "derived": "Derived from the measurement",
+    "environment": "Model, software and traffic",
+    "model": "Model, software and traffic",
+    "placement": "Model, software and traffic",
+}
+
+
+def fields(part: type[msgspec.Struct]) -> str:
+    """Returns the fields of a part of the record."""
+    hints, meanings = typing.get_type_hints(part), attributes(part)
+    names = part.__struct_fields__
+    return table(("field", "type", "meaning"), ((f"`{n}`", f"`{_json_type(hints[n])}`", meanings[n]) for n in names))
+
+
+def record_schema() -> str:
+    """Returns the JSON schema of a record."""
+    fields = [(field.name, PARTS.get(field.name, field.type)) for field in msgspec.structs.fields(Record)]
+    whole = msgspec.defstruct("Record", fields, forbid_unknown_fields=True)
+    return json.dumps(msgspec.json.schema(whole), indent=1) + "\n"
+
+
+def attributes(of: type) -> dict[str, str]:
+    """Returns the section `Attributes:` of a docstring, by name, as phrases."""
+    section = inspect.cleandoc(of.__doc__ or "").partition("Attributes:\n")[2]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()).removesuffix(".").replace("None", "null") for name, text in entries}
+
+
+def _json_type(hint: Any) -> str:
+    """Returns the type of a field in JSON, in the notation of TypeScript."""
+    outer, inner = typing.get_origin(hint), typing.get_args(hint)
+    if outer in (list, Sequence):
+        item = _json_type(inner[0])
+        return f"({item})[]" if " " in item else f"{item}[]"
+    if outer is Mapping:
+        return "object" if inner[-1] is Any else f"{{[name]: {_json_type(inner[-1])}}}"
+    if outer is Literal:
+        return str(inner[0])
+    if inner:
+        return " or ".join(dict.fromkeys(map(_json_type, inner)))
+    if issubclass(hint, msgspec.Struct):
+        return "object"
+    if hint is type(None):
+        return "null"
+    return "string" if issubclass(hint, str) else "number"
+
+
+def models() -> str:
+    """Returns the models with their sizes, batches and learning rates."""
+    rows = (
+        (
+            f"`{spec.name}`",
+            spec.data_name,
+            spec.image_size,
+            f"{spec.parameters / 1e6:.3g}",
+            f"{spec.gflop_per_image:.2g}" if spec.gflop_per_image < 1 else f"{spec.gflop_per_image:.3g}",
+            usual_batch.usual_batch(spec, "tf32", 80e9, on_gpu=True)[0],
+            spec.batch_on_cpu,
+            f"{spec.learning_rate:g}",
+        )
+        for spec in specs.MODELS
+    )
+    header = (
+        "model",
+        "data set",
+        "pixels",
+        "parameters, M",
+        "GFLOP",
+        "batch, GPU of 80 GB",
+        "batch, CPU",
+        "learning rate",
+    )
+    return table(header, rows)
+
+
+def _machine(record: Record) -> str:
+    environment = record.environment
+    return (
+        f"{environment['cpu_cores_usable']} cores of an {environment['cpu_model']}, no GPU, "
+        f"TensorFlow {environment['tensorflow_version']}, {record.identity.time_utc[:10]}."
+    )
+
+
+def results() -> str:
+    """Returns the rates of the example sweep, and what it ran on."""
+    rows = summary.summarize(loading.load(RESULTS).records)
+    first = rows[0].records[0]
+    one, two = ([row for row in rows if row.count("num_workers") == workers] for workers in (1, 2))
+    cells = [
+        (
+            single.config["model"],
+            f"`{summary.manager_of(single.config)}`",
+            single.measured.text(),
+            double.measured.text(),
+            headline.speed_up(double),
+        )
+        for single, double in zip(one, two, strict=True)
+    ]
+    machine = f"{_machine(first)} Each worker is a process with one thread; a parameter server is one more process."
+    header = ("model", "manager", "1 worker, images/s (95 %)", "2 workers, images/s (95 %)", "speed-up")
+    return f"{table(header, cells)}\n\n{machine}"
+
+
+_PUBLISHED = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
+
+
+def _published_rows() -> list[list[str]]:
+    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight."""
+    pairs: dict[tuple[str, ...], dict[int, PublishedRate]] = {}
+    for rate in published_rates():
+        figure = rate.figure
+        xla, batch = ", XLA" * bool(figure.xla), str(figure.batch_per_device or "")
+        key = (figure.machine, figure.software + xla, figure.precision, batch, figure.data, figure.source)
+        if figure.model == "ResNet-50" and figure.devices in (1, 8):
+            pairs.setdefault(key, {})[figure.devices] = rate
+    rows = []
+    for key, by_devices in pairs.items():
+        one, eight = by_devices.get(1), by_devices.get(8)
+        efficiency = f"{eight.figure.images_per_sec / (8 * one.figure.images_per_sec):.0%}" if one and eight else ""
+        rates = [f"{rate.figure.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
+        rows.append([*key[:5], *rates, f"{by_devices[min(by_devices)].mfu:.1%}", efficiency, key[5]])
+    return rows
+
+
+def published() -> str:
+    """Returns a table of published rates for each source, software and kind of data, without those of 2017."""
+    tables: dict[tuple[str, str, str], list[list[str]]] = {}
+    modern = (row for row in _published_rows() if not row[-1].endswith("2017"))
+    for gpu, software, precision, batch, data, *rates, source in modern:
+        tables.setdefault((source, software, data), []).append([gpu, precision, batch, *rates])
+    header = [name for name in _PUBLISHED if name not in ("source", "software", "data")]
+    return "\n\n".join(
+        f"{source}: {software}, {data} images\n\n{table(header, rows)}"
+        for (source, software, data), rows in tables.items()
+    )
+
+
+def published_on_8(*machines: str) -> str:
+    """Returns one table of those rates of machines, newest first, that were measured on eight GPUs, too."""
+    rows = [row for row in _published_rows() if row[6] and row[0].startswith(machines)]
+    rows.sort(key=lambda row: next(number for number, name in enumerate(machines) if row[0].startswith(name)))
+    return table(_PUBLISHED, rows)
+
+
+def measured() -> str:
+    """Returns the rates of the baselines on GPUs, and which of their settings gave no result."""
+    rows = summary.summarize(loading.load(BASELINES / "h200.jsonl").records)
+    cells = []
+    for row in rows:
+        config, measured, utilisation = row.config, row.records[0].measurement, row.data_sheet
+        rejected = f"rejected: {row.records[0].reason.partition(':')[0]}" if row.records[0].reason else ""
+        cells.append(
+            (
+                gpu_name(str(row.records[0].environment["gpus"][0])),
+                config["model"],
+                config["precision"],
+                config["data_format"],
+                config["xla"],
+                config["batch_per_device"],
+                row.measured.text() if row.valid else rejected,
+                utilisation.text.partition(" of ")[0] if row.valid and isinstance(utilisation, Utilisation) else "",
+                f"{measured.peak_gpu_memory_bytes / 1e9:.0f} GB" if measured.peak_gpu_memory_bytes else "",
+                f"{len(row.valid)} of {len(row.records)}",
+            )
+        )
+    header = ("GPU", "model", "precision", "layout", "XLA", "batch", "images/s (95 %)", "MFU", "memory", "valid runs")
+    return table(header, cells)
+
+
+def reached() -> str:
+    """Returns the shares of peaks that runs reach, as `predict` uses them."""
+    header = ("number", "slow end", "usual", "fast end", *(f"without {bed}" for bed in _BEDS), "meaning")
+    rows = (
+        (
+            f"`{row['name']}`",
+            *(row[column] for column in ("low", "usual", "high", *(f"without_{bed}" for bed in _BEDS))),
+            row["meaning"],
+        )
+        for row in published_table("reached")
+    )
+    return table(header, rows)
+
+
+def judged() -> str:
+    """Returns how far predictions are from published rates. Imports TensorFlow."""
+    rows = judge.judge()
+    tables = {
+        "Errors, in %": judge.summary_table(rows),
+        "Missed by more than 10 %, or outside the interval": judge.misses_table(rows),
+        "Targets": judge.targets_table(judge.targets(rows)),
+    }
+    return "\n\n".join("\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables.items())
+
+
+_BEDS = ("dgx-1-p100", "gce-k80", "ec2-p2.8xlarge")
