@@ -143,8 +143,8 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
         )
     if conditions.cpu_devices > conditions.cores:
         yield (
-            f"{conditions.cpu_devices} logical CPU devices share {conditions.cores} cores: this shows that a setting "
-            "works, not how it scales on as many real devices."
+            f"{conditions.cpu_devices} logical CPU devices share {counted(conditions.cores, 'core')}: this shows that "
+            "a setting works, not how it scales on as many real devices."
         )
     if steps == 1 and conditions.evaluates_only:
         yield "All images fit in one step, so the rate is that of one step: reduce --eval_batch_size."

@@ -22,7 +22,12 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.process import tensorflow_setup  # noqa: E402 - after the path to it
+from benchmarks.cluster import ranks  # noqa: E402 - after the path to it
+from benchmarks.process import tensorflow_setup  # noqa: E402
+
+# Tests that are themselves a job of a launcher are no ranks of it. Before the next imports, which copy the environment.
+for _name in {"TF_CONFIG", "SLURM_PROCID", "TORCHELASTIC_RUN_ID", *itertools.chain(*ranks.VARIABLES)}:
+    os.environ.pop(_name, None)
 from tests.support import limits, rotation  # noqa: E402
 from tests.support.budget import IdleStopwatch  # noqa: E402
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, Records, RunBench, finished  # noqa: E402

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from benchmarks.cluster.cluster_spec import Cluster
+from benchmarks.machine import linux
 from benchmarks.machine.provenance import recorded_variables, suite_commit
 from results.quality import unlike_variables
 from results.text import counted
+
+# Machines made from one image may have one name; containers of one machine have one of these.
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def hello(must_agree: Mapping[str, Any], devices: str, gpus: Sequence[str] = ()) -> dict[str, Any]:
@@ -25,6 +30,7 @@ def hello(must_agree: Mapping[str, Any], devices: str, gpus: Sequence[str] = ())
         "variables": recorded_variables(),
         "gpus": list(gpus),
         "host": socket.gethostname(),
+        "boot_id": linux.text(_BOOT_ID),
         "pid": os.getpid(),
     }
 
@@ -77,11 +83,11 @@ def doubts(messages: Mapping[str, Mapping[str, Any]], cluster: Cluster) -> list[
             f"Workers have unlike devices ({each}), and the record names those of {cluster.leader} only: do not "
             "compare the rate with that of equal hosts."
         )
-    hosts = {message["host"] for message in messages.values()}
+    hosts = {(message["host"], message["boot_id"]) for message in messages.values()}
     if len(hosts) < cluster.num_hosts:
+        of_hosts = ", ".join(sorted({name for name, _ in hosts}))
         found.append(
             f"The addresses name {cluster.num_hosts} hosts, and the tasks run on {counted(len(hosts), 'host')} "
-            f"({', '.join(sorted(hosts))}): write a host in the same way in all addresses, since the record counts "
-            "hosts by them."
+            f"({of_hosts}): write a host in the same way in all addresses, since the record counts hosts by them."
         )
     return found

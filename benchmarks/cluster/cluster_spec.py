@@ -6,7 +6,7 @@ import dataclasses
 import ipaddress
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from benchmarks.errors import UsageError
 from results.text import Table
@@ -198,12 +198,16 @@ LAST_PORT = 65535
 _LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}\.?")
 _MOST_CHARACTERS = 253
+_LOOPBACK = re.compile(r"localhost|127(?:\.[0-9]+){3}|\[::1\]")
+_ALL_INTERFACES = ("0.0.0.0", "[::]")
 _IN_BRACKETS = re.compile(r"\[([0-9A-Fa-f:.]+)(%[A-Za-z0-9_.-]+)?\]")
 _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+):([0-9]{1,5})")
 
 
 def why_no_host(text: str) -> str | None:
     """Returns why a text is neither a host name nor an IP address, IPv6 in brackets; None if it is one."""
+    if text in _ALL_INTERFACES:
+        return "it stands for all interfaces, on which servers listen anyway: name the host as other tasks know it"
     brackets = _IN_BRACKETS.fullmatch(text)
     try:
         if brackets:
@@ -222,6 +226,21 @@ def why_no_host(text: str) -> str | None:
 
 def _lacks_brackets(text: str) -> bool:
     return text.count(":") > 1 and not text.strip(f"{string.hexdigits}:.")
+
+
+def require_common_names(hosts: Collection[str], source: str) -> None:
+    """Checks that hosts have the names by which all of them know each other.
+
+    Raises:
+        UsageError: one is the name of every host for itself, and there are others.
+    """
+    own = [host for host in hosts if _LOOPBACK.fullmatch(host)]
+    others = [host for host in hosts if host not in own]
+    if own and others:
+        raise UsageError(
+            f"{source}: {own[0]} is another host for {others[0]} than for its own tasks: name all hosts as the others "
+            "know them."
+        )
 
 
 def host_and_port(address: str, source: str) -> tuple[str, int]:

@@ -10,24 +10,24 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.cluster import launch_plan, ranks
-from benchmarks.cluster.cluster_spec import JOBS, Cluster, Hosts, Task, host_and_port, in_words, tasks_of
+import msgspec
+
+from benchmarks.cluster import cluster_spec, launch_plan, ranks
+from benchmarks.cluster.cluster_spec import JOBS, Cluster, Hosts, Task, host_and_port, tasks_of
 from benchmarks.errors import UsageError, did_you_mean
-from benchmarks.outside_text import parse_json
 
 DEFAULT_SERVER_PORT = 50000
 FLAG_OF_JOB = {"ps": "ps_hosts", "worker": "worker_hosts", "controller": "controller_host"}
 _SPEC_FORM = "ps|h1:2222;h2:2222,worker|h3:2222"
 _JOB = re.compile("[A-Za-z][A-Za-z0-9_]*")
 _CHIEFS = ("chief", "master")
-# What TensorFlow and its operators set; only the first three are used.
+# What TensorFlow and its operators set; only the first two are used.
 _TF_CONFIG_KEYS = (
-    "cluster", "sparseCluster", "task", "environment", "job", "rpc_layer", "master", "session_master",
-    "eval_session_master", "service", "service_type", "model_dir",
+    "cluster", "task", "environment", "job", "rpc_layer", "master", "session_master", "eval_session_master", "service",
+    "service_type", "model_dir",
 )  # fmt: skip
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
-# How a task looks in what Vertex AI and TonY set, and in the list of hosts of SageMaker.
-_OF_CLUSTER_SPEC = re.compile(r'"[^"\s]+:[0-9]+"')
+# A host in SageMaker's list of them.
 _OF_SM_HOSTS = re.compile(r'[\[,]\s*"[^"\s]+"')
 
 
@@ -52,6 +52,13 @@ class Found:
     notices: tuple[str, ...] = ()
 
 
+class _OwnTask(msgspec.Struct):
+    """A task in TF_CONFIG, whose index may be a number or its digits, as TensorFlow takes both."""
+
+    type: str = ""
+    index: int | None = None
+
+
 def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Cluster | None, tuple[str, ...]]:
     """Decides which tasks a run has and which of them this process is.
 
@@ -74,6 +81,11 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
         ranks.refuse_copies(environ)
+        if len(_OF_SM_HOSTS.findall(environ.get("SM_HOSTS", ""))) > 1:
+            raise UsageError(
+                f"SM_HOSTS={environ['SM_HOSTS']}: each host would measure alone, since only TF_CONFIG is read: set it "
+                f"to {_TF_CONFIG_FORM}, or unset SM_HOSTS."
+            )
         return None, ()
     if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
         ranks.refuse_copies(environ, can_join=False)
@@ -120,7 +132,7 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
             own_is_missing=f"A cluster is given ({flags}), but not which of its tasks this is: add --job_name and "
             "--task_index.",
             is_explicit=True,
-            notices=_ignored(given, environ, hosts),
+            notices=_ignored(given, environ),
         )
     found, source = _read_tf_config(environ.get("TF_CONFIG", "")), "TF_CONFIG"
     port = given["server_port"] or DEFAULT_SERVER_PORT
@@ -135,26 +147,11 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
         of_mpi, own = ranks.read_mpi(environ, given["hosts"], given["num_ps"] or 0, port)
         found, source = Found(hosts=of_mpi, own=own), "mpirun"
     if not found:
-        _refuse_other_descriptions(environ)
         return None
     _check_hosts(found.hosts, dict.fromkeys(JOBS, source), of_run=of_run)
     if found.own:
         _refuse_other_task(given, found.own, source)
     return found
-
-
-def _refuse_other_descriptions(environ: Mapping[str, str]) -> None:
-    """Refuses to be one of several tasks of a description that only some clouds set, and that is not read."""
-    named = {
-        "CLUSTER_SPEC": _OF_CLUSTER_SPEC.findall(environ.get("CLUSTER_SPEC", "")),
-        "SM_HOSTS": _OF_SM_HOSTS.findall(environ.get("SM_HOSTS", "")),
-    }
-    for name, tasks in named.items():
-        if len(tasks) > 1:
-            raise UsageError(
-                f"{name} names {len(tasks)} tasks, and only TF_CONFIG is read, so each would measure alone: set it to "
-                f"{_TF_CONFIG_FORM}, or unset {name}."
-            )
 
 
 def _refuse_other_task(given: Mapping[str, Any], own: Task, source: str) -> None:
@@ -180,13 +177,9 @@ def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]
     }
     if not given["cluster_spec"]:
         return listed, {job: f"--{flag}" for job, flag in FLAG_OF_JOB.items()}
+    if listed:
+        raise UsageError(f"--cluster_spec names all tasks: leave --{FLAG_OF_JOB[next(iter(listed))]} out.")
     hosts = _read_spec(given["cluster_spec"])
-    for job, addresses in listed.items():
-        if hosts.get(job, ()) != addresses:
-            raise UsageError(
-                f"--cluster_spec has {', '.join(hosts.get(job, ())) or 'nothing'} for {job}, and "
-                f"--{FLAG_OF_JOB[job]} has {', '.join(addresses)}: drop one of the flags."
-            )
     return hosts, dict.fromkeys([*JOBS, *hosts], "--cluster_spec")
 
 
@@ -236,6 +229,9 @@ def _check_hosts(hosts: Hosts, where: Mapping[str, str], *, of_run: bool) -> Non
                     f"{', '.join(dict.fromkeys((where[first.job], where[job])))}: {first} and {task} have the same "
                     f"address {address}. Give each task a port of its own."
                 )
+    cluster_spec.require_common_names(
+        [host for host, _ in taken], ", ".join(dict.fromkeys(where[job] for job in hosts))
+    )
     if of_run and not hosts.get("worker"):
         raise UsageError(f"There is no worker: name at least one (host:port) with {where['worker']}.")
     if of_run and len(hosts.get("controller", ())) > 1:
@@ -267,88 +263,50 @@ def _index(index: int | None, job: str, count: int, asked: tuple[str, str]) -> i
     return index or 0
 
 
-def _ignored(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts) -> tuple[str, ...]:
+def _ignored(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Returns sentences on other sources than the flags, which are ignored."""
     notices = []
     if given["cluster"] and (given["job_name"] or given["cluster"] != "mpi"):
         notices.append(f"--cluster={given['cluster']} is ignored, since flags name the hosts.")
-    try:
-        found = _read_tf_config(environ.get("TF_CONFIG", ""))
-    except UsageError as error:
-        notices.append(f"TF_CONFIG is ignored, since flags name the hosts. It is also invalid: {error}")
-    else:
-        if found and dict(found.hosts) != dict(hosts):
-            notices.append(
-                f"TF_CONFIG is ignored, since flags name the hosts. It names others: {in_words(found.hosts)}."
-            )
+    if environ.get("TF_CONFIG"):
+        notices.append("TF_CONFIG is ignored, since flags name the hosts.")
     return tuple(notices)
 
 
 def _read_tf_config(text: str) -> Found | None:
     """Reads the variable as TensorFlow's own tools set it. A chief is worker 0, and the workers follow it."""
     try:
-        config = parse_json(text or "{}")
-    except ValueError as error:
-        raise UsageError(f"TF_CONFIG is no JSON ({error}): unset it, or set it to {_TF_CONFIG_FORM}.") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"TF_CONFIG={text} cannot be understood: unset it, or set it to {_TF_CONFIG_FORM}.")
-    sections: dict[str, Any] = config
+        sections = msgspec.json.decode(text or "{}", type=dict[str, Any])
+        jobs = msgspec.convert(sections.get("cluster") or {}, dict[str, list[str]])
+        task = msgspec.convert(sections.get("task") or {}, _OwnTask, strict=False)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(
+            f"TF_CONFIG={text} cannot be read ({error}): unset it, or set it to {_TF_CONFIG_FORM}."
+        ) from error
+    if "sparseCluster" in sections:  # its tasks know only themselves and the parameter servers
+        raise UsageError(
+            "TF_CONFIG has 'sparseCluster', and every task needs the lists of all tasks: name them in 'cluster' (in a "
+            "TFJob, without enableDynamicWorker)."
+        )
     if unknown := [name for name in sections if name not in _TF_CONFIG_KEYS]:
         raise UsageError(
             f"TF_CONFIG has '{unknown[0]}', which is not understood: unset it, or set it to {_TF_CONFIG_FORM}."
         )
-    clusters = [sections.get(name) or {} for name in ("cluster", "sparseCluster")]
-    jobs = next((one for one in clusters if not isinstance(one, dict) or any(one.values())), {})
-    task = sections.get("task") or {}
-    jobs = _by_index(jobs) if isinstance(jobs, dict) else jobs
-    if not _is_cluster(jobs) or not _is_task(task):
-        raise UsageError(f"TF_CONFIG={text} cannot be understood: unset it, or set it to {_TF_CONFIG_FORM}.")
-    job, index = task.get("type") or "worker", int(task.get("index", 0))
-    if not any(jobs.values()) and (job not in ("worker", *_CHIEFS) or index):
-        raise UsageError(
-            f"TF_CONFIG makes this process {job} {index} and names no cluster: set it to {_TF_CONFIG_FORM}."
-        )
-    if task.get("type") == "evaluator":
+    if not any(jobs.values()):
+        if task.type not in ("", "worker", *_CHIEFS) or task.index:
+            raise UsageError(
+                f"TF_CONFIG makes this process {task.type or 'worker'} {task.index or 0} and names no cluster: set it "
+                f"to {_TF_CONFIG_FORM}."
+            )
+        return None
+    if task.type == "evaluator":
         raise UsageError(
             "TF_CONFIG makes this process an evaluator, and none is used here: start only the other tasks."
         )
-    return _tasks_of(jobs, task) if any(jobs.values()) else None
+    return _tasks_of(jobs, task)
 
 
-def _by_index(jobs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns lists of addresses also for jobs whose addresses are by index, as in a sparse cluster.
-
-    Raises:
-        UsageError: tasks would not know each other, since an index is missing, or there is only the task's own.
-    """
-    listed = dict(jobs)
-    for job, tasks in jobs.items():
-        if not isinstance(tasks, dict):
-            continue
-        missing = [index for index in map(str, range(len(tasks))) if index not in tasks]
-        if missing or (job == "worker" and len(tasks) == 1):
-            lacking = f"not {job} {missing[0]}" if missing else "no other"
-            raise UsageError(
-                f"TF_CONFIG names {job} {', '.join(tasks)}, and {lacking}. "
-                "Every task must know all others: list all addresses (in a TFJob, without enableDynamicWorker)."
-            )
-        listed[job] = [tasks[str(index)] for index in range(len(tasks))]
-    return listed
-
-
-def _is_cluster(value: Any) -> bool:
-    lists = value.values() if isinstance(value, dict) else [None]
-    return all(isinstance(addresses, list) and all(isinstance(a, str) for a in addresses) for addresses in lists)
-
-
-def _is_task(value: Any) -> bool:
-    """Whether this is a task; its index may be a number or its digits, as TensorFlow takes both."""
-    if not isinstance(value, dict) or not isinstance(value.get("type", ""), str):
-        return False
-    return re.fullmatch("-?[0-9]{1,18}", str(value.get("index", 0))) is not None
-
-
-def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
+def _tasks_of(jobs: Mapping[str, list[str]], task: _OwnTask) -> Found:
     known = (*_CHIEFS, *JOBS)
     for name in jobs:
         if name not in (*known, "evaluator"):
@@ -372,16 +330,15 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
     )
 
 
-def _own_of_tf_config(task: Mapping[str, Any], jobs: Mapping[str, list[str]]) -> Task | None:
+def _own_of_tf_config(task: _OwnTask, jobs: Mapping[str, list[str]]) -> Task | None:
     """Returns the task as the variable counts it; it may be left out if there is only one."""
     only = next(iter(jobs), "") if sum(map(len, jobs.values())) == 1 else ""
-    job = task.get("type") or only
+    job = task.type or only
     if not job:
         return None
     if job not in jobs:
         raise UsageError(f"TF_CONFIG has type '{job}' for this process's task: set it to one of {', '.join(jobs)}.")
-    index = int(task["index"]) if "index" in task else None
-    return Task(job, _index(index, job, len(jobs[job]), (f"TF_CONFIG, type {job}", "index")))
+    return Task(job, _index(task.index, job, len(jobs[job]), (f"TF_CONFIG, type {job}", "index")))
 
 
 def manager_for(cluster: Cluster) -> str:

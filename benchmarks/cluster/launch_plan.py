@@ -12,20 +12,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster.cluster_spec import LAST_PORT, Cluster, Task, why_no_host
+from benchmarks.cluster.cluster_spec import LAST_PORT, Cluster, Task, require_common_names, why_no_host
 from benchmarks.errors import UsageError
 from variable_mgr.catalog import uses_servers
 
 _FORM = "give the number of tasks of each job, such as --local_cluster=ps:1,worker:2"
 _MOST_TASKS = 64
-# A task whose port is still to be chosen.
-_NO_ADDRESS = "127.0.0.1:0"
+# Of a task whose port is chosen when it is started.
+_NO_ADDRESS = "127.0.0.1:PORT"
 # The status of ssh if the task succeeded: another one than that of an ssh that ran no task and ended well.
 SUCCEEDED_OVER_SSH = 99
+# That of a shell which does not find the directory, or the program.
+NOT_FOUND_OVER_SSH = 127
 # Runs a command in a directory until it ends or our connection does: without a terminal, ssh would leave it running. A
 # line on standard input names a signal for it. A task that has not ended 30 s after its signal is killed.
 _WATCHED = (
-    'exec 3<&0; cd "$0" || exit 2; "$@" </dev/null 3<&- & p=$!; '
+    'exec 3<&0; cd "$0" || exit 127; "$@" </dev/null 3<&- & p=$!; '
     '(read -r n <&3; kill -s "${n:-TERM}" "$p"; sleep 30; kill -s KILL "$p") </dev/null >/dev/null 2>&1 & w=$!; '
     f'wait "$p"; s=$?; kill "$w" 2>/dev/null; [ "$s" -ne 0 ] || s={SUCCEEDED_OVER_SSH}; exit "$s"'
 )
@@ -61,7 +63,8 @@ def planned(given: Mapping[str, Any], default_port: int) -> Cluster:
     if given["local_cluster"]:
         return on_this_host(given["local_cluster"])
     if not given["ssh"]:
-        raise UsageError("--hosts starts tasks on other hosts over ssh: give --ssh as well.")
+        instead = "leave it out, since Slurm names the hosts" if given["cluster"] == "slurm" else "give --ssh as well"
+        raise UsageError(f"--hosts starts tasks on other hosts over ssh: {instead}.")
     return on_hosts(given["hosts"], given["variable_update"], given["server_port"] or default_port)
 
 
@@ -125,7 +128,7 @@ def host_names(hosts: str) -> list[str]:
     """Returns the hosts of a text with commas between them.
 
     Raises:
-        UsageError: one is no host, or is listed twice.
+        UsageError: one is no host, is listed twice, or is no name for the others.
     """
     names = [name.strip() for name in hosts.split(",")]
     for name in names:
@@ -137,6 +140,7 @@ def host_names(hosts: str) -> list[str]:
             )
     if len({name.lower() for name in names}) < len(names):
         raise UsageError(f"--hosts={hosts}: name each host once, such as --hosts=host_0,host_1.")
+    require_common_names([name.lower() for name in names], f"--hosts={hosts}")
     return names
 
 

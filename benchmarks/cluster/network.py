@@ -23,10 +23,8 @@ from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.member import ClusterTeam, joined, with_collectives
 from benchmarks.console import progress, say
 from benchmarks.process.watchdog import watched
-from models import specs
 from results.text import Table
 from variable_mgr.place import HOST
-from variable_mgr.transfers import FLOAT32_BYTES
 
 # With this manager only the leader runs steps; the other tasks serve.
 _MANAGER = "distributed_all_reduce"
@@ -37,8 +35,8 @@ _FEW_ROUNDS, _MANY_ROUNDS = 1, 21
 _SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
 # If the small message takes longer, the large one is not sent.
 _SLOW_SECONDS = 0.25
-_FEWEST_REPETITIONS, _MOST_REPETITIONS = 3, 11
-_ENOUGH_SECONDS, _TOO_LONG_SECONDS = 0.5, 5.0
+_REPETITIONS = 5
+_TOO_LONG_SECONDS = 5.0
 
 
 def take_part(
@@ -122,21 +120,10 @@ def bandwidth(small: Callable[[], object], large: Callable[[], object]) -> float
 
 
 def typical_seconds(run: Callable[[], object]) -> float:
-    """Returns the median time of 3 to 11 calls, without the first call, which sets things up.
-
-    If calls take more than 0.5 s, the shorter of two; if the first takes more than 5 s, its time.
-    """
+    """Returns the median time of five calls after the first, which sets things up; the first alone if it is long."""
     once = functools.partial(timeit.timeit, run, number=1, timer=time.perf_counter)
     first = once()
-    if first > _TOO_LONG_SECONDS:
-        return first
-    second = once()
-    if min(first, second) > _ENOUGH_SECONDS:
-        return min(first, second)
-    taken = [second]
-    while len(taken) < _FEWEST_REPETITIONS or len(taken) < _MOST_REPETITIONS and sum(taken) < _ENOUGH_SECONDS:
-        taken.append(once())
-    return statistics.median(taken)
+    return first if first > _TOO_LONG_SECONDS else statistics.median(once() for _ in range(_REPETITIONS))
 
 
 def chain(first: Task, second: Task, rounds: int) -> tf.Tensor:
@@ -178,8 +165,6 @@ def session_config(tasks: set[Task]) -> tf.compat.v1.ConfigProto:
 
 _SLOW_SHARE = 0.5
 _LATE_FACTOR = 3.0
-_GRADIENTS_OF = "resnet50"
-_GRADIENT_BYTES = FLOAT32_BYTES * specs.find_model(_GRADIENTS_OF).parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,34 +179,11 @@ class Link:
 
 
 def _rates(links: Sequence[Link]) -> dict[tuple[str, str], float]:
-    """Returns the bytes per second of both directions of each link, by source and target."""
     rates = {}
     for link in links:
         rates[link.first, link.second] = link.there_bytes_per_second
         rates[link.second, link.first] = link.back_bytes_per_second
     return rates
-
-
-def _slowest(links: Sequence[Link]) -> dict[str, Any]:
-    """Returns the slowest direction of at least one link, and how long a step's gradients take over it."""
-    (source, target), rate = min(_rates(links).items(), key=lambda item: item[1])
-    return {
-        "source": source,
-        "target": target,
-        "bytes_per_second": rate,
-        "gradient_seconds": _GRADIENT_BYTES / rate,
-        "model": _GRADIENTS_OF,
-    }
-
-
-def bottleneck(links: Sequence[Link]) -> str:
-    """Returns what the slowest direction of at least one link means for training."""
-    found = _slowest(links)
-    return (
-        f"One step's gradients of {specs.find_model(_GRADIENTS_OF).title} ({_GRADIENT_BYTES / 1e6:.0f} MB) take at "
-        f"least {found['gradient_seconds']:.3g} s over the slowest link, {found['source']} -> {found['target']} with "
-        f"{found['bytes_per_second'] / 1e9:.3g} GB/s."
-    )
 
 
 def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, Any]], links: Iterable[Link]) -> None:
@@ -255,13 +217,13 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, An
         rates = [f"{rate / 1e9:.3g}" for rate in (link.there_bytes_per_second, link.back_bytes_per_second)]
         say(table.line([link.first, link.second, f"{link.round_trip_seconds * 1e3:.3f}", *rates]))
     host_of = {member["task"]: member["host"] for member in members}
-    for line in ["", *quality_warnings(measured, host_of), bottleneck(measured)]:
-        say(line)
+    for sentence in quality_warnings(measured, host_of):
+        say(f"\n{sentence}")
 
 
 def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[str]:
     """Returns sentences on links that stand out among those of their kind: within a host, or between hosts."""
-    sentences, named = [], []
+    sentences = []
     for within in (True, False):
         kind = [link for link in links if (host_of[link.first] == host_of[link.second]) == within]
         for first, second, sentence in _outliers(kind):
@@ -269,12 +231,7 @@ def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[
             between = (
                 f"check the network between {host} and {other} (which interfaces, their speed), and what else runs"
             )
-            named.append(frozenset((first, second)))
             sentences.append(f"{sentence}: " + (f"check what else runs on {host}." if within else f"{between} there."))
-    common = frozenset.intersection(*named) if named else frozenset()
-    if len(set(named)) > 1 and len(common) == 1:
-        (task,) = common
-        sentences.append(f"All of them have {task} in common ({host_of[task]}): check it first.")
     return sentences
 
 
@@ -301,6 +258,5 @@ def to_dict(members: Sequence[Mapping[str, Any]], links: Sequence[Link]) -> dict
     return {
         "tasks": list(members),
         "links": [dataclasses.asdict(link) for link in links],
-        "slowest": _slowest(links) if links else None,
         "warnings": quality_warnings(links, {member["task"]: member["host"] for member in members}),
     }

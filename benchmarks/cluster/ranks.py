@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.cluster import launch_plan
-from benchmarks.cluster.cluster_spec import LAST_PORT, Hosts, Task, tasks_of
+from benchmarks.cluster.cluster_spec import Hosts, Task, tasks_of
 from benchmarks.errors import UsageError
 from benchmarks.outside_text import whole_number
 
-# Above any cluster: the largest machines with GPUs have some 10,000 nodes with 45,000 GPUs.
-_MOST_TASKS = 100_000
-# One word of a node list with the comma after it: at most 253 letters, as a host name has, or brackets.
-_NODES = re.compile(r"((?:[^\[\],\s]|\[[0-9,-]++\]){1,253}+),")
+# What stands between two commas outside brackets.
+_NODES = re.compile(r"(?:[^\[\],\s]|\[[0-9,-]++\])++")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _SLURM_NEEDS = "--cluster=slurm needs {} in the environment: start every task with srun."
 NO_RANK = _SLURM_NEEDS.format("SLURM_PROCID")
@@ -47,7 +44,7 @@ _OF_NODES = {
 }
 # Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun, nodes, and PMIx alone. srun may
 # set the same.
-_VARIABLES = (
+VARIABLES = (
     *_OF_THEIR_OWN,
     ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
@@ -104,61 +101,44 @@ def expand_nodes(text: str) -> list[str]:
     Numbers keep their leading zeros. A name may have several brackets, of which the last counts fastest.
 
     Raises:
-        UsageError: the text is no such list, or has more than `_MOST_TASKS` nodes.
+        UsageError: the text is no such list.
     """
     names: list[str] = []
-    for word in _node_words(text):
+    words = _NODES.findall(text)
+    if not words or ",".join(words) != text.strip():
+        raise UsageError(f"Slurm's node list '{text}' cannot be read.")
+    for word in words:
         # Every second part stood in brackets.
         parts = re.split(r"[\[\]]", word)
-        ranges = [_ranges(part, text) for part in parts[1::2]]
-        more = math.prod(sum(len(numbers) for numbers, _ in one) for one in ranges)
-        _refuse_too_many(len(names) + more, f"Slurm's node list '{text}' names", "nodes")
-        choices = [[parts[0]]]
-        for one, after in zip(ranges, parts[2::2], strict=True):
-            choices.append([f"{number:0{digits}d}{after}" for numbers, digits in one for number in numbers])
+        choices = [_numbers(part, text) if place % 2 else [part] for place, part in enumerate(parts)]
         names += map("".join, itertools.product(*choices))
     return names
 
 
-def _node_words(text: str) -> Iterator[str]:
-    """Yields the parts of a node list between commas outside brackets."""
-    listed, begin = f"{text.strip()},", 0
-    while begin < len(listed):
-        word = _NODES.match(listed, begin)
-        if not word:
-            raise UsageError(f"Slurm's node list '{text}' cannot be read at '{listed[begin:-1]}'.")
-        yield word[1]
-        begin = word.end()
-
-
-def _ranges(text: str, node_list: str) -> list[tuple[range, int]]:
-    """Returns the numbers that `01-03,7` stands for, each range with the digits that they have at least."""
-    found = []
+def _numbers(text: str, node_list: str) -> list[str]:
+    """Returns the numbers that `01-03,7` stands for."""
+    numbers: list[str] = []
     for word in text.split(","):
         match = _RANGE.fullmatch(word)
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if int(low) > int(high):
             raise UsageError(f"Slurm's node list '{node_list}' cannot be read at '{word}'.")
-        found.append((range(int(low), int(high) + 1), len(low)))
-    return found
+        numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
+    return numbers
 
 
 def expand_tasks(text: str) -> list[int]:
     """Returns the number of tasks on each node, from a text such as `2(x3),1`.
 
     Raises:
-        UsageError: the text is no such list, or has more than `_MOST_TASKS` nodes or tasks.
+        UsageError: the text is no such list.
     """
     counts: list[int] = []
-    tasks = 0
     for word in text.strip().split(","):
         match = _TASKS.fullmatch(word)
         if not match:
             raise UsageError(f"Slurm's tasks per node '{text}' cannot be read at '{word}'.")
-        count, nodes = int(match[1]), int(match[2] or 1)
-        tasks += count * nodes
-        _refuse_too_many(max(tasks, len(counts) + nodes), f"Slurm's tasks per node '{text}' are", "nodes or tasks")
-        counts += [count] * nodes
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
@@ -206,7 +186,7 @@ def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
     What torchrun has started is its last: several tasks of srun or mpirun may each have started it.
     """
     first = None
-    for names in (_OF_TORCHRUN,) if "TORCHELASTIC_RUN_ID" in environ else _VARIABLES:
+    for names in (_OF_TORCHRUN,) if "TORCHELASTIC_RUN_ID" in environ else VARIABLES:
         own = _ranks_in(environ, names)
         if own and (own.rank or (own.size or 1) > 1):
             return own
@@ -321,12 +301,18 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
             f"{join if can_join else 'start one process'}, or remove the variable (env -u {started.source}) for "
             "independent runs."
         )
+    node, processes = (whole_number(environ.get(name, "")) for name in ("NODE_RANK", "WORLD_SIZE"))
+    if node is not None and (processes or 1) > 1 and (node or can_join):  # as Lightning has it: no rank of a process
+        raise UsageError(
+            f"This is node {node} of {processes} processes (NODE_RANK, WORLD_SIZE), and each would measure alone: name "
+            "all tasks with --worker_hosts, --job_name and --task_index, or remove the variable (env -u NODE_RANK)."
+        )
 
 
 def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
     found = _ranks_of(environ)
     if found is None:
-        names = ", ".join(names[0] for names in _VARIABLES)
+        names = ", ".join(names[0] for names in VARIABLES)
         raise UsageError(f"--cluster=mpi needs a rank in the environment ({names}): start every task with mpirun.")
     if found.size is not None and found.rank >= found.size:
         raise UsageError(
@@ -342,12 +328,6 @@ def _mpi_number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if text else None
 
 
-def _refuse_too_many(count: int, what: str, noun: str = "tasks") -> None:
-    """To be called before they are listed."""
-    if count > _MOST_TASKS:
-        raise UsageError(f"{what} more than {_MOST_TASKS:,} {noun}, and no cluster has so many.")
-
-
 def _by_blocks(
     hosts: Sequence[str], per_host: Sequence[int], rank: int | None, *, num_ps: int, base_port: int
 ) -> tuple[dict[str, tuple[str, ...]], Task | None]:
@@ -361,10 +341,8 @@ def _by_blocks(
         The addresses by job, and the task that this process is.
 
     Raises:
-        UsageError: no worker or no port is left, or there are more than `_MOST_TASKS`.
+        UsageError: no worker is left.
     """
-    _refuse_too_many(sum(per_host), "The launcher has started")
-    _check_ports(base_port, hosts, per_host)
     servers = _choose_servers(per_host, num_ps)
     workers = sorted({*range(sum(per_host))} - {*servers})
     addresses = [
@@ -387,13 +365,3 @@ def _choose_servers(per_host: Sequence[int], num_ps: int) -> list[int]:
     ends = itertools.accumulate(per_host)
     rounds = [(place, end - 1 - place) for end, count in zip(ends, per_host, strict=True) for place in range(count)]
     return [rank for _, rank in sorted(rounds)][:num_ps]
-
-
-def _check_ports(base_port: int, hosts: Sequence[str], per_host: Sequence[int]) -> None:
-    count, host = max(zip(per_host, hosts, strict=True))
-    last = base_port + count - 1
-    if last > LAST_PORT:
-        raise UsageError(
-            f"--server_port={base_port}: {host} has {count} tasks, whose ports would go up to {last}: give at most "
-            f"{LAST_PORT - count + 1}."
-        )

@@ -187,7 +187,6 @@ class TaskLists:
             self.compare(replies)
 
     def _note(self, message: ListsMessage, problem: str | None) -> None:
-        """Keeps the first difference."""
         if problem and self.problem is None:
             self.problem, self._differing, self._found_at = problem, message, self._clock()
 
@@ -229,21 +228,11 @@ def _session(
     )
     with tf.Graph().as_default() as graph, tf.device(f"{devices[0]}/cpu:0"):
         session = tf.compat.v1.Session(target, graph=graph, config=config)
-        with _closed_in_time(session) if limit_seconds else session:
+        try:
             yield session
-
-
-@contextlib.contextmanager
-def _closed_in_time(session: tf.compat.v1.Session) -> Iterator[None]:
-    """Closes a session whose calls have a limit, whatever the other task answers.
-
-    The session's own context closes it in a thread, and Python prints the traceback of an error there.
-    """
-    try:
-        yield
-    finally:
-        with contextlib.suppress(tf.errors.OpError):
-            session.close()
+        finally:  # the session's own context closes it in a thread, where Python prints the traceback of an error
+            with contextlib.suppress(tf.errors.OpError):
+                session.close()
 
 
 def _queue(name: str, capacity: int) -> tf.queue.FIFOQueue:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.errors import UsageError
-from benchmarks.machine import gpu_support, gpu_topology
+from benchmarks.machine import gpu_support
 from benchmarks.machine.hardware import Gpu, Inventory, describe_hardware, gpu_inventory, in_words, usable_cores
 from benchmarks.process import subprocesses
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
@@ -83,7 +83,7 @@ def gpus_of_its_own(devices: Devices) -> list[str]:
     grows = devices.gpu_allow_growth or os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() in ("1", "true")
     is_part = grows or devices.gpu_memory_fraction is not None or devices.gpu_memory_limit_mib is not None
     count = 0 if is_part else devices.physical_gpus
-    gpus = gpu_topology.read_gpu_links().gpus[:count] if count else ()
+    gpus = gpu_inventory().gpus[:count] if count else ()
     return [gpu.uuid for gpu in gpus if gpu.uuid and not gpu.is_divided]
 
 

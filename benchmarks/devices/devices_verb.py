@@ -39,7 +39,7 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
         BenchError: NVIDIA's driver hangs.
     """
     try:
-        tasks = _tasks(values)
+        tasks = discovery.find_cluster(values, os.environ)
     except UsageError as error:
         if any(values[flag.name] is not None for flag in CLUSTER_FLAGS):
             raise
@@ -55,15 +55,6 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
     else:
         say("\n".join([*lines(topology, host, software, build), *(["", *_task_lines(tasks)] if tasks else [])]))
     return ExitStatus.OK
-
-
-def _tasks(values: Mapping[str, Any]) -> Found | None:
-    found = discovery.find_cluster(values, os.environ)
-    if found and found.is_launcher and values["local_cluster"]:
-        hosts = {job: ("127.0.0.1:PORT",) * len(addresses) for job, addresses in found.hosts.items()}
-        notices = (*found.notices, "--local_cluster chooses free ports when it starts.")
-        return dataclasses.replace(found, hosts=hosts, notices=notices)
-    return found
 
 
 def _tasks_as_json(found: Found) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +17,6 @@ from results import store
 from results.record import strict
 
 T = TypeVar("T")
-Entry = Mapping[str, Any]
 
 
 class _Content(msgspec.Struct):
@@ -48,26 +47,17 @@ class CacheFile:
 
     def saved(self, key: str, of: type[T]) -> T | None:
         """Returns an entry, whose fields and `time_utc` are those of a type; None if it is missing or damaged."""
-        return self.converted(self._entries().get(key), of)
-
-    def converted(self, entry: Entry | None, of: type[T]) -> T | None:
-        """Returns an entry as a type; None without one. A damaged entry is ignored with a warning."""
+        entry = self._entries().get(key)
         try:
             return None if entry is None else msgspec.convert(entry, of)
         except msgspec.ValidationError as error:
             self._ignore(error)
             return None
 
-    def put(self, key: str, entry: Entry) -> None:
-        """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
-        self.update(key, lambda saved: entry)
+    def put(self, key: str, entry: Mapping[str, Any] | None) -> None:
+        """Replaces an entry, or removes it (None); warns if that cannot be saved.
 
-    def update(self, key: str, change: Callable[[Entry | None], Entry | None]) -> None:
-        """Replaces an entry, or warns that it cannot be saved; what other processes add at the same time is kept.
-
-        Args:
-            key: of the entry.
-            change: returns the entry, given the one that is saved (None without one); None to have none.
+        The file is replaced as a whole, with what other processes have added meanwhile.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         target = self.path()
@@ -75,7 +65,7 @@ class CacheFile:
             target.parent.mkdir(parents=True, exist_ok=True)
             with store.locked(target.with_suffix(".lock")):  # another process may read, add and write at the same time
                 entries = self._entries()
-                entry = change(entries.pop(key, None))
+                entries.pop(key, None)
                 if entry is not None:
                     entries[key] = {**entry, "time_utc": now}
                 content = {"format_version": 1, "entries": entries}

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import hardware, linux, nvml
-from benchmarks.machine.hardware import Connection, Gpu, Inventory
+from benchmarks.machine import hardware, nvml
+from benchmarks.machine.hardware import Connection, Inventory
 from benchmarks.machine.nvml import DriverGpu
 
 # The longest path between two GPUs by the driver's number, under the names of `nvidia-smi topo -m`.
@@ -42,7 +42,7 @@ def read_gpu_links(
         gpus = list({gpu.index: gpu for gpu in opened.gpus}.values())
         ends = [list(_nvlink_ends(gpu, root / "sys/bus/pci/devices")) for gpu in gpus]
         return Inventory(
-            gpus=tuple(_describe(gpu, root) for gpu in gpus),
+            gpus=tuple(hardware.describe_gpu(gpu, root) for gpu in gpus),
             connections={
                 (one, other): _connection(gpus[one], gpus[other], ends[one], ends[other])
                 for one, other in itertools.combinations(range(len(gpus)), 2)
@@ -53,47 +53,26 @@ def read_gpu_links(
         )
 
 
-def _describe(gpu: DriverGpu, root: Path) -> Gpu:
-    ecc = gpu.ask("nvmlDeviceGetEccMode")
-    uuid, bus = gpu.ask("nvmlDeviceGetUUID"), _bus_id(gpu.ask("nvmlDeviceGetPciInfo"))
-    return dataclasses.replace(
-        hardware.describe_gpu(gpu),
-        index=gpu.index,
-        uuid=uuid and nvml.text(uuid),
-        has_ecc=ecc and bool(ecc[0]),
-        pcie_generation=gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-        pcie_width=gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        numa_node=linux.number(root / f"sys/bus/pci/devices/{bus}/numa_node"),
-    )
-
-
-def _bus_id(info: Any) -> str:
-    """Returns a PCI address as Linux writes it: the domain has four digits, and the driver's eight."""
-    if not info:
-        return ""
-    domain, _, rest = nvml.text(info.busId).lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
-
-
 def _nvlink_ends(gpu: DriverGpu, devices: Path) -> Iterator[str]:
     """Yields what is at the other end of each active NVLink: a PCI address, or `_SWITCH`.
 
     In a virtual machine the driver may name an address that is none of its PCI `devices`: that of a switch outside it.
     NCCL takes it for one, too (src/graph/xml.cc).
     """
-    are_known = (devices / _bus_id(gpu.ask("nvmlDeviceGetPciInfo"))).exists()
+    are_known = (devices / nvml.bus_id(gpu.ask("nvmlDeviceGetPciInfo"))).exists()
     for link in range(gpu.driver.NVML_NVLINK_MAX_LINKS):
         if not gpu.ask("nvmlDeviceGetNvLinkState", link):
             continue
         if gpu.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == gpu.driver.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             yield _SWITCH
             continue
-        address = _bus_id(gpu.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
+        address = nvml.bus_id(gpu.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
         yield _SWITCH if are_known and not (devices / address).exists() else address
 
 
 def _connection(one: DriverGpu, other: DriverGpu, ends: list[str], other_ends: list[str]) -> Connection:
-    bus, path = _bus_id(other.ask("nvmlDeviceGetPciInfo")), one.ask("nvmlDeviceGetTopologyCommonAncestor", other.handle)
+    bus = nvml.bus_id(other.ask("nvmlDeviceGetPciInfo"))
+    path = one.ask("nvmlDeviceGetTopologyCommonAncestor", other.handle)
     direct = ends.count(bus) if bus else 0
     read_caps = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml defines as a tuple
     access = [

@@ -27,25 +27,25 @@ class Gpu:
     """One NVIDIA GPU as the driver names it, or the MIG instance that CUDA shows of it. None: unknown.
 
     Attributes:
-        index: in the driver, as in nvidia-smi; this and all that is by keyword only is read by `gpu_topology`.
         compute_capability: such as `9.0`.
-        has_ecc: whether its memory has error correction.
         is_divided: whether it is divided into MIG instances.
+        index: in the driver, as in nvidia-smi.
+        has_ecc: whether its memory has error correction.
         pcie_generation: the largest that GPU and slot have in common; an idle GPU runs at a smaller one.
         pcie_width: lanes, likewise.
         numa_node: the NUMA node of its slot.
     """
 
-    index: int | None = dataclasses.field(default=None, kw_only=True)
-    uuid: str | None = dataclasses.field(default=None, kw_only=True)
     name: str
     memory_bytes: int
     compute_capability: str | None = None
-    has_ecc: bool | None = dataclasses.field(default=None, kw_only=True)
     is_divided: bool = False
-    pcie_generation: int | None = dataclasses.field(default=None, kw_only=True)
-    pcie_width: int | None = dataclasses.field(default=None, kw_only=True)
-    numa_node: int | None = dataclasses.field(default=None, kw_only=True)
+    index: int | None = None
+    uuid: str | None = None
+    has_ecc: bool | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    numa_node: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,19 +133,25 @@ def count_gpus() -> int:
     return len(gpu_inventory().gpus)
 
 
-def describe_gpu(gpu: nvml.DriverGpu) -> Gpu:
-    """Describes one GPU of the driver."""
+def describe_gpu(gpu: nvml.DriverGpu, root: Path = Path("/")) -> Gpu:
+    """Describes one GPU of the driver; `root` holds `sys`."""
     part = gpu if gpu.instance is None else dataclasses.replace(gpu, handle=gpu.instance)
     memory = part.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
-    memory_bytes = memory.total if memory else psutil.virtual_memory().total
-    name = nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU")
-    capability = gpu.ask("nvmlDeviceGetCudaComputeCapability")
+    name, uuid = nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU"), gpu.ask("nvmlDeviceGetUUID")
+    capability, ecc = gpu.ask("nvmlDeviceGetCudaComputeCapability"), gpu.ask("nvmlDeviceGetEccMode")
+    bus = nvml.bus_id(gpu.ask("nvmlDeviceGetPciInfo"))
     return Gpu(
         # A slice has not the peak of the whole, so it must not carry its name.
         f"{name} MIG" if gpu.is_divided and "MIG" not in name else name,
-        memory_bytes,
+        memory.total if memory else psutil.virtual_memory().total,
         capability and ".".join(map(str, capability)),
         gpu.is_divided,
+        index=gpu.index,
+        uuid=uuid and nvml.text(uuid),
+        has_ecc=ecc and bool(ecc[0]),
+        pcie_generation=gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_width=gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        numa_node=linux.number(root / f"sys/bus/pci/devices/{bus}/numa_node"),
     )
 
 

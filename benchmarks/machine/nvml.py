@@ -230,3 +230,11 @@ def visible_indices(
 def text(value: str | bytes) -> str:
     """Returns text that older versions of pynvml return as bytes."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+def bus_id(info: Any) -> str:
+    """Returns a PCI address as Linux writes it: the domain has four digits, and the driver's eight."""
+    if not info:
+        return ""
+    domain, _, rest = text(info.busId).lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"

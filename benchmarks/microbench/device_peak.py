@@ -103,15 +103,13 @@ def peak(device: Literal["cpu", "gpu"], precision: str, disturbing: Sequence[str
     measured, is_steady = measure_peak(device, precision)
     others = contention.cores_used_by_others(begun, contention.read())
 
-    def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
-        known = FILE.converted(entry, Peak) or measured
-        return {name: max(value, getattr(known, name)) for name, value in dataclasses.asdict(measured).items()}
-
+    known = FILE.saved(key, Peak)
+    peaks = [dataclasses.asdict(each) for each in (measured, known) if each]
+    best = {name: max(each[name] for each in peaks) for name in peaks[0]}
     distrust = _distrust(disturbing, others, is_steady)
     if not distrust:
-        FILE.update(key, best)  # under its lock, as another process may have measured meanwhile
-    known = FILE.saved(key, dict)
-    return Peak(**best(known)), distrust and (
+        FILE.put(key, best)
+    return Peak(**best), distrust and (
         f"This peak may be too low ({distrust}), so it is not stored, and runs "
         f"{'are compared with the one that is' if known else 'print no share of it'}. Measure it on a quiet machine."
     )
@@ -157,7 +155,7 @@ def beside_peak(
         return replace(derived, measured_peak_tflops=reachable / 1e12, mfu_of_measured_peak=reached / reachable), []
     removed = ""
     if reached > _BY_FAR * reachable:
-        FILE.update(key, lambda saved: None)
+        FILE.put(key, None)
         removed = " It is removed."
     return derived, [
         f"The MFU is unknown: the run reached {amount(reached, 'FLOP/s')}, more than the peak that was measured here "

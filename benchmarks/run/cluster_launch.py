@@ -14,19 +14,18 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.restarts import Attempts
 from benchmarks.config.config import Config
 from benchmarks.config.output import Output
-from benchmarks.console import log, say, warn
+from benchmarks.console import say, warn
 from benchmarks.data.sources.storage import is_address
 from benchmarks.devices.options import Devices
 from benchmarks.errors import ClusterError, ExitStatus, UsageError
@@ -54,9 +53,8 @@ _REPORTS = set(ExitStatus) - {ExitStatus.REGRESSED, ExitStatus.UNDECIDED}
 # In place of the status of an ssh that ended well and ran nothing; no process has it.
 _NOT_RUN = 256
 _SSH_FAILED = 255
-# Of the end of a task's output, where ssh's last line is; and how long the rest of it takes to be copied.
+# Of the end of a task's output, where ssh's last line is.
 _LAST_BYTES = 4096
-_COPYING_SECONDS = 2.0
 # Of an attempt that may succeed when it is repeated.
 _OF_LOST_TASKS = (ExitStatus.CLUSTER, ExitStatus.TIMEOUT)
 # Before the next attempt. A host that ssh was cut off from kills its task within 30 s.
@@ -254,17 +252,15 @@ def launch(
     raise_on_termination()
     name = uuid.uuid4().hex[:8]
     paths = {task: logs / f"{name}-{task.job}-{task.index}.log" for task in cluster.tasks if task != cluster.leader}
-    errors = None if cluster.local else _Copied()
     try:
         logs.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             files = {task: stack.enter_context(path.open("wb")) for task, path in paths.items()}
-            leaders_stderr = stack.enter_context(errors) if errors else None
             commands = [
                 subprocesses.Command(
                     words=words[task],
                     stdout=files.get(task),
-                    stderr=files.get(task, leaders_stderr),
+                    stderr=files.get(task),
                     stdin=subprocess.PIPE,
                     variables=variables or {},
                     ends_in_order=task == cluster.leader,
@@ -286,8 +282,10 @@ def launch(
         is_unreached = status == _SSH_FAILED and not cluster.local
         how = dataclasses.replace(exit_info, returncode=status or 0).in_words()
         if is_unreached:
-            last_line = errors.last_line if errors and task not in paths else _last_line(paths[task])
-            how = f"could not be reached, or the connection to it broke ({last_line or 'ssh gave no reason'})"
+            reason = _last_line(paths[task]) if task in paths else "ssh printed why"
+            how = f"could not be reached, or the connection to it broke ({reason or 'ssh gave no reason'})"
+        elif status == launch_plan.NOT_FOUND_OVER_SSH and not cluster.local:
+            how = f"has no {Path.cwd()} or no {sys.executable}, which every host needs"
         elif status == _NOT_RUN:
             how = "was not run, though ssh ended with status 0"
         elif status == ExitStatus.USAGE and task in paths:  # its own check, of a host that may differ from the others
@@ -324,25 +322,3 @@ def _last_line(output: Path) -> str:
         lines = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace").split("\n")
         return next((one_line(line) for line in reversed(lines) if line.strip()), "")
     return ""
-
-
-class _Copied:
-    """In a context, copies what is written into a pipe to our stderr. Afterwards `last_line` is what came last."""
-
-    def __enter__(self) -> IO[bytes]:
-        self.last_line = ""
-        read_end, write_end = os.pipe()
-        self._pipe = open(write_end, "wb")
-        self._thread = threading.Thread(target=self._copy, args=(read_end,), daemon=True)
-        self._thread.start()
-        return self._pipe
-
-    def __exit__(self, *error: object) -> None:
-        self._pipe.close()
-        self._thread.join(_COPYING_SECONDS)
-
-    def _copy(self, read_end: int) -> None:
-        with open(read_end, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                self.last_line = one_line(line) if line.strip() else self.last_line
-                log(line.rstrip("\r\n"))

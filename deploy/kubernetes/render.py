@@ -24,10 +24,8 @@ RESERVED = (
     "num_ps", "server_port", "local_cluster", "hosts", "ssh", "nossh", "output_dir", "flagfile",
 )  # fmt: skip
 _USAGE_ERROR = 2
-# Letters that JSON does not escape, and YAML may not take as they are.
-_ESCAPED = re.compile("[\x7f-\U0010ffff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_NO = ("false", "f", "0")  # of run_bench
+# JSON writes them as two escapes, which YAML takes for two letters.
+_BEYOND_YAML = re.compile("[\ud800-\udfff\U00010000-\U0010ffff]")
 _LONGEST_NAME = 63
 _NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -67,7 +65,7 @@ def render(options: argparse.Namespace, bench_flags: Sequence[str]) -> str:
         keep_trailing_newline=True,
     )
     # JSON is valid YAML, and quotes text without ambiguity.
-    environment.filters["quoted"] = lambda value: _ESCAPED.sub(_escape, json.dumps(value, ensure_ascii=False))
+    environment.filters["quoted"] = json.dumps
     if options.kind == "jobset":
         pod_labels = {"jobset.sigs.k8s.io/jobset-name": options.name}
     else:  # the operator's other kinds of jobs use the same label for their names
@@ -124,8 +122,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="jobset|tfjob", parser_class=_Parser)
     for kind, what in (("jobset", "a JobSet, jobset.x-k8s.io/v1alpha2"), ("tfjob", "a TFJob, kubeflow.org/v1: legacy")):
         _add_options(kinds.add_parser(kind, help=what, description=what, allow_abbrev=False))
-    if bad := next((word for word in argv if _SURROGATE.search(word)), None):
-        parser.error(f"{bad!a} is not UTF-8, which YAML needs")
+    if bad := next((word for word in argv if _BEYOND_YAML.search(word)), None):
+        parser.error(f"{bad!a} has a letter beyond U+FFFF, or is not UTF-8")
     options = parser.parse_args(argv[:cut])
     # Kubernetes refuses longer names of pods, which begin with --name; a Job appends five letters.
     last = max(options.workers, options.ps) - 1
@@ -149,16 +147,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _uses_nccl(options: argparse.Namespace, bench_flags: Sequence[str]) -> bool:
     """Returns whether NCCL connects the pods: run_bench's default for several workers with GPUs and no servers."""
     given = {_flag_name(flag): flag.partition("=")[2].lower() for flag in bench_flags}
-    usual = "psgpu" if given.get("variable_update") == "distributed_all_reduce" else "nccl"
     several = options.workers > 1 and options.gpus_per_worker > 0 and options.ps == 0
-    whole = given.get("device") != "cpu" and given.get("virtual_gpus", "1") == "1"
-    trains = given.get("forward_only", "false") in _NO
-    return several and whole and trains and "nccl" in given.get("all_reduce_spec", usual)
-
-
-def _escape(letter: re.Match[str]) -> str:
-    """Returns a letter as YAML spells it in quotes, if YAML would take it for a line break or refuse it."""
-    return letter[0] if letter[0].isprintable() else f"\\U{ord(letter[0]):08x}"
+    return several and "nccl" in given.get("all_reduce_spec", "nccl")
 
 
 def _flag_name(flag: str) -> str:

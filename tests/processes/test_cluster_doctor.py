@@ -47,8 +47,6 @@ def test_every_pair_of_a_local_cluster_is_measured(run_process: RunBench) -> Non
     assert [(link["first"], link["second"]) for link in found["links"]] == list(itertools.combinations(tasks, 2))
     rates = [link[way] for link in found["links"] for way in ("there_bytes_per_second", "back_bytes_per_second")]
     assert min(rates) > 0 and min(link["round_trip_seconds"] for link in found["links"]) > 0
-    assert found["slowest"]["bytes_per_second"] == min(rates)
-    assert found["slowest"]["gradient_seconds"] == pytest.approx(4 * 25_557_032 / min(rates))
 
 
 @pytest.mark.rotates
@@ -60,5 +58,4 @@ def test_tasks_that_are_started_by_hand(start_cluster: StartCluster) -> None:
         assert any(line.startswith(f"{task} ") and address in line for line in lines)
         assert str(tasks.processes[task].pid) in tasks.text("ps 0"), "every task shows who is there"
     assert sum(line.startswith(("ps 0      worker", "worker 0  worker 1")) for line in lines) == 3
-    assert "gradients of ResNet-50" in lines[-1]
     assert "worker 0 measures" in tasks.text("worker 1") and "GB/s" not in tasks.text("worker 1")

@@ -321,6 +321,16 @@ def test_an_ssh_that_ends_well_and_runs_nothing_is_a_failure(
     assert "run_bench: worker 0 was not run, though ssh ended with status 0\n" in capfd.readouterr().err
 
 
+def test_a_host_without_the_suite_says_what_it_needs(
+    tasks: Tasks, ssh: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch_plan.Path, "cwd", lambda: Path("/nowhere"))
+    outcome = over_ssh(tasks, {})
+    needs = f"has no /nowhere or no {sys.executable}, which every host needs"
+    assert outcome.failures == [f"worker {n} {needs}" for n in (0, 1)] and outcome.status == ExitStatus.CLUSTER
+    assert f"run_bench: worker 0 {needs}\n" in capfd.readouterr().err
+
+
 def test_a_host_that_cannot_be_reached_is_named(tasks: Tasks, ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_launch, "_NOTICE_SECONDS", 0.5)
     ssh.write_text(RUNS_IT.format(before='[ "$host" = host_1 ] && exit 255\n'))
@@ -344,9 +354,10 @@ def test_the_last_words_of_each_ssh_are_quoted(tasks: Tasks, ssh: Path, capfd: p
     ssh.write_text(RUNS_IT.format(before='printf "banner\\nssh: $host refused\\n\\n" >&2\nexit 255\n'))
     outcome = over_ssh(tasks, {})
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
-    assert outcome.failures == [f"worker {n} {UNREACHED} (ssh: host_{n} refused)" for n in (0, 1)]
+    reasons = ("ssh printed why", "ssh: host_1 refused")
+    assert outcome.failures == [f"worker {n} {UNREACHED} ({reason})" for n, reason in enumerate(reasons)]
     errors = capfd.readouterr().err
-    assert "banner\n" in errors, "what the leader's ssh prints is shown as well"
+    assert "banner\nssh: host_0 refused\n" in errors, "what the leader's ssh prints is shown as it is"
     assert all(f"run_bench: {failure}\n" in errors for failure in outcome.failures), "no log has to be read"
 
 

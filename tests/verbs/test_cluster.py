@@ -83,7 +83,7 @@ def test_a_machine_is_described_whatever_the_environment_says_of_a_cluster(
     monkeypatch.setenv("TF_CONFIG", "{bad")
     done = run_bench(*SHOW)
     assert done.status == 0 and done.stdout.startswith("CPU: ")
-    assert "No tasks of a cluster are shown. TF_CONFIG is no JSON" in done.stderr
+    assert "No tasks of a cluster are shown. TF_CONFIG={bad cannot be read" in done.stderr
     assert json.loads(run_bench(*SHOW, "--output_format=json").stdout)["cluster"] is None
     assert run_bench(*SHOW, "--cluster=slurm").status == 2, "it was asked for"
 

@@ -107,10 +107,11 @@ def test_who_leads_is_what_others_are_compared_with() -> None:
         ),
         (
             {},
-            ("localhost:2", "h:3"),
+            ("g:2", "h:3"),
             "The addresses name 2 hosts, and the tasks run on 1 host (one): write a host in the same way in all ",
         ),
-        ({"worker_0": {"host": "two"}}, ("localhost:2", "h:3"), ""),
+        ({"worker_0": {"host": "two"}}, ("g:2", "h:3"), ""),
+        ({"worker_0": {"boot_id": "b"}}, ("g:2", "h:3"), ""),  # two machines of one name
     ],
 )
 def test_tasks_that_differ_in_what_the_record_has_of_one_are_doubted(

@@ -44,16 +44,9 @@ def test_the_controller_leads_if_there_is_one(controller: str | None, leader: st
 def test_hosts_are_counted_by_address(addresses: tuple[str, ...], local: bool, hosts: int) -> None:
     cluster = Cluster(ps=(), workers=addresses, own=Task("worker", 0), local=local)
     assert cluster.num_hosts == cluster.num_worker_hosts == hosts
+    assert cluster.is_alone_on_this_host == (hosts == 2)
     served = dataclasses.replace(cluster, ps=("h9:1",))
     assert (served.num_worker_hosts, served.num_hosts) == (hosts, hosts + (not local))
-
-
-@pytest.mark.parametrize(
-    ("workers", "local", "alone"),
-    [(("h1:1", "h2:1"), False, True), (("h1:1", "H1:2"), False, False), (("a:1", "b:1"), True, False)],
-)
-def test_a_task_is_alone_on_its_host_by_address(workers: tuple[str, ...], local: bool, alone: bool) -> None:
-    assert Cluster(ps=(), workers=workers, own=Task("worker", 0), local=local).is_alone_on_this_host is alone
 
 
 def test_the_spec_has_only_jobs_with_tasks_and_is_the_same_for_all_tasks() -> None:
@@ -102,11 +95,8 @@ def test_a_worker_names_its_own_task_and_the_parameter_servers() -> None:
     )
     assert here.in_cluster
     assert here.towers_in_total == 4
-
-
-def test_a_parameter_server_plans_as_if_it_were_the_first_worker() -> None:
-    server = Cluster(ps=TWO_WORKERS.ps, workers=TWO_WORKERS.workers, own=Task("ps", 1))
-    assert place("cpu", 1, cluster=server, manager="parameter_server").worker == 0
+    server = dataclasses.replace(TWO_WORKERS, own=Task("ps", 1))
+    assert place("cpu", 1, cluster=server, manager="parameter_server").worker == 0, "as if it were the first worker"
 
 
 def test_one_client_names_the_towers_of_all_workers() -> None:

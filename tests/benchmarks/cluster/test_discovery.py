@@ -78,8 +78,8 @@ def test_what_is_no_host_is_refused_whatever_else_is_given(hosts: str, other: di
 
 
 def test_hosts_for_ssh() -> None:
-    flags = {"hosts": "a.org, 10.0.0.2,[::1]", "ssh": True, "variable_update": "collective_all_reduce"}
-    assert made(**flags).workers == ("a.org:50001", "10.0.0.2:50001", "[::1]:50001")
+    flags = {"hosts": "a.org, 10.0.0.2,[2001:db8::1]", "ssh": True, "variable_update": "collective_all_reduce"}
+    assert made(**flags).workers == ("a.org:50001", "10.0.0.2:50001", "[2001:db8::1]:50001")
     assert made(**flags, server_port=65534).workers[0] == "a.org:65535"
     with pytest.raises(UsageError, match="^--server_port=65535: workers have the next port, so give at most 65534"):
         made(**flags, server_port=65535)
@@ -101,18 +101,12 @@ def test_hosts_by_one_text() -> None:
     assert one == made(
         job_name="worker", task_index=1, ps_hosts="a:1,b:1", worker_hosts="a:2,b:2", controller_host="c:1"
     )
-    twice = made(job_name="worker", task_index=0, cluster_spec="worker|a:1;b:1", worker_hosts="a:1,b:1")
-    assert twice.workers == ("a:1", "b:1")
 
 
 @pytest.mark.parametrize("job", ["ps", "worker", "controller"])
 def test_the_only_task_of_its_job_needs_no_index(job: str) -> None:
     cluster = made(job_name=job, ps_hosts="a:1", worker_hosts="a:2", controller_host="a:3")
     assert cluster.own == Task(job, 0)
-
-
-def test_a_worker_alone_is_a_cluster_if_it_is_named() -> None:
-    assert made(job_name="worker", worker_hosts="a:1").num_workers == 1
 
 
 def test_a_cluster_that_one_command_started_is_local() -> None:
@@ -180,9 +174,7 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"job_name": "worker", "cluster_spec": "worker|a:1,controller|b:1;c:1"}, "--cluster_spec has 2 addresses"),
         ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --ps_hosts"),
         ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
-        ({**BY_SPEC, "worker_hosts": "c:1"}, "--cluster_spec has b:1 for worker, and --worker_hosts has c:1: drop one"),
-        ({**BY_SPEC, "ps_hosts": "a:1,c:1"}, "--cluster_spec has a:1 for ps, and --ps_hosts has a:1, c:1"),
-        ({**BY_SPEC, "controller_host": "c:1"}, "--cluster_spec has nothing for controller, and --controller_host has"),
+        ({**BY_SPEC, "worker_hosts": "b:1"}, "--cluster_spec names all tasks: leave --worker_hosts out"),
         ({"job_name": "chief", "worker_hosts": "a:1"}, "has no chief: add its address with --worker_hosts, or name"),
         ({**SAME, "worker_hosts": "a:1,b:1,A:1"}, "^--worker_hosts: worker 0 and worker 2 have the same address A:1"),
         ({**SAME, "ps_hosts": "b:1"}, "^--ps_hosts, --worker_hosts: ps 0 and worker 1 have the same address b:1"),
@@ -261,34 +253,26 @@ def test_a_tf_config_of_one_task_is_one_process(content: Any) -> None:
     assert resolve({"TF_CONFIG": ""}) == (None, ())
 
 
-def test_a_description_that_is_not_read_is_refused_if_it_names_several_tasks() -> None:
-    spec = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, "task": {"type": "workerpool1"}}'
-    with pytest.raises(UsageError, match="CLUSTER_SPEC names 2 tasks, and only TF_CONFIG is read"):
-        resolve({"CLUSTER_SPEC": spec})
-    assert resolve({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"]}}'})[0] is None
-    with pytest.raises(UsageError, match="SM_HOSTS names 3 tasks, and only TF_CONFIG is read"):
-        resolve({"SM_HOSTS": '["algo-1","algo-2", "algo-3"]'})
+def test_hosts_of_sagemaker_are_refused_if_there_are_several() -> None:
+    with pytest.raises(UsageError, match=r'SM_HOSTS=\["algo-1","algo-2"\]: each host would measure alone'):
+        resolve({"SM_HOSTS": '["algo-1","algo-2"]'})
+    with pytest.raises(UsageError, match="rank 0 of 2 .*: add --cluster=mpi"):
+        resolve({"SM_HOSTS": '["algo-1","algo-2"]', "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
     for hosts in ('["algo-1"]', '{"hosts":"a"}', "{}", "a", ""):
         assert resolve({"SM_HOSTS": hosts}) == (None, ())
-
-
-@pytest.mark.parametrize("key", ["cluster", "sparseCluster"])
-def test_addresses_of_a_tf_config_may_be_by_index(key: str) -> None:
-    cluster = made(tf_config({key: {"worker": {"1": "h2:1", "0": "h1:1"}}}, type="worker", index=1))
-    assert (cluster.workers, cluster.own) == (("h1:1", "h2:1"), Task("worker", 1))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "TF_CONFIG is no JSON .*unset it, or set it to {"),
-        ("[1]", "cannot be understood"),
-        ('{"cluster": ["h1:1"]}', "cannot be understood"),
-        ('{"cluster": {"worker": "h1:1"}}', "cannot be understood"),
-        ('{"cluster": {"worker": [1]}}', "cannot be understood"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', "cannot be understood"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"]}}', "cannot be understood"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0.5}}', "cannot be understood"),
+        ("{", "TF_CONFIG={ cannot be read .*unset it, or set it to {"),
+        ("[1]", "cannot be read"),
+        ('{"cluster": ["h1:1"]}', "cannot be read"),
+        ('{"cluster": {"worker": "h1:1"}}', "cannot be read"),
+        ('{"cluster": {"worker": [1]}}', "cannot be read"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": "worker"}', "cannot be read"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"]}}', "cannot be read"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0.5}}', "cannot be read"),
         ('{"cluster": {"wroker": ["a:1"]}}', "there is no job 'wroker'. Did you mean 'worker'"),
         ('{"cluster": {"chief": ["a:1", "b:1"]}}', "TF_CONFIG has 2 chiefs"),
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', "TF_CONFIG has 2 chiefs"),
@@ -298,9 +282,9 @@ def test_addresses_of_a_tf_config_may_be_by_index(key: str) -> None:
         ('{"clusters": {"worker": ["a:1", "b:1"]}}', "TF_CONFIG has 'clusters', which is not understood"),
         ('{"task": {"type": "worker", "index": 1}}', "makes this process worker 1 and names no cluster"),
         ('{"task": {"type": "ps"}}', "makes this process ps 0 and names no cluster"),
-        ('{"sparseCluster": {"worker": {"1": "b:1"}, "ps": ["p:1"]}}', "names worker 1, and not worker 0"),
-        ('{"sparseCluster": {"worker": {"0": "b:1"}}, "task": {"type": "worker"}}', "names worker 0, and no other"),
-        ("0", "cannot be understood"),
+        ('{"sparseCluster": {"worker": {"1": "b:1"}, "ps": ["p:1"]}}', "lists of all tasks.*enableDynamicWorker"),
+        ('{"cluster": {"worker": {"0": "b:1"}}, "task": {"type": "worker"}}', "cannot be read"),
+        ("0", "cannot be read"),
     ],
 )
 def test_a_tf_config_that_cannot_be_used(text: str, words: str) -> None:
@@ -336,23 +320,13 @@ def test_flags_may_repeat_which_task_tf_config_says() -> None:
 # Which source wins.
 
 
-def test_flags_win_over_tf_config_and_say_so_if_hosts_differ() -> None:
-    flags = {"job_name": "worker", "task_index": 0, "worker_hosts": "h1:1,h3:1"}
-    cluster, notices = resolve(tf_config(TWO_WORKERS), **flags)
+@pytest.mark.parametrize("environ", [tf_config(TWO_WORKERS), {"TF_CONFIG": "{"}], ids=["other hosts", "no JSON"])
+def test_flags_win_over_tf_config_and_say_so(environ: dict[str, str]) -> None:
+    cluster, notices = resolve(environ, job_name="worker", task_index=0, worker_hosts="h1:1,h3:1")
     assert cluster is not None and cluster.workers == ("h1:1", "h3:1")
-    (notice,) = notices
-    assert "TF_CONFIG is ignored" in notice and "worker = h1:1, h2:1" in notice
-    same = {**flags, "worker_hosts": "h1:1,h2:1"}
-    assert made(tf_config(TWO_WORKERS), **same).own == Task("worker", 0)
-    assert made(tf_config({}), **flags).num_workers == 2
+    assert notices == ("TF_CONFIG is ignored, since flags name the hosts.",)
     with pytest.raises(UsageError, match="add --job_name"):
-        resolve(tf_config(TWO_WORKERS), worker_hosts="h1:1,h2:1")
-
-
-def test_a_broken_tf_config_is_no_error_where_flags_win() -> None:
-    cluster, (notice,) = resolve({"TF_CONFIG": "{"}, job_name="worker", worker_hosts="a:1")
-    assert cluster is not None
-    assert "TF_CONFIG is ignored" in notice and "no JSON" in notice
+        resolve(environ, worker_hosts="h1:1,h2:1")
 
 
 def test_slurm_is_asked_last() -> None:
@@ -389,7 +363,7 @@ def test_ranks_become_tasks(tasks: str, num_ps: int, ps: tuple[str, ...], worker
 
 def test_ports_begin_at_server_port() -> None:
     assert made(srun(1, "a", "2", 2), cluster="slurm", server_port=7000).address == "a:7001"
-    with pytest.raises(UsageError, match="--server_port=65534: b has 3 tasks, .* 65536: give at most 65533"):
+    with pytest.raises(UsageError, match="^Slurm, worker 3: 'b:65536' has port 65536; a port is a number from 1 to"):
         resolve(srun(1, "a,b", "1,3", 4), cluster="slurm", server_port=65534)
 
 
@@ -442,6 +416,7 @@ def test_one_task_under_slurm_is_one_process() -> None:
     ("change", "flags", "words"),
     [
         ({}, {"num_ps": 4}, r"--num_ps=4 leaves no worker, since 4 task\(s\) were started"),
+        ({}, {"hosts": "a,b"}, "--hosts starts tasks .*: leave it out, since Slurm names the hosts"),
         ({}, {"job_name": "ps"}, "--job_name=ps, and Slurm makes this process worker 1"),
         ({}, {"task_index": 2}, "--task_index=2, and Slurm makes this process worker 1"),
         ({"SLURM_PROCID": "4"}, {}, "contradict each other"),
@@ -485,16 +460,24 @@ def test_node_lists_that_cannot_be_read(text: str) -> None:
         ranks.expand_nodes(text)
 
 
-@pytest.mark.parametrize("text", ["n[1-999999999]", "n[1-100001]", "n" + "[1-9]" * 30, "a,b,c[1-99999]"])
-def test_node_lists_are_bounded_before_they_are_expanded(text: str) -> None:
-    with pytest.raises(UsageError, match="names more than 100,000 nodes, and no cluster has so many"):
-        ranks.expand_nodes(text)
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        ("0.0.0.0:1,b:1", r"worker 0: '0.0.0.0:1' is no address: it stands for all interfaces"),
+        ("[::]:1,b:1", r"it stands for all interfaces"),
+        ("localhost:1,b:1", r"^--worker_hosts: localhost is another host for b than for its own tasks: name all hosts"),
+        ("a:1,127.0.1.1:1", r"127\.0\.1\.1 is another host for a"),
+    ],
+)
+def test_a_host_that_the_others_cannot_know_is_refused(hosts: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(job_name="worker", task_index=0, worker_hosts=hosts)
 
 
-@pytest.mark.parametrize("text", ["999999999", "1(x999999999)", "0(x99999),1(x2)", "50000,50001"])
-def test_tasks_per_node_are_bounded_before_they_are_expanded(text: str) -> None:
-    with pytest.raises(UsageError, match="are more than 100,000 nodes or tasks, and no cluster has so many"):
-        ranks.expand_tasks(text)
+def test_localhost_does_among_tasks_of_one_host() -> None:
+    assert made(job_name="worker", task_index=0, worker_hosts="localhost:1,127.0.0.1:2").num_workers == 2
+    with pytest.raises(UsageError, match="^--hosts=localhost,b: localhost is another host for b"):
+        resolve(hosts="localhost,b", ssh=True, variable_update="collective_all_reduce")
 
 
 def test_several_addresses_with_blanks_between_them_are_no_ipv6_address() -> None:

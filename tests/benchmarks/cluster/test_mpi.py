@@ -107,7 +107,7 @@ def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
         (open_mpi(1, 2), {"job_name": "ps"}, "--job_name=ps, and mpirun makes this process worker 1: leave"),
         (open_mpi(1, 2), {"worker_hosts": "a:1,b:1", "task_index": 0}, "--task_index=0, and mpirun makes this"),
         (open_mpi(1, 2), {"num_ps": 2}, r"--num_ps=2 leaves no worker, since 2 task\(s\) were started"),
-        (open_mpi(1, 2), {"server_port": 65535}, "--server_port=65535: 127.0.0.1 has 2 tasks"),
+        (open_mpi(1, 2), {"server_port": 65535}, "mpirun, worker 1: '127.0.0.1:65536' has port 65536"),
     ],
 )
 def test_what_cannot_be_is_refused(environ: dict[str, str], flags: dict[str, Any], words: str) -> None:
@@ -153,6 +153,16 @@ def test_ranks_that_would_each_run_alone_are_refused(environ: dict[str, str]) ->
         resolve({**environ, "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'})
     with pytest.raises(UsageError, match="rank 1 of 4 .*: start one process"):
         ranks.refuse_copies(environ, can_join=False)
+
+
+def test_nodes_whose_processes_have_no_rank_are_told_to_name_them() -> None:
+    lightning = {"NODE_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "n0"}
+    for environ in (lightning, {**lightning, "NODE_RANK": "1"}):
+        with pytest.raises(UsageError, match=r"^This is node . of 8 processes \(NODE_RANK.*: name all tasks with"):
+            resolve(environ)
+        assert resolve(environ, job_name="worker", task_index=0, worker_hosts="a:1,b:1")[0]
+    assert resolve({**lightning, "WORLD_SIZE": "1"}) == (None, ())
+    ranks.refuse_copies(lightning, can_join=False)  # it launches on the other hosts
 
 
 def test_a_rank_of_an_unknown_number_is_refused_too() -> None:

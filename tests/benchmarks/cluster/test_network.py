@@ -51,14 +51,11 @@ def test_a_slow_link_is_not_measured_for_long(clock: Clock) -> None:
     large = clock.takes(160.0)
     assert network.bandwidth(clock.takes(10.0), large) == pytest.approx(2**20 / 10)
     assert clock.calls == 1
-    assert network.typical_seconds(clock.takes(0.3, 0.3, 0.2, 0.1)) == pytest.approx(0.2)
-    assert clock.calls == 5
-    assert network.typical_seconds(clock.takes(0.9, 0.8)) == pytest.approx(0.8)
-    assert clock.calls == 7
 
 
-def test_a_first_call_that_is_held_up_does_not_count(clock: Clock) -> None:
-    assert network.typical_seconds(clock.takes(0.9, 0.01, 0.02, 0.02)) == pytest.approx(0.02)
+def test_the_first_call_does_not_count(clock: Clock) -> None:
+    assert network.typical_seconds(clock.takes(0.9, 0.3, 0.3, 0.2, 0.1)) == pytest.approx(0.2)
+    assert clock.calls == 6
 
 
 def test_noise_yields_numbers_all_the_same(clock: Clock) -> None:
@@ -80,19 +77,6 @@ def test_links_that_stand_out_are_named() -> None:
         "worker 1 -> ps 0 carries 0.3 GB/s, others 1.2: " + check.format(2, 0),
         "A round trip ps 0 -> worker 1 -> ps 0 takes 3.1 ms, others 0.4: " + check.format(0, 2),
     ]
-    assert network.bottleneck(links) == (
-        "One step's gradients of ResNet-50 v1 (102 MB) take at least 0.341 s over the slowest link, worker 1 -> ps 0 "
-        "with 0.3 GB/s."
-    )
-
-
-def test_what_slow_links_have_in_common_is_named() -> None:
-    tasks = [f"worker {index}" for index in range(4)]
-    host_of = {task: f"h{index}" for index, task in enumerate(tasks)}
-    links = [Link(a, b, 1e-3, 0.2e9 if a == "worker 0" else 1e9, 1e9) for a, b in itertools.combinations(tasks, 2)]
-    *each, common = network.quality_warnings(links, host_of)
-    assert [sentence.split(" carries")[0] for sentence in each] == [f"worker 0 -> {task}" for task in tasks[1:]]
-    assert common == "All of them have worker 0 in common (h0): check it first."
 
 
 def test_links_within_a_host_are_not_compared_with_those_between_hosts() -> None:
@@ -111,4 +95,4 @@ def test_links_within_a_host_are_not_compared_with_those_between_hosts() -> None
 
 def test_a_lone_task_has_no_links() -> None:
     assert network.quality_warnings([], {}) == []
-    assert network.to_dict([], [])["slowest"] is None
+    assert network.to_dict([], [])["links"] == []

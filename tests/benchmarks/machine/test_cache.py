@@ -37,13 +37,10 @@ def test_writers_at_the_same_time_lose_no_entry() -> None:
     assert all(FILE.saved(f"{name}{number}", dict)["value"] == number for name in "abcd" for number in range(5))
 
 
-def test_changes_of_one_entry_at_the_same_time_all_count() -> None:
-    def count() -> None:
-        for _ in range(5):
-            FILE.update("steps", lambda held: {"value": (held["value"] if held else 0) + 1})
-
-    in_threads(*[count] * 4)
-    assert FILE.saved("steps", dict)["value"] == 20
+def test_an_entry_may_be_removed() -> None:
+    FILE.put("key", {"value": 1})
+    FILE.put("key", None)
+    assert FILE.saved("key", dict) is None
 
 
 @pytest.mark.fault(

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.doctor import machine_checks
 from benchmarks.errors import BenchError
 from benchmarks.machine import hardware, linux, nvml
+from tests.support.nvidia import Card, Machine
 
 
 @pytest.mark.parametrize(
@@ -26,17 +27,11 @@ from benchmarks.machine import hardware, linux, nvml
 def test_a_slice_of_a_gpu_has_not_the_name_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, name: str, mig_mode: tuple[int, int], called: str
 ) -> None:
-    driver = types.SimpleNamespace(
-        NVMLError=pynvml.NVMLError,
-        nvmlDeviceGetName=lambda handle: name,
-        nvmlDeviceGetMigMode=lambda handle: mig_mode,
-        nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
-        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=2**37),
-    )
-    monkeypatch.setattr(nvml, "_open", lambda *_: nvml.Driver((nvml.DriverGpu(0, driver, 0),), "570.1"))
-    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
-    gpu = hardware.Gpu(called, 2**37, "9.0", bool(mig_mode[0]))
-    assert hardware.gpu_inventory({}) == hardware.Inventory((gpu,), "570.1")
+    driver = Machine([Card(name, instances_gib=(5,) * mig_mode[0])])
+    monkeypatch.setattr(driver, "nvmlDeviceGetMigMode", lambda gpu: mig_mode, raising=False)
+    with nvml.opened({}, driver) as opened:
+        (gpu,) = map(hardware.describe_gpu, opened.gpus)
+    assert (gpu.name, gpu.is_divided) == (called, bool(mig_mode[0]))
 
 
 CPUINFO = """processor\t: 0
