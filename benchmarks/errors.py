@@ -138,7 +138,8 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 # As CUDA and its libraries report that a GPU's memory does not suffice; a handle and an algorithm need memory, too.
 _NO_MEMORY = re.compile(r"out[ _]of[ _]memory|STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|No algorithm worked", re.IGNORECASE)
-_RESOURCE_EXHAUSTED = 8  # TensorFlow's number of the error, as gRPC's
+_RESOURCE_EXHAUSTED = 8  # TensorFlow's number of the error, as gRPC's; it also stands for:
+_OF_FILES = ("No space left on device", "Disk quota exceeded", "Too many open files")
 # As NCCL reports that CUDA or the system refused it something. Source: https://github.com/NVIDIA/nccl/issues/295
 _NCCL_REFUSED = re.compile(r"NCCL: unhandled (cuda|system) error", re.IGNORECASE)
 _NCCL_ADVICE = {
@@ -156,7 +157,9 @@ def says_no_memory(text: str) -> bool:
 
 def lack_of_memory(error: BaseException) -> str:
     """Returns `Out of memory`, `Probably out of memory` where only the message suggests it, or nothing."""
-    if isinstance(error, MemoryError) or getattr(error, "error_code", None) == _RESOURCE_EXHAUSTED:
+    is_of_files = any(words in str(error) for words in _OF_FILES)
+    is_exhausted = getattr(error, "error_code", None) == _RESOURCE_EXHAUSTED and not is_of_files
+    if isinstance(error, MemoryError) or is_exhausted:
         return "Out of memory"
     return "Probably out of memory" if says_no_memory(str(error)) else ""
 

@@ -145,7 +145,6 @@ def _kernel(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _size(layer: Any) -> tuple[int, int]:
-    """Returns height and width of a layer's input."""
     shape = layer.input.shape
     first = layer.data_format in ("channels_first", "NCHW")
     return (shape[2], shape[3]) if first else (shape[1], shape[2])
@@ -177,37 +176,24 @@ def _padded(layer: Any, padding: str) -> tuple[nn.Module | None, tuple[int, int]
     return nn.ZeroPad2d((*columns, *rows)), (0, 0)
 
 
-def _convolution(layer: Any) -> _Made:
+def _convolution(layer: Any, filters: int, groups: int, kernel: _View) -> _Made:
     before, padding = _padded(layer, "symmetric" if isinstance(layer, SymmetricConvolution) else layer.padding)
-    module = nn.Conv2d(
-        _channels(layer),
-        layer.filters,
-        layer.kernel_size,
-        layer.strides,
-        padding,
-        groups=layer.groups,
-        bias=layer.use_bias,
-    )
-    return _Made(module, {"kernel": ("weight", _kernel), "bias": ("bias", _as_is)}, before)
+    channels = _channels(layer)
+    module = nn.Conv2d(channels, filters, layer.kernel_size, layer.strides, padding, groups=groups, bias=layer.use_bias)
+    return _Made(module, {"kernel": ("weight", kernel), "bias": ("bias", _as_is)}, before)
+
+
+def _ordinary(layer: Any) -> _Made:
+    return _convolution(layer, layer.filters, layer.groups, _kernel)
 
 
 def _depthwise(layer: Any) -> _Made:
-    before, padding = _padded(layer, layer.padding)
     channels, multiplier = _channels(layer), layer.depth_multiplier
-    module = nn.Conv2d(
-        channels,
-        channels * multiplier,
-        layer.kernel_size,
-        layer.strides,
-        padding,
-        groups=channels,
-        bias=layer.use_bias,
-    )
 
     def kernel(tensor: torch.Tensor) -> torch.Tensor:  # [channels * multiplier, 1, height, width]
         return tensor.unflatten(0, (channels, multiplier)).squeeze(2).permute(2, 3, 0, 1)
 
-    return _Made(module, {"kernel": ("weight", kernel), "bias": ("bias", _as_is)}, before)
+    return _convolution(layer, channels * multiplier, channels, kernel)
 
 
 def _batch_norm(layer: FusedBatchNorm) -> _Made:
@@ -298,7 +284,6 @@ def _sum(*branches: torch.Tensor) -> torch.Tensor:
 
 
 def _side_by_side(*branches: torch.Tensor) -> torch.Tensor:
-    """Concatenates along the channels."""
     return torch.cat(branches, dim=1)
 
 
@@ -357,8 +342,8 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module | None]] = {
 }
 # By the exact class of a layer: a subclass may compute something else. Keras hides the classes of operations.
 _MAKERS: dict[type | str, Callable[[Any], _Made]] = {
-    keras.layers.Conv2D: _convolution,
-    SymmetricConvolution: _convolution,
+    keras.layers.Conv2D: _ordinary,
+    SymmetricConvolution: _ordinary,
     DepthwiseConvolution: _depthwise,
     FusedBatchNorm: _batch_norm,
     LocalResponseNorm: lambda layer: _Made(_Normalized(layer)),

@@ -6,8 +6,9 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.checkpoints import resuming
@@ -35,28 +36,6 @@ from variable_mgr.manager import VariableManager
 from variable_mgr.place import HOST
 
 _ROUNDING = 1e-9  # of a number of epochs
-
-
-class Totals(NamedTuple):
-    """Sums over images: their number, those classified correctly, also among the five most likely, and their losses."""
-
-    images: float = 0.0
-    top_1: float = 0.0
-    top_5: float = 0.0
-    loss: float = 0.0
-
-    def __add__(self, other: tuple[Any, ...]) -> Totals:
-        """Returns the sums over the images of both."""
-        return Totals(*(one + more for one, more in zip(self, other, strict=True)))
-
-    def result(self) -> dict[str, Any]:
-        """Returns the number of images, and shares and mean loss over them, for the record."""
-        return {
-            "images": int(self.images),
-            "top_1_accuracy": self.top_1 / self.images,
-            "top_5_accuracy": self.top_5 / self.images,
-            "loss": self.loss / self.images,
-        }
 
 
 class Evaluator:
@@ -101,8 +80,8 @@ class Evaluator:
             self._totals = tf.add_n(totals)
         self.images_per_step = sum(batch.labels.shape[0] for batch in images.towers)
 
-    def steps(self, session: tf.compat.v1.Session) -> Iterator[Totals]:
-        """Begins a pass over the images, and yields the totals of each step until there are no more images.
+    def steps(self, session: tf.compat.v1.Session) -> Iterator[np.ndarray]:
+        """Begins a pass over the images, and yields the totals of each step, as `_totals`, until there are no more.
 
         Raises:
             DataError: a record cannot be read, or none can be used.
@@ -115,8 +94,8 @@ class Evaluator:
             images = self.images_per_step
             while images == self.images_per_step:
                 self._watchdog.expect("A step (evaluation)", self._limit_seconds)
-                totals = Totals(*session.run(self._totals).tolist())
-                images = totals.images
+                totals = session.run(self._totals)
+                images = totals[0]
                 total += images
                 if images:
                     yield totals
@@ -135,7 +114,7 @@ class Evaluator:
 
     def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
         """Returns the result of a pass over the images."""
-        return sum(self.steps(session), Totals()).result()
+        return result_of(np.sum([*self.steps(session)], axis=0))
 
 
 def _values(model: Model, weights: Mapping[str, Sequence[tf.Variable]]) -> list[tf.Tensor]:
@@ -154,12 +133,22 @@ def _values(model: Model, weights: Mapping[str, Sequence[tf.Variable]]) -> list[
 
 
 def _totals(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns what `Totals` has of one batch, [4], float64; images with NO_LABEL do not count."""
+    """Returns sums over a batch without the images with NO_LABEL, [4], float64.
+
+    They are the number of images, of those classified correctly, of those so among the five most likely, and the loss.
+    """
     counts = labels > NO_LABEL
     labels = tf.maximum(labels, 0)
     losses = tf.cast(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), tf.float64)
     each = [tf.ones_like(losses), *(tf.cast(in_top(logits, labels, k), tf.float64) for k in (1, 5)), losses]
     return tf.reduce_sum(tf.where(counts, tf.stack(each), tf.zeros([], tf.float64)), axis=1)
+
+
+def result_of(totals: np.ndarray) -> dict[str, Any]:
+    """Returns the number of images, and shares and mean loss over them, for the record."""
+    images, top_1, top_5, loss = totals.tolist()
+    shares = {"top_1_accuracy": top_1 / images, "top_5_accuracy": top_5 / images, "loss": loss / images}
+    return {"images": int(images), **shares}
 
 
 class EvaluationCallback:
@@ -274,25 +263,25 @@ def _measured(evaluator: Evaluator, session: tf.compat.v1.Session, log: RunLog, 
     The first step is taken before: in it TensorFlow optimises the graph.
     """
 
-    def timed() -> Iterator[tuple[Totals, float]]:
+    def timed() -> Iterator[tuple[np.ndarray, float]]:
         begin = time.perf_counter()
         for batch in evaluator.steps(session):
             yield batch, time.perf_counter() - begin
             begin = time.perf_counter()
 
-    def note(phase: Phase, batch: Totals, seconds: float) -> None:
-        phase.add(Taken(seconds, batch.loss / batch.images, ended_at=time.perf_counter()))
+    def note(phase: Phase, batch: np.ndarray, seconds: float) -> None:
+        phase.add(Taken(seconds, result_of(batch)["loss"], ended_at=time.perf_counter()))
         display.after_step(phase)
 
     display.phase(FIRST_STEP, 1)
     note(log.first, *next(timed()))
     display.phase("measuring", None)
-    totals, begin = Totals(), time.perf_counter()
+    totals, begin = np.zeros(4), time.perf_counter()
     log.opened_at = begin
     with log.telemetry or contextlib.nullcontext():
         for batch, seconds in timed():
             totals += batch
-            if batch.images == evaluator.images_per_step or not log.measured.step_seconds:
-                log.images_per_step = int(batch.images)
+            if batch[0] == evaluator.images_per_step or not log.measured.step_seconds:
+                log.images_per_step = int(batch[0])
                 note(log.measured, batch, seconds)
-    return {**totals.result(), "seconds": time.perf_counter() - begin}
+    return {**result_of(totals), "seconds": time.perf_counter() - begin}

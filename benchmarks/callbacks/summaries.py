@@ -74,8 +74,11 @@ class SummaryCallback:
 
     def _add(self, summary: tf.compat.v1.Summary | bytes, step: int) -> None:
         assert self._events is not None, "it is the leader that writes"
-        self._events.add_summary(summary, step)
-        self._events.flush()
+        log, what = self._run.log, "Summaries"
+        if what not in log.unsaved:
+            with log.writing(what, self._run.directory):
+                self._events.add_summary(summary, step)
+                self._events.flush()
 
     def _numbers(self, step: int) -> dict[str, float]:
         """Returns the numbers of a step, and the rate of the measured steps since the last summary."""

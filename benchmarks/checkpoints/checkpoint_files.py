@@ -26,6 +26,7 @@ from benchmarks.data.sources.safe_files import read_file
 from benchmarks.data.sources.storage import Address, StorageError, path_of
 from benchmarks.errors import DataError, UnsavedError, headline
 from results.loading import open_file
+from results.text import in_bytes
 
 _FACTS = "facts_of_the_training"  # the entry with JSON
 _NAME, _STATE, _TEMPORARY = "model.ckpt", "checkpoint", ".saving-"
@@ -106,7 +107,7 @@ def write(
     except (OSError, tf.errors.OpError) as error:
         raise UnsavedError(
             f"The checkpoint {prefix} could not be saved: {_reason(error)}. Pass a --train_dir that can be written, "
-            f"with room for {sum(value.nbytes for value in values.values()) / 1e6:,.0f} MB."
+            f"with room for {in_bytes(sum(value.nbytes for value in values.values()))}."
         ) from error
     return prefix
 
@@ -139,6 +140,8 @@ def latest(directory: str | Path) -> Saved | None:
         except StorageError:  # a newer one may be whole
             raise
         except DataError as error:
+            if not _has_index(prefix):  # a training that runs has removed it: there are newer ones
+                return latest(directory)
             problems.append(str(error))
             continue
         if problems:
@@ -164,7 +167,9 @@ def read_checkpoint(path: str | Path) -> Saved:
     prefix = path_of(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
     if not _has_index(prefix):
         what = f"{prefix} is not a checkpoint of this suite" if prefix.exists() else f"There is no checkpoint {prefix}"
-        raise DataError(f"{what}: pass a directory that has one, or a prefix.")
+        raise DataError(
+            f"{what}: pass a directory that has one, a prefix, or for --initial_weights a .keras or .h5 file of Keras."
+        )
     try:
         return _read(prefix)
     except StorageError:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checkpoints import weight_files
 from benchmarks.config import outside_models
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -51,7 +50,6 @@ def export_options(given: Mapping[str, Any]) -> tuple[str, Path | None, Path | N
 
     Raises:
         UsageError: the flags (None: not given) do not name one checkpoint and a place that can be written to.
-        DataError: it is a file of something else.
     """
     source = given["train_dir"] or given["checkpoint"]
     keras_file, saved_model = given["keras_file"], given["saved_model_dir"]
@@ -65,7 +63,6 @@ def export_options(given: Mapping[str, Any]) -> tuple[str, Path | None, Path | N
         raise UsageError(f"--keras_file={keras_file}: Keras knows its format by the ending; name a file FILE.keras.")
     if saved_model and Path(saved_model).exists():
         raise UsageError(f"--saved_model_dir={saved_model} exists: name a new directory.")
-    weight_files.refuse_other_formats(source, "train_dir" if given["train_dir"] else "checkpoint", keras_too=False)
     return source, keras_file and Path(keras_file), saved_model and Path(saved_model), given["model"]
 
 

@@ -10,12 +10,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.checkpoints import weight_files
 from benchmarks.errors import DataError, UsageError, headline
 from models import building, to_keras
 from models.building import Model
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
+
+_FILES = (".keras", ".h5", ".hdf5")
+
+
+def is_of_keras(path: str) -> bool:
+    """Returns whether a file is Keras' by the ending of its name."""
+    return path.lower().endswith(_FILES)
 
 
 def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]) -> keras.Model:
@@ -57,18 +63,17 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
         model: of the same architecture; its data format and precision do not matter.
 
     Raises:
-        UsageError: the file is missing, or its name is not one of Keras'.
-        DataError: it cannot be read, or is of another model.
+        DataError: the file is missing, cannot be read, or is of another model.
     """
-    path = Path(path)
-    if not weight_files.is_of_keras(path.name) or not path.is_file():
-        wrong = "is neither a .keras nor an .h5 file" if path.is_file() else "does not exist"
-        raise UsageError(f"{path} {wrong}: pass a file that Model.save() or Model.save_weights() of Keras has written.")
+    if not Path(path).is_file():
+        raise DataError(
+            f"{path} is no file on this host: pass one that Model.save() or Model.save_weights() of Keras has written."
+        )
     pairs = zip(building.ordered(model.keras_model), model.variables, strict=True)
     known = {id(variable): described for variable, described in pairs}
     wanted = [known[id(variable)] for variable in model.keras_model.weights]
     try:
-        found = _read(path, model)
+        found = _read(Path(path), model)
     except Exception as error:  # a file can be damaged in any way
         raise DataError(f"{path} cannot be read into {model.keras_model.name}: {headline(error)}") from error
     place = {described.name: number for number, described in enumerate(wanted)}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.checkpoints import checkpoint_files, keras_exchange, weight_files
+from benchmarks.checkpoints import checkpoint_files, keras_exchange
 from benchmarks.checkpoints.checkpoint_files import Saved
 from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
 from benchmarks.cluster import restarts
@@ -23,7 +23,7 @@ from benchmarks.data.sources.class_folders import PhotoFolder, digest
 from benchmarks.data.sources.data_sets import StoredImages
 from benchmarks.data.sources.safe_files import only_writer
 from benchmarks.data.sources.storage import is_address
-from benchmarks.errors import UsageError
+from benchmarks.errors import DataError, UsageError
 from benchmarks.graph.run_graph import RunGraph
 from benchmarks.measure import interleaved_steps
 from benchmarks.measure.display import Display
@@ -154,7 +154,6 @@ def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
 
 def _newest(directory: str, team: Team, *, weights_only: bool) -> Saved | None:
     """Returns the newest whole checkpoint, which is the same for all workers; None if the directory has none."""
-    weight_files.refuse_other_formats(directory, "train_dir", keras_too=False)
     if interleaved_steps.inherited():
         raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
     saved = checkpoint_files.read_checkpoint(directory) if weights_only else checkpoint_files.latest(directory)
@@ -219,7 +218,10 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
                 "and the deviation 1, so they classify worse until they are trained further."
             )
         weights = earlier.initial_weights or keras_exchange.read_keras_weights(checkpoints.initial_weights, built.model)
-        return Restoring(state, state.feeds(weights, weights_only=True))
+        try:
+            return Restoring(state, state.feeds(weights, weights_only=True))
+        except DataError as error:
+            raise DataError(f"--initial_weights={checkpoints.initial_weights}: {error}") from error
     return Restoring(state)
 
 
@@ -229,10 +231,9 @@ def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
     Raises:
         DataError: it is missing, damaged or of another format. This is found before anything is built.
     """
-    if path is None:
+    if path is None or keras_exchange.is_of_keras(path):
         return {}
-    weight_files.refuse_other_formats(path, "initial_weights", keras_too=True)
-    return {} if weight_files.is_of_keras(path) else checkpoint_files.read_checkpoint(path).values
+    return checkpoint_files.read_checkpoint(path).values
 
 
 def _require_same(saved: Saved, facts: Mapping[str, Any], where: str, *, weights_only: bool) -> None:

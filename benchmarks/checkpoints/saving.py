@@ -56,10 +56,10 @@ class CheckpointCallback:
             return False
         try:
             checkpoint_files.write(directory, steps, values, facts, keep)
-            self._run.log.unsaved = None
+            self._run.log.unsaved.pop(self.name, None)
         except UnsavedError as error:
             warn(str(error))
-            self._run.log.unsaved = error
+            self._run.log.unsaved[self.name] = error
         return False
 
 

@@ -12,6 +12,7 @@ from variable_mgr.manager import Optimizer, StagedValue, VariableManager, Variab
 
 IN_FLIGHT = "in_flight/"
 _OF_RULE = "optimizer/"
+_OF_THE_SAME = "Pass a checkpoint of the same model, with as many classes (--num_classes)."
 Values = Mapping[str, np.ndarray]
 
 
@@ -121,20 +122,18 @@ def _state_of(
 def _fitting(name: str, values: Values, copy: Sequence[tf.Variable]) -> np.ndarray:
     """Returns the value of an entry that fits a copy of a variable."""
     if name not in values:
-        raise DataError(f"The checkpoint has no value of {name}: it is of another model.")
+        raise DataError(f"The checkpoint has no value of {name}. {_OF_THE_SAME}")
     value = values[name]
     shape = tuple(copy[0].shape)
     if len(copy) > 1:
         shape = (*shape[:-1], sum(part.shape[-1] for part in copy))
     if value.shape != shape:
         raise DataError(
-            f"{name} has the shape {list(value.shape)} in the checkpoint, and {list(shape)} in this run: it is of "
-            "another model, or of another --num_classes."
+            f"{name} has the shape {list(value.shape)} in the checkpoint, and {list(shape)} in this run. {_OF_THE_SAME}"
         )
     return value
 
 
 def _initial(variable: tf.Variable) -> tf.Tensor:
-    """Returns the tensor that initialises a variable."""
     value: tf.Tensor = variable.initializer.inputs[1]
     return value

@@ -12,7 +12,15 @@ from benchmarks.console import warn
 from benchmarks.measure.timing import Clock, Taken, TakeStep, TowerStep
 
 _JOIN_SECONDS = 60.0
-_STEP_SECONDS = 1800.0
+
+
+def join(threads: Sequence[threading.Thread]) -> None:
+    """Waits until threads have ended their step, and warns of those that do not."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if late := [thread.name for thread in threads if thread.is_alive()]:
+        warn(f"{', '.join(late)} did not end the step within {_JOIN_SECONDS:g} s; the run ends without it.")
 
 
 class FreeRunningTowers:
@@ -47,26 +55,13 @@ class FreeRunningTowers:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._all_have_begun.set()
-        deadline = time.monotonic() + _JOIN_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        late = [thread.name for thread in self._threads if thread.is_alive()]
-        if late:
-            warn(f"{', '.join(late)} did not end the step within {_JOIN_SECONDS:g} s; the run ends without it.")
+        join(self._threads)
 
     def take(self) -> Taken:
-        """Waits until as many tower steps are completed as there are towers.
-
-        Raises:
-            TimeoutError: no tower completed a step within 30 minutes.
-            Exception: what a tower's step raised.
-        """
+        """Waits until as many tower steps are completed as there are towers; raises what a tower's step raised."""
         begin, steps = self._window_end, []
         for _ in self._threads:
-            try:
-                completed = self._completed.get(timeout=_STEP_SECONDS)
-            except queue.Empty:
-                raise TimeoutError(f"No tower has completed a step for {_STEP_SECONDS:g} s.") from None
+            completed = self._completed.get()
             if isinstance(completed, BaseException):
                 raise completed
             self._window_end, step = completed

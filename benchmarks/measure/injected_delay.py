@@ -30,18 +30,17 @@ def busy(seconds: float) -> None:
         pass
 
 
-def slowed(step: Callable[[], _T], pause: Callable[[float], None] = busy) -> Callable[[], _T]:
+def slowed(step: Callable[[], _T]) -> Callable[[], _T]:
     """Returns the step itself, or a function that takes that share longer.
 
-    `pause` lets that many seconds pass. By default it keeps a core busy, as a slower step would: if CPU time is
-    rationed, a process that sleeps gets the time back later.
+    It keeps a core busy, as a slower step would: if CPU time is rationed, a process that sleeps gets the time back.
     """
     longer = share()
 
     def take() -> _T:
         begin = time.perf_counter()
         result = step()
-        pause(longer * (time.perf_counter() - begin))
+        busy(longer * (time.perf_counter() - begin))
         return result
 
     return take if longer else step

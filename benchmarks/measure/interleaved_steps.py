@@ -27,9 +27,7 @@ _SECONDS_PER_SLICE = 0.25
 # Runs with few steps alternate this often nevertheless.
 _FEWEST_SLICES = 10
 _GO, _FINISHED = b".", b"!"
-# The other run gets these multiples of what this run itself needed to be ready, and of the time of a slice; at most
-# --step_timeout_seconds for a slice, and three times that for the start, as building a graph gets; but at least these.
-_START_FACTOR, _SLICE_FACTOR = 10.0, 100.0
+# The other run gets --step_timeout_seconds for a slice, and for its start as much as building a graph; but at least:
 _LEAST_START_SECONDS, _LEAST_SLICE_SECONDS = 900.0, 60.0
 _WAITED_IN_VAIN = "The other run of this pair has not taken its time slice for "
 
@@ -88,7 +86,7 @@ class TimeSlices:
         steps_per_slice: steps of a slice, equal on both sides; None before `begin`, and if the other never came.
     """
 
-    def __init__(self, connection: socket.socket, *, begins: bool, step_timeout_seconds: float = 600.0) -> None:
+    def __init__(self, connection: socket.socket, *, begins: bool, step_timeout_seconds: float = 0.0) -> None:
         self.steps_per_slice: int | None = None
         self._lines = connection.makefile("rb")
         self._connection = connection
@@ -97,14 +95,10 @@ class TimeSlices:
         self._begins = begins
         self._steps = 0
 
-    def begin(self, steps: int, step_seconds: float, *, startup_seconds: float = 0.0) -> None:
-        """Waits for the other run, and for the first of the slices of this one's `steps`, each of about so long.
-
-        This run itself needed `startup_seconds` to come here.
-        """
+    def begin(self, steps: int, step_seconds: float) -> None:
+        """Waits for the other run, and for the first of the slices of this one's `steps`, each of about so long."""
         self._send(json.dumps([steps, step_seconds]).encode() + b"\n")
-        longest = PREPARATION_FACTOR * self._step_timeout_seconds
-        limit = max(_LEAST_START_SECONDS, min(longest, _START_FACTOR * startup_seconds))
+        limit = max(_LEAST_START_SECONDS, PREPARATION_FACTOR * self._step_timeout_seconds)
         warn(f"Waiting for the other run of this pair to be ready, for at most {in_words(limit)}.")
         self._wait_at_most(limit)
         line = self._heard(self._lines.readline)
@@ -112,11 +106,9 @@ class TimeSlices:
             self.leave()
             return
         other_steps, other_seconds = json.loads(line)
-        slowest = max(step_seconds, other_seconds)
-        per_slice = min(_SECONDS_PER_SLICE / slowest, steps / _FEWEST_SLICES, other_steps / _FEWEST_SLICES)
-        self.steps_per_slice = max(1, int(per_slice))
-        slice_seconds = self.steps_per_slice * slowest
-        self._wait_at_most(max(_LEAST_SLICE_SECONDS, min(self._step_timeout_seconds, _SLICE_FACTOR * slice_seconds)))
+        of_time = _SECONDS_PER_SLICE / max(step_seconds, other_seconds)
+        self.steps_per_slice = max(1, int(min(of_time, steps / _FEWEST_SLICES, other_steps / _FEWEST_SLICES)))
+        self._wait_at_most(max(_LEAST_SLICE_SECONDS, self._step_timeout_seconds))
         if not self._begins:
             self._await_slice()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from results.input_bottleneck import LEAST_REPORTED_WAIT
 from results.record import Record, Status
 from results.text import counted
-from results.utilisation import data_sheet, data_sheet_peak, used_gpus
+from results.utilisation import data_sheet_peak, used_gpus
 
 # A batch that needs less than this share of a GPU's memory can be several times as large.
 _LITTLE_MEMORY = 0.25
@@ -44,14 +44,8 @@ def _better(record: Record) -> Iterator[str]:
     if used < existing and not config.get("cluster") and "num_devices" in by_default:
         yield f"--num_gpus={existing} uses all GPUs (this run used {used} of {existing})"
     faster = next((name for name in ("bf16", "fp16") if data_sheet_peak(gpus[0], name)), None)
-    if config.get("precision") == "fp32" and faster and "precision" in by_default:
-        yield f"--precision={faster} uses the tensor cores (this run used fp32 without TF32)"
-    if config.get("precision") == "tf32" and faster and "precision" in by_default:
-        yield f"--precision={faster} computes in 16 bits, for ResNet-50 on an H200 1.8 times as fast as tf32"
-    spec = (config.get("modifiers") or {}).get("all_reduce_spec")
-    has_nvlink = data_sheet(gpus[0]).get("link", "").startswith("nvlink")
-    if spec == "psgpu" and used > 1 and has_nvlink and "all_reduce_spec" in by_default:
-        yield "--all_reduce_spec=nccl uses NVLink between all GPUs (this run averaged gradients on one GPU)"
+    if config.get("precision") in ("fp32", "tf32") and faster and "precision" in by_default:
+        yield f"--precision={faster} computes in 16 bits on tensor cores (this run used {config['precision']})"
     needed, memory = record.measurement.peak_gpu_memory_bytes, re.search(r" (\d+) GiB$", gpus[0])
     if needed and memory and needed < _LITTLE_MEMORY * int(memory[1]) * 2**30 and "batch_per_device" in by_default:
         images = counted(config["batch_per_device"], "image")

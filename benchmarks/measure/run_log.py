@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from benchmarks.errors import UnsavedError
+from benchmarks.console import warn
+from benchmarks.errors import UnsavedError, headline
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
 from benchmarks.measure.worker_reports import WorkerReport, together
@@ -39,7 +41,7 @@ class RunLog:
         steps_per_slice: steps per time slice, if the run was interleaved with another.
         reports: messages of all workers, once they have met.
         doubts: sentences for the record on how the tasks of a cluster differ.
-        unsaved: why the last checkpoint could not be saved.
+        unsaved: why the last checkpoint, or another file, could not be written, by what it is.
         traced_always: whether steps are traced after the measured ones even if there is only one tower.
     """
 
@@ -63,7 +65,7 @@ class RunLog:
     reports: Sequence[Mapping[str, Any]] = ()
     traced_always: bool = False
     doubts: Sequence[str] = ()
-    unsaved: UnsavedError | None = None
+    unsaved: dict[str, UnsavedError] = dataclasses.field(default_factory=dict)
 
     def started(self, phase: str) -> float:
         """Notes that a phase of the start-up has ended, and returns the age of the process."""
@@ -74,6 +76,17 @@ class RunLog:
     def observe(self, **numbers: Any) -> None:
         """Notes numbers of the run by the names of their fields in `Measurement`."""
         self.numbers = replace(self.numbers, **numbers)
+
+    @contextlib.contextmanager
+    def writing(self, what: str, path: str | Path) -> Iterator[None]:
+        """Notes and prints that `what` could not be written to a path, where it would end the run: that stays valid."""
+        try:
+            yield
+        except Exception as error:  # TensorFlow raises many types
+            reason = getattr(error, "strerror", None) or headline(error)
+            sentence = f"{what} could not be written to {path}: {reason}. Free space there, or pass another path."
+            self.unsaved[what] = UnsavedError(sentence)
+            warn(sentence)
 
     def report(self) -> WorkerReport:
         """Returns what this worker observed, for the others."""
@@ -95,11 +108,9 @@ class RunLog:
 
     def placement_of_all(self) -> Mapping[str, Any]:
         """Returns the placement as this process sees it, or as all workers together see it once they have reported."""
-        return (
-            placement_tables.merged([report["placement"] for report in self.reports])
-            if self.reports
-            else self.placement
-        )
+        if not self.reports:
+            return self.placement
+        return placement_tables.merged([report["placement"] for report in self.reports])
 
     def own(self) -> Measurement:
         """Returns what this process observed until now."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import resource
 import statistics
 import threading
 import time
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.devices.options import Devices
-from benchmarks.machine import contention, linux, nvml
+from benchmarks.machine import contention, nvml
 from benchmarks.machine.contention import CpuReading
 from benchmarks.machine.nvml import DriverGpu
 from benchmarks.measure.timing import Clock
@@ -51,10 +49,9 @@ class GpuSample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One moment: its time, CPU time, this process' memory, the GPUs."""
+    """One moment: its time, CPU time, the GPUs."""
 
     cpu: CpuReading
-    resident_bytes: int | None
     gpus: Sequence[GpuSample]
 
 
@@ -72,16 +69,12 @@ class Sources:
         self.gpus = list({gpu.index: gpu for gpu in gpus}.values())
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [gpu.is_divided for gpu in self.gpus]
-        # Processes on one host have this in common until it reboots.
-        host = (linux.text(root / "proc/sys/kernel/random/boot_id") or "")[:8]
-        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{host}/{gpu.index}") for gpu in self.gpus]
+        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"GPU {gpu.index}") for gpu in self.gpus]
 
     def sample(self) -> Sample:
         """Takes a sample now."""
-        pages = (linux.text(self._root / "proc/self/statm") or "").split()
         return Sample(
             cpu=contention.read(self._root, self._clock, self._cpu_seconds),
-            resident_bytes=int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None,
             gpus=[_look(gpu, divided) for gpu, divided in zip(self.gpus, self._divided, strict=True)],
         )
 
@@ -119,7 +112,6 @@ class Telemetry:
         self._pause = pause or self._stopped.wait
         self._thread = threading.Thread(target=self.run, name="telemetry", daemon=True)
         self._samples: list[Sample] = []
-        self._own_seconds = 0.0
         self._failure = ""
 
     def __enter__(self) -> Telemetry:
@@ -133,17 +125,12 @@ class Telemetry:
     def run(self) -> None:
         """Takes samples until the end; an error ends only the telemetry."""
         try:
-            self._take()
+            self._samples.append(self._sources.sample())
             while not self._pause(_INTERVAL_SECONDS):
-                self._take()
-            self._take()
+                self._samples.append(self._sources.sample())
+            self._samples.append(self._sources.sample())
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
-
-    def _take(self) -> None:
-        begin = time.thread_time()
-        self._samples.append(self._sources.sample())
-        self._own_seconds += time.thread_time() - begin
 
     def summary(self) -> dict[str, Any]:
         """Returns the telemetry so far, as `Measurement.telemetry` holds it; empty without samples."""
@@ -164,10 +151,8 @@ class Telemetry:
         return {
             "window_seconds": seconds,
             "samples": len(samples),
-            "sampling_cpu_share": self._own_seconds / seconds,
             "cpu_cores_used": (last.own_seconds - first.own_seconds) / seconds,
             "cpu_cores_used_by_others": others,
-            "resident_bytes": _summary([sample.resident_bytes for sample in samples]),
             "gpus": gpus,
         }
 
@@ -195,23 +180,20 @@ def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:
             why: sum(why in each for each in reasons) / len(reasons) for why in sorted({w for r in reasons for w in r})
         },
         "power_watts": _summary([one.power_watts for one in seen]),
-        "energy_joules": _gpu_joules([sample.cpu.at_seconds for sample in samples], seen),
+        "energy_joules": _gpu_joules(samples[-1].cpu.at_seconds - samples[0].cpu.at_seconds, seen),
         "peak_memory_bytes": max(_known([one.used_bytes for one in seen]), default=None),
     }
 
 
-def _gpu_joules(at_seconds: Sequence[float], seen: Sequence[GpuSample]) -> float | None:
-    """Returns the difference of the driver's count if it has one, otherwise the integral of the power (trapezoids)."""
-    if at_seconds[-1] - at_seconds[0] < _MIN_ENERGY_SECONDS:
+def _gpu_joules(seconds: float, seen: Sequence[GpuSample]) -> float | None:
+    """Returns the difference of the driver's count if it has one, otherwise what the mean power amounts to."""
+    if seconds < _MIN_ENERGY_SECONDS:
         return None
     first, last = seen[0].energy_joules, seen[-1].energy_joules
     if first is not None and last is not None and last >= first:
         return last - first
     watts = _known([one.power_watts for one in seen])
-    if len(watts) < len(seen):
-        return None
-    steps = zip(itertools.pairwise(at_seconds), itertools.pairwise(watts), strict=True)
-    return sum((end - begin) * (before + after) / 2 for (begin, end), (before, after) in steps)
+    return seconds * statistics.fmean(watts) if len(watts) == len(seen) else None
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

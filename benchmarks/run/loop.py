@@ -13,17 +13,17 @@ from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.config.workload import MOST_STEPS
-from benchmarks.graph.epochs import Plan
+from benchmarks.graph.epochs import Epochs, Plan, images_per_epoch, plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure import interleaved_steps
 from benchmarks.measure.display import FIRST_STEP, Display
-from benchmarks.measure.run_log import RunLog, largest_resident_bytes, process_age_seconds
+from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.telemetry import prepared_telemetry
 from benchmarks.measure.timing import Phase, Taken, run_phase
 
 
 def measure(
-    config: Config, plan: Plan, stepper: Stepper, log: RunLog, display: Display, team: Team, callbacks: Callbacks
+    config: Config, planned: Plan, stepper: Stepper, log: RunLog, display: Display, team: Team, callbacks: Callbacks
 ) -> None:
     """Takes the first step, the warm-up and the measured steps; all workers start measuring together.
 
@@ -64,8 +64,8 @@ def measure(
             )
 
         take_steps(FIRST_STEP, 1, log.first)
-        take_steps("warm-up", plan.warmup - 1, log.warmup)
-        steps = _steps_to_measure(plan.measured, length.at_least_seconds, log, config.steps_per_round)
+        take_steps("warm-up", planned.warmup - 1, log.warmup)
+        steps = _steps_to_measure(planned.measured, length.at_least_seconds, log, config.steps_per_round)
         if processes.cluster:
             steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
             stepper.forget()
@@ -76,6 +76,13 @@ def measure(
             take_steps("measuring", steps, log.measured, *after_step)
     log.observe(peak_host_memory_bytes=largest_resident_bytes())  # before what follows the steps
     team.expect_nothing()
+
+
+def measure_reference(config: Config, stepper: Stepper, log: RunLog, display: Display, team: Team) -> None:
+    """Measures a reference loop, with nothing between its steps; then its variables are to be checked."""
+    epochs = Epochs(images_per_epoch(config.workload.model, None), config.batch_global)
+    measure(config, plan(config.length, epochs, config.steps_per_round), stepper, log, display, team, Callbacks(team))
+    team.expect("Checking the variables after the run", config.processes.preparation_seconds)
 
 
 @contextlib.contextmanager
@@ -90,7 +97,7 @@ def _interleaved(
         team.expect_nothing()  # from here on the time slices set the deadlines
         # The shortest step: the others were slowed down by the start of the other run.
         shortest = min(log.warmup.step_seconds or log.first.step_seconds)
-        slices.begin(steps, shortest, startup_seconds=process_age_seconds())
+        slices.begin(steps, shortest)
         log.steps_per_slice = slices.steps_per_slice
 
         def after_step(phase: Phase) -> None:

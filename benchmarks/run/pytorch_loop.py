@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
@@ -24,7 +24,6 @@ from benchmarks.config.workload import Workload
 from benchmarks.devices import device_plan
 from benchmarks.errors import OutOfMemoryError, UsageError, headline, lack_of_memory
 from benchmarks.graph import run_graph
-from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure import injected_delay
 from benchmarks.measure.display import Display
@@ -41,7 +40,8 @@ from results.text import counted
 from variable_mgr.place import HOST
 
 _MOST_DIFFERENCE = 1e-3  # of logits, over the largest
-
+# With these in the environment PyTorch compiles nothing, or goes on without after an error.
+_NOT_COMPILING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "TORCHDYNAMO_SUPPRESS_ERRORS")
 
 # Images and labels of a step.
 Batch = tuple[np.ndarray, np.ndarray]
@@ -54,6 +54,12 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
         BenchError: as `benchmarks.run.train.carry_out`.
     """
     workload, limit_seconds = config.workload, config.processes.preparation_seconds
+    uncompiled = [name for name in _NOT_COMPILING if os.environ.get(name, "0") != "0"]
+    if config.variables.torch_compile and uncompiled:
+        raise UsageError(
+            f"--torch_compile: with {uncompiled[0]} in the environment the model may run without being compiled. Unset "
+            "it, or leave --torch_compile out."
+        )
     team.expect("Building the model", limit_seconds)
     display.phase("building the model", None)
     device, cluster = find_device(config.devices), config.processes.cluster
@@ -75,10 +81,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
         shown = {"PyTorch": f"{torch.__version__}, {_how(config.variables.torch_compile)}"}
         display.start(shown | run_graph.shown_facts(config, description, log.placement))
         step = _make_step(config, converted, device, batch)
-        epochs = Epochs(images_per_epoch(workload.model, None), config.batch_global)
-        planned = plan(config.length, epochs, config.steps_per_round)
-        loop.measure(config, planned, Stepper(timed(injected_delay.slowed(step))), log, display, team, Callbacks(team))
-        team.expect("Checking the variables after the run", limit_seconds)
+        loop.measure_reference(config, Stepper(timed(injected_delay.slowed(step))), log, display, team)
         if device.type == "cuda":  # of a step after the measured ones: the first one also tries cuDNN's algorithms
             torch.cuda.reset_peak_memory_stats(device)
             step()
@@ -154,7 +157,7 @@ def prepare(config: Config) -> tuple[building.Model, dict[str, np.ndarray], Batc
         )
         model = building.decaying(model, training.weight_decay_on)
         spec = run_graph.input_spec(workload, config.place, training.seed)
-        images = run_graph.build_input(workload, config.data, spec, [HOST], timed=False)
+        images = run_graph.build_input(workload, config.data, spec, [HOST])
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             session.run([tf.compat.v1.global_variables_initializer(), *images.initializers])
             initial = session.run({v.name: v.initial_value() for v in model.variables if v.kind != "tower_state"})

@@ -18,15 +18,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
-from benchmarks.console import warn
 from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.errors import UsageError
 from benchmarks.graph import run_graph
-from benchmarks.graph.epochs import Epochs, images_per_epoch, plan
 from benchmarks.graph.stepper import Stepper
-from benchmarks.measure import injected_delay
+from benchmarks.measure import async_towers, injected_delay
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Numbers, Taken, timed
@@ -38,7 +36,6 @@ from models import building, specs
 from models.convolutions import Kernels
 
 _ENDLESS_STEPS = 2**31 - 1
-_JOIN_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +56,11 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
         BenchError: as `benchmarks.run.train.carry_out`.
     """
     workload, training, variables = config.workload, config.training, config.variables
-    limit_seconds = config.processes.preparation_seconds
-    team.expect("Building the model", limit_seconds)
+    team.expect("Building the model", config.processes.preparation_seconds)
     display.phase("building the model", None)
     devices = run_graph.plan_devices(config, eager=True)
     input_spec = run_graph.input_spec(workload, config.place, training.seed)
-    timed = not training.deterministic
-    tower_input = run_graph.build_input(workload, config.data, input_spec, devices.towers, timed=timed)
+    tower_input = run_graph.build_input(workload, config.data, input_spec, devices.towers)
     in_fit, copies = variables.variable_update == "keras_fit", len(devices.towers)
     strategy = tf.distribute.get_strategy()
     if copies > 1 or not in_fit:
@@ -97,12 +92,9 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
         size = f"{input_spec.image_size}x{input_spec.image_size} pixels"
         images = f"synthetic, {size}, made once on the host, where tf.data repeats it"
     display.start(run_graph.shown_facts(config, images, log.placement))
-    epochs = Epochs(images_per_epoch(workload.model, tower_input.source), config.batch_global)
-    planned = plan(config.length, epochs, config.steps_per_round)
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
-            loop.measure(config, planned, stepper, log, display, team, Callbacks(team))
-        team.expect("Checking the variables after the run", limit_seconds)
+            loop.measure_reference(config, stepper, log, display, team)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]
         log.weights_are_finite = bool(all_finite(copy for copy in first_copies if copy.dtype.is_floating))
@@ -158,7 +150,6 @@ def _description(in_fit: bool, num_devices: int, application: bool) -> str:
 
 
 def _copies(trained: Trained, variable: keras.Variable) -> tuple[tf.Variable, ...]:
-    """Returns the variable of each replica."""
     return trained.strategy.experimental_local_results(variable.value)
 
 
@@ -234,9 +225,7 @@ def keras_fit(trained: Trained) -> Iterator[Stepper]:
         yield Stepper(pauses.take)
     finally:
         pauses.stop()
-        thread.join(_JOIN_SECONDS)
-        if thread.is_alive():
-            warn(f"fit did not end its step within {_JOIN_SECONDS:g} s; the run ends without it.")
+        async_towers.join([thread])
 
 
 class _Pauses(keras.callbacks.Callback):  # type: ignore[misc]
@@ -261,7 +250,7 @@ class _Pauses(keras.callbacks.Callback):  # type: ignore[misc]
             return
         try:
             fit()
-            self._completed.put(RuntimeError("Keras' fit has ended early: is KERAS_MAX_STEPS_PER_EPOCH set?"))
+            self._completed.put(UsageError("Keras' fit has ended early: unset KERAS_MAX_STEPS_PER_EPOCH."))
         except BaseException as error:  # `take` raises it in the thread that waits
             self._completed.put(error)
 

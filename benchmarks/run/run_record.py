@@ -88,20 +88,15 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
     """Saves, in another process, the record of a run that was killed and cannot do it itself."""
     held, limit = (f"{size / 2**30:.1f} GiB" for size in (death.held_bytes, death.limit_bytes))
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
-    why = None
+    status = Status.OUT_OF_MEMORY
     if death.out_of_memory:
         why = f"The kernel killed the run because memory ran out; it held {held}, and {limit} is the limit"
+        reason = out_of_memory(why, config)
     elif death.signal in (signal.SIGABRT, signal.SIGSEGV) and addresses != resource.RLIM_INFINITY:
-        size, name = f"{addresses / 2**30:.1f} GiB", signal.strsignal(death.signal)
-        why = (
-            f"TensorFlow ended the run ({name}), as it does where ulimit -v allows no more memory; the limit is {size}"
-        )
-    if why:
-        status, reason = Status.OUT_OF_MEMORY, out_of_memory(why, config)
+        why = f"TensorFlow ended the run ({signal.strsignal(death.signal)}), as it does where ulimit -v allows no more"
+        reason = out_of_memory(f"{why} memory; the limit is {addresses / 2**30:.1f} GiB", config)
     else:
-        by = "a signal or its own failure"
-        if death.signal:
-            by = signal_in_words(death.signal)
+        by = signal_in_words(death.signal) if death.signal else "a signal or its own failure"
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
     record = base_record(config, provenance, status, reason)

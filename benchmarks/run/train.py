@@ -68,8 +68,8 @@ def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None
         _train_in_fp32(config, log, display, team)
     log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
     _require_valid(log)
-    if log.unsaved is not None:
-        raise log.unsaved
+    if log.unsaved:
+        raise next(iter(log.unsaved.values()))
 
 
 def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
@@ -92,7 +92,8 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
         log.data_set = built.input.source.identify() if built.input.source else None
         display.start(run_graph.shown_facts(config, built.input.description, log.placement))
         if config.traces.graph_file and team.is_leader:
-            graph_files.write_graph(graph.as_graph_def(), Path(config.traces.graph_file))
+            with log.writing("The graph", config.traces.graph_file):
+                graph_files.write_graph(graph.as_graph_def(), Path(config.traces.graph_file))
         with _explained(built, config, team):
             epochs = _epochs(config, built, earlier.steps, earlier.images)
             steps = plan(config.length, epochs, config.steps_per_round, saved_in, earlier.ends_at_step)

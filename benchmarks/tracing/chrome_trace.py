@@ -7,7 +7,6 @@ times are in µs. Here a process is a device, and a thread is one lane of a kind
 from __future__ import annotations
 
 import gzip
-import heapq
 import json
 import socket
 import statistics
@@ -78,15 +77,13 @@ def _lanes(rows: Sequence[Row], process: int, zero: int) -> list[dict[str, Any]]
     """Returns the events of a device, each in the first lane of its kind that is free, and the lanes' names."""
     written, numbers = [], {}
     for kind, first in _LANES.items():
-        free: list[int] = []  # lanes
-        busy: list[tuple[int, int]] = []  # when each ends, and which it is
+        ends: list[int] = []  # of the last event of each lane
         for _, of_kind, type_, name, begin, duration in sorted(rows, key=lambda row: (row[4], -row[5])):
             if of_kind != kind:
                 continue
-            while busy and busy[0][0] <= begin:
-                heapq.heappush(free, heapq.heappop(busy)[1])
-            lane = heapq.heappop(free) if free else first + len(busy)
-            heapq.heappush(busy, (begin + duration, lane))
+            number = next((number for number, end in enumerate(ends) if end <= begin), len(ends))
+            ends[number : number + 1] = [begin + duration]
+            lane = first + number
             numbers[lane] = f"{kind} {lane - first + 1}" if lane > first else kind
             written.append(
                 {

@@ -51,7 +51,8 @@ def _require_writable(path: Path, flag: str) -> None:
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
     except OSError as error:
-        raise UsageError(f"{flag} cannot be written ({error.strerror}): pass a path that can be.") from error
+        what = "a file has this name, or a link to nothing" if isinstance(error, FileExistsError) else error.strerror
+        raise UsageError(f"{flag} cannot be written ({what}): pass a path that can be.") from error
     if path.is_dir():
         raise UsageError(f"{flag} is a directory: pass the path of a file.")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -66,7 +64,11 @@ class ProfiledSteps:
                 warn(step_trace.NO_KERNELS)
             work = by_type([events(metadata) for metadata in self._traced])
             path = self._run.directory / _NAME
-            _write(path, work)
+            with (
+                self._run.log.writing("The table of operations", path),
+                path.open("w", newline="", encoding="utf-8") as file,
+            ):
+                csv.writer(file).writerows([Work._fields, *work])
             steps = f"{self._last + 1} to {step}" if step > self._last + 1 else f"{step}"
             lines = [f"Operations of step {steps}:", *table(work[:PRINTED]), f"All {len(work)} types: {path}"]
             for line in lines if self._run.team.is_leader else ():
@@ -87,7 +89,8 @@ class ProfiledSteps:
 
     def _close(self) -> None:
         self._is_open = False
-        tf.profiler.experimental.stop()
+        with self._run.log.writing("The profile", self._run.directory):
+            tf.profiler.experimental.stop()
 
     def after_run(self) -> None:
         """Writes the profile of a training that has ended among its steps."""
@@ -108,10 +111,3 @@ def table(work: Sequence[Work]) -> list[str]:
         (f"{w.ms_per_step:.3f}", f"{100 * w.share:.1f} %", f"{w.per_step:g}", w.kind, w.type, w.device) for w in work
     ]
     return Table((*numbers, "kind", "operation", "device"), rows, numbers).text(rule=False)
-
-
-def _write(path: Path, work: Sequence[Work]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.DictWriter(file, [field.name for field in dataclasses.fields(Work)])
-        rows.writeheader()
-        rows.writerows(dataclasses.asdict(one) for one in work)

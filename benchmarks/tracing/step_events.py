@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -129,16 +130,8 @@ def _short(device: str) -> str:
     return device.replace("/job:localhost/replica:0/task:0", "")
 
 
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """What a device spent on operations of one type.
-
-    Attributes:
-        device, kind, type: see `Event`.
-        per_step: number of operations.
-        ms_per_step: their time. Operations that ran at the same time count each.
-        share: of the time of all operations on all devices.
-    """
+class Work(NamedTuple):
+    """What a device spent on operations of one type: their number and time per step, and their share of all time."""
 
     device: str
     kind: str
@@ -149,15 +142,13 @@ class Work:
 
 
 def by_type(steps: Sequence[Sequence[Event]]) -> list[Work]:
-    """Returns the work of these steps by type of operation, the longest first."""
-    totals: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for event in (event for step in steps for event in step):
-        key = (event.device, event.kind, event.type)
-        count, micros = totals.get(key, (0, 0))
-        totals[key] = count + 1, micros + event.duration_us
-    whole = sum(micros for _, micros in totals.values()) or 1
+    """Returns the work of these steps by type of operation, the longest first; what overlaps counts each."""
+    micros: dict[tuple[str, str, str], list[int]] = {}
+    for event in itertools.chain.from_iterable(steps):
+        micros.setdefault((event.device, event.kind, event.type), []).append(event.duration_us)
+    whole = sum(map(sum, micros.values())) or 1
     rows = [
-        Work(*key, per_step=count / len(steps), ms_per_step=micros / 1000 / len(steps), share=micros / whole)
-        for key, (count, micros) in totals.items()
+        Work(*key, len(each) / len(steps), sum(each) / 1000 / len(steps), sum(each) / whole)
+        for key, each in micros.items()
     ]
     return sorted(rows, key=lambda row: -row.ms_per_step)

@@ -187,7 +187,6 @@ def _ends(metadata: tf.compat.v1.RunMetadata, *types: str) -> Iterator[tuple[tf.
 
 
 def _input(node: tf.compat.v1.NodeDef) -> tuple[str, int]:
-    """Returns the node and the output that an operation sends."""
     name, _, output = node.input[0].partition(":")
     return name, int(output or 0)
 
@@ -198,7 +197,6 @@ def _collectives(metadata: tf.compat.v1.RunMetadata) -> Iterator[tuple[str, str]
 
 
 def _kind(sender: str, receiver: str, *, cpu_is_host: bool) -> str:
-    """Returns the kind of link between two devices."""
     ends = [tf.DeviceSpec.from_string(device) for device in (sender, receiver)]
     if len({(end.job, end.task) for end in ends}) > 1:
         return NETWORK

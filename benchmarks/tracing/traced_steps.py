@@ -16,6 +16,7 @@ from benchmarks.console import warn
 from benchmarks.errors import headline
 from benchmarks.graph import stepper
 from benchmarks.graph.run_session import RunSession
+from benchmarks.measure.run_log import RunLog
 from benchmarks.tracing import chrome_trace, graph_files, step_trace
 from benchmarks.tracing.options import Traces
 from benchmarks.tracing.step_events import events
@@ -55,7 +56,7 @@ def trace(run: RunSession) -> None:
     if config.computing.xla == "off":  # what XLA allocates while it computes is in no trace
         used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
         log.observe(peak_gpu_memory_bytes=max(used, default=None))
-    _write(every, config.traces, team)
+    _write(every, config.traces, log, team)
     if every and (several or log.traced_always):
         by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}
         transfers = _transfers(every, place, by_formula, on_gpus=on_gpus)
@@ -121,16 +122,18 @@ def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team:
     return min(count for count, _ in everyone), min(between for _, between in everyone)
 
 
-def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Traces, team: Team) -> None:
+def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Traces, log: RunLog, team: Team) -> None:
     """Writes the trace of a step, and each device's graph. Asynchronous towers took theirs one after the other."""
     if wanted.trace_file:
         rows = [dataclasses.astuple(event) for metadata in every for event in events(metadata)]
         rows_of = chrome_trace.gather(rows, team)
         if team.is_leader and any(rows_of.values()):
-            chrome_trace.write(Path(wanted.trace_file), chrome_trace.trace(rows_of))
-    if wanted.partitioned_graph_file_prefix and team.is_leader:
+            with log.writing("The trace", wanted.trace_file):
+                chrome_trace.write(Path(wanted.trace_file), chrome_trace.trace(rows_of))
+    if (prefix := wanted.partitioned_graph_file_prefix) and team.is_leader:
         graphs = (one for metadata in every for one in metadata.partition_graphs)
-        graph_files.write_partitions(graphs, Path(wanted.partitioned_graph_file_prefix))
+        with log.writing("The graph of each device", prefix):
+            graph_files.write_partitions(graphs, Path(prefix))
 
 
 def _transfers(

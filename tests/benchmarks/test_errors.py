@@ -36,6 +36,8 @@ def test_the_headline_of_what_a_session_raises() -> None:
     ("error", "what"),
     [
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), "Out of memory"),
+        (tf.errors.ResourceExhaustedError(None, None, "out/graph.pb; No space left on device"), ""),
+        (tf.errors.ResourceExhaustedError(None, None, "train-00007-of-01024; Too many open files"), ""),
         (MemoryError(), "Out of memory"),
         (tf.errors.NotFoundError(None, None, "No algorithm worked!  Error messages:"), "Probably out of memory"),
         (tf.errors.UnknownError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cudnn_dnn.cc"), "Probably out of memory"),

@@ -27,7 +27,7 @@ interleaved_steps._LEAST_SLICE_SECONDS = 1.0
 run = fake_runs.FakeRun(sys.argv)
 record = fake_runs.record_of(run)
 try:
-    with interleaved_steps.taken(run.config.can_interleave, 60.0) as own:
+    with interleaved_steps.taken(run.config.can_interleave, 1.0) as own:
         if sys.argv[1] == STOPS and AT == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
         own.begin(20, 0.001)

@@ -102,6 +102,12 @@ def test_without_a_compiler_the_error_says_so(run_process: RunBench) -> None:
     assert done.status == 2 and "It needs a C++ compiler" in done.stderr, done.stderr
 
 
+def test_an_environment_that_turns_the_compiler_off_is_refused(run_bench: RunBench) -> None:
+    flags = (*FLAGS, "--model=mlp", "--variable_update=pytorch", "--torch_compile")
+    done = run_bench(*flags, TORCHDYNAMO_DISABLE="1")
+    assert done.status == 2 and "with TORCHDYNAMO_DISABLE in the environment" in done.stderr, done.stderr
+
+
 def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:
     done = run_bench("--device=cpu", "--model=mlp", "--init_learning_rate=1e30", "--variable_update=pytorch")
     assert done.status == 4, done.stderr
@@ -150,23 +156,6 @@ def test_decay_goes_through_the_momentum_and_leaves_other_weights_alone() -> Non
         optimizer.step()
     # 1 - 0.1 * 0.5 = 0.95, then 0.95 - (0.9 * 0.05 + 0.1 * 0.5 * 0.95)
     assert (model.weight.item(), model.bias.item()) == (pytest.approx(0.8575), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--num_gpus=2",), "several devices"),
-        (("--xla",), "kernels that PyTorch chooses"),
-        (("--precision=tf32",), "mode of oneDNN"),
-        (("--optimizer=adam",), "sgd or momentum"),
-        (("--data_dir=x",), "synthetic images"),
-        (("--local_cluster=worker:2",), "pytorch_ddp"),
-        (("--onednn=on",), "TensorFlow's kernels"),
-    ],
-)
-def test_what_it_does_not_do_is_refused(flags: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        resolve("--device=cpu", "--variable_update=pytorch", *flags)
 
 
 def test_other_loops_refuse_its_compiler_and_ddp_needs_workers() -> None:

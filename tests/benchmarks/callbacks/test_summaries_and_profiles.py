@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from benchmarks.tracing import chrome_trace, graph_files
 from benchmarks.tracing.profiles import table
 from benchmarks.tracing.step_events import Work
 from tests.benchmarks.tracing.test_chrome_trace import check
@@ -168,6 +171,27 @@ def test_one_tower_and_asynchronous_towers_have_traces(run_bench: RunBench, tmp_
     assert {event["pid"] for event in check(json.loads((tmp_path / "2.json").read_text()))} == {1, 2}
 
 
+def test_what_cannot_be_written_is_named_and_the_run_stays_valid(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for owner, name in (
+        (tf.compat.v1.summary.FileWriter, "flush"),
+        (chrome_trace, "write"),
+        (graph_files, "write_graph"),
+    ):
+        monkeypatch.setattr(owner, name, fill_the_disk)
+    files = ("--trace_file=trace.json", "--graph_file=graph.pb", "--partitioned_graph_file_prefix=part.pb")
+    done = run_bench(*RUN, "--num_batches=3", *SUMMARIES, "--summary_verbosity=1", *files)
+    (record,) = records()
+    assert (done.status, record["status"]) == (4, "ok") and record["derived"]["images_per_sec"] > 0
+    for what in ("Summaries", "The trace", "The graph", "The graph of each device"):
+        assert f"{what} could not be written to " in done.stderr
+    assert "could not be written to graph.pb: No space left on device. Free space" in record["reason"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -177,7 +201,7 @@ def test_one_tower_and_asynchronous_towers_have_traces(run_bench: RunBench, tmp_
         (("--profile_steps=90:91", "--num_batches=2"), "the training ends after step 5"),
         (("--trace_file=/proc/none/trace.json",), "--trace_file=/proc/none/trace.json cannot be written"),
         (("--graph_file=/",), "is a directory"),
-        (("--train_dir=/dev/null",), "--train_dir=/dev/null cannot be written"),
+        (("--train_dir=/dev/null",), "--train_dir=/dev/null cannot be written (a file has this name, or a link"),
         (("--profile_steps=3:4", "--output_dir=out", "--train_dir=/proc/none"), "--train_dir=/proc/none cannot be"),
     ],
     ids=" ".join,

@@ -141,6 +141,22 @@ def test_a_damaged_one_is_named_and_the_whole_one_before_is_used(
     assert not list(tmp_path.glob("model.ckpt-6*")), "the damaged one goes first"
 
 
+def test_one_that_a_running_training_removes_meanwhile_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = checkpoint_files._entries
+
+    def late_entries(prefix: Path) -> dict[str, np.ndarray]:
+        if prefix.name == "model.ckpt-4":
+            write(tmp_path, 6, keep=1)
+        return entries(prefix)
+
+    write(tmp_path, 4)
+    monkeypatch.setattr(checkpoint_files, "_entries", late_entries)
+    assert checkpoint_files.read_checkpoint(tmp_path).steps == 6
+    assert "damaged" not in capsys.readouterr().err
+
+
 @DAMAGES
 def test_without_a_whole_one_a_damaged_one_is_an_error(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     damage(Path(f"{write(tmp_path, 6)}.data-00000-of-00001"))
@@ -203,14 +219,14 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="There is no checkpoint"):
         checkpoint_files.read_checkpoint(tmp_path / "model.ckpt-3")
     (tmp_path / "theirs.ckpt").write_bytes(b"of another program")
-    with pytest.raises(DataError, match="theirs.ckpt is not a checkpoint of this suite"):
+    with pytest.raises(DataError, match="theirs.ckpt is not a checkpoint of this suite: .* or .h5 file of Keras"):
         checkpoint_files.read_checkpoint(tmp_path / "theirs.ckpt")
 
 
 def test_what_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 4)
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(UnsavedError, match=r"model.ckpt-6 could not be saved: No space left on device"):
+    with pytest.raises(UnsavedError, match=r"ckpt-6 could not be saved: No space left on device. .* room for 36 B"):
         write(tmp_path, 6)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert checkpoint_files.read_checkpoint(tmp_path).steps == 4

@@ -85,6 +85,11 @@ def test_what_does_not_fit_is_refused_in_words(run_bench: RunBench, tmp_path: Pa
     for flags, status, message in (
         (("--model=lenet",), 2, "its checkpoint is of --model=mlp, and this run has --model=lenet"),
         (("--optimizer=adam",), 2, "its checkpoint is of --optimizer=sgd, and this run has --optimizer=adam"),
+        (
+            ("--model=lenet", "--initial_weights=ck", "--train_dir=new"),
+            5,
+            "--initial_weights=ck: The checkpoint has no",
+        ),
         (("--forward_only", "--train_dir=other"), 5, "There is no checkpoint other"),
         (("--train_dir=ck/model.ckpt-2",), 2, "is one checkpoint: pass its directory to continue from the newest, or"),
     ):

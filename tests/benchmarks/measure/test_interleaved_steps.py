@@ -94,19 +94,15 @@ def test_both_sides_take_equally_many_steps_at_a_time(
     assert {side.steps_per_slice for side in pair.sides.values()} == {per_turn}
 
 
-def test_a_last_turn_that_is_shorter_is_one() -> None:
+@pytest.mark.parametrize(("steps", "taken"), [((25, 25), "aabb" * 12 + "ab"), ((10, 13), "ab" * 10 + "bbb")])
+def test_a_last_turn_may_be_shorter_and_who_has_more_steps_takes_the_rest_alone(
+    steps: tuple[int, int], taken: str
+) -> None:
     pair = Pair()
-    pair.start("a", 25)
-    pair.start("b", 25)
-    assert pair.join() == "aabb" * 12 + "ab"
-
-
-def test_who_has_more_steps_takes_the_rest_alone() -> None:
-    pair = Pair()
-    pair.start("a", 10)
-    pair.start("b", 13)
-    assert pair.join() == "ab" * 10 + "bbb"
-    assert pair.taken.index("a is out") >= 23, "what it does after its steps would disturb the other's"
+    pair.start("a", steps[0])
+    pair.start("b", steps[1])
+    assert pair.join() == taken
+    assert pair.taken.index("a is out") >= sum(steps), "what it does after its steps would disturb the other's"
 
 
 def test_who_is_left_alone_goes_on() -> None:
@@ -152,30 +148,17 @@ def test_a_silent_side_ends_the_other(comes_to: str, monkeypatch: pytest.MonkeyP
     other.leave()
 
 
-@pytest.mark.parametrize(
-    ("step_seconds", "startup_seconds", "step_timeout", "waits"),
-    [
-        (0.01, 12.0, 600.0, (900.0, 60.0)),
-        (3.0, 120.0, 600.0, (1200.0, 300.0)),
-        (20.0, 900.0, 600.0, (1800.0, 600.0)),
-        (20.0, 900.0, 5.0, (900.0, 60.0)),
-    ],
-    ids=["at least", "by this run's own times", "at most", "not less for a short limit"],
-)
+@pytest.mark.parametrize(("step_timeout", "waits"), [(5.0, [900.0, 60.0]), (600.0, [1800.0, 600.0])])
 def test_how_long_the_other_side_is_waited_for(
-    step_seconds: float,
-    startup_seconds: float,
-    step_timeout: float,
-    waits: tuple[float, float],
-    monkeypatch: pytest.MonkeyPatch,
+    step_timeout: float, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = interleaved_steps.pair()
     own = TimeSlices(first.socket, begins=True, step_timeout_seconds=step_timeout)
     waited: list[float] = []
     monkeypatch.setattr(own, "_wait_at_most", waited.append)
     second.socket.sendall(b"[20, 0.01]\n")
-    own.begin(20, step_seconds, startup_seconds=startup_seconds)
-    assert tuple(waited) == waits
+    own.begin(20, 0.01)
+    assert waited == waits
     own.leave()
     second.socket.close()
 

@@ -18,7 +18,6 @@ from benchmarks.devices.options import Devices
 from benchmarks.machine import nvml
 from benchmarks.measure import telemetry
 from benchmarks.measure.result_text import resource_lines, startup_line
-from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.telemetry import Sources, Telemetry
 from benchmarks.measure.worker_reports import WorkerReport, together
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
@@ -120,14 +119,10 @@ def test_what_a_gpu_did_is_summed_up() -> None:
     ]
 
 
-def test_without_a_counter_power_is_integrated() -> None:
-    (gpu,) = watch(Driver(nvmlDeviceGetTotalEnergyConsumption=None))["gpus"]
-    assert gpu["energy_joules"] == 200 + 300 + 300 + 200
-
-
-def test_a_counter_that_began_anew_is_not_used() -> None:
-    (gpu,) = watch(Driver(nvmlDeviceGetTotalEnergyConsumption=[9_000_000, 0, 0, 0, 5_000]))["gpus"]
-    assert gpu["energy_joules"] == 1000
+@pytest.mark.parametrize("counter", [None, [9_000_000, 0, 0, 0, 5_000]], ids=["none", "began anew"])
+def test_without_a_counter_energy_is_that_of_the_mean_power(counter: list[int] | None) -> None:
+    (gpu,) = watch(Driver(nvmlDeviceGetTotalEnergyConsumption=counter))["gpus"]
+    assert gpu["energy_joules"] == 4 * 220
 
 
 def test_shares_are_of_the_samples_that_tell() -> None:
@@ -140,7 +135,7 @@ def test_halves_show_a_clock_that_falls() -> None:
     assert gpu["clock_mhz_by_half"] == [1970.0, 1500.0]
 
 
-@pytest.mark.parametrize("gone_at", range(LAST + 1))
+@pytest.mark.parametrize("gone_at", [0, 2, LAST])
 def test_a_gpu_that_is_lost_has_no_energy(gone_at: int) -> None:
     driver = Driver()
     driver.answers = {
@@ -153,26 +148,10 @@ def test_a_gpu_that_is_lost_has_no_energy(gone_at: int) -> None:
     assert (gpu["clock_mhz"] is None) == (gone_at == 0)
 
 
-def test_a_gpu_that_tells_nothing_is_no_error() -> None:
-    driver = Driver()
-    driver.answers.clear()
-    (gpu,) = watch(driver)["gpus"]
-    assert {name: value for name, value in gpu.items() if value} == {
-        "uuid": "GPU-0-uuid",
-        "clock_mhz_by_half": [None, None],
-    }
-
-
 def test_a_gpu_of_which_others_have_a_part_tells_nothing_of_ours_alone() -> None:
     (gpu,) = watch(Driver(nvmlDeviceGetMigMode=(1, 1)))["gpus"]
     assert gpu["clock_mhz"] and gpu["temperature_celsius"]
     assert {gpu[name] for name in ("power_watts", "energy_joules", "busy_share", "peak_memory_bytes")} == {None}
-
-
-def test_the_driver_is_closed_again() -> None:
-    driver = Driver()
-    watch(driver)
-    assert not driver.is_open
 
 
 def test_too_short_a_window_knows_no_energy(tmp_path: Path) -> None:
@@ -221,8 +200,6 @@ def test_it_looks_at_once_and_a_last_time_from_its_own_thread() -> None:
     assert names == ["telemetry", "telemetry"]
     seen = watched.summary()
     assert seen["samples"] == 2
-    assert seen["resident_bytes"]["min"] > 0
-    assert seen["sampling_cpu_share"] >= 0
 
 
 def test_a_look_in_between_is_a_summary_until_then() -> None:
@@ -280,15 +257,6 @@ def test_only_the_gpus_that_are_used_here_are_watched(
 
 
 # On the way to the record and to the reader.
-
-
-def test_the_phases_of_the_start_add_up_to_it() -> None:
-    log = RunLog(images_per_step=1, towers=1)
-    ages = [log.started(phase) for phase in ("Python", "TensorFlow", "graph")]
-    phases = log.own().startup_phases_seconds
-    assert list(phases) == ["Python", "TensorFlow", "graph"]
-    assert phases["Python"] == ages[0] > 0
-    assert sum(phases.values()) == pytest.approx(ages[-1])
 
 
 def test_workers_keep_their_own_and_the_latest_says_what_its_start_was_made_of() -> None:
@@ -355,8 +323,6 @@ def test_a_run_keeps_what_it_saw(run_bench: RunBench, records: Records) -> None:
     (seen,) = measurement["telemetry"]
     assert seen["gpus"] == []
     assert 0 < seen["window_seconds"]
-    # TensorFlow alone takes more than 100 MB. The kernel counts both, the first less exactly.
-    resident = seen["resident_bytes"]
-    assert 100e6 < resident["min"] <= resident["max"] <= 1.01 * measurement["peak_host_memory_bytes"]
+    assert measurement["peak_host_memory_bytes"] > 100e6  # TensorFlow alone
     assert record["derived"]["cpu_cores_used"] == seen["cpu_cores_used"] > 0
     assert re.search(r"^start-up: .* \(Python [0-9.]+, TensorFlow [0-9.]+, graph", done.stdout, re.MULTILINE)

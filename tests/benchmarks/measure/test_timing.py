@@ -43,22 +43,15 @@ def test_no_steps_wanted_none_taken() -> None:
     assert phase.step_seconds == []
 
 
-def test_a_deadline_ends_the_phase_before_the_next_step() -> None:
+@pytest.mark.parametrize(
+    ("deadline", "steps_per_round", "taken"),
+    [(103.0, 1, 3), (106.0, 4, 8), (0.0, 1, 1)],  # the first: 101.25, 102.5, 103.75
+    ids=["before the next step", "after whole rounds", "after one step"],
+)
+def test_a_deadline_ends_the_phase(deadline: float, steps_per_round: int, taken: int) -> None:
     clock, phase = FakeClock(), Phase()
-    run_phase(clock.step(seconds=1.25), 100, phase, deadline=103.0, clock=clock)
-    assert len(phase.step_seconds) == 3  # 101.25, 102.5, 103.75
-
-
-def test_a_deadline_ends_a_phase_after_whole_rounds() -> None:
-    clock, phase = FakeClock(), Phase()
-    run_phase(clock.step(seconds=1.0), 100, phase, deadline=105.0, steps_per_round=4, clock=clock)
-    assert len(phase.step_seconds) == 8
-
-
-def test_a_deadline_that_has_passed_still_allows_one_step() -> None:
-    clock, phase = FakeClock(), Phase()
-    run_phase(clock.step(seconds=1.0), 100, phase, deadline=0.0, clock=clock)
-    assert len(phase.step_seconds) == 1
+    run_phase(clock.step(seconds=1.25), 100, phase, deadline=deadline, steps_per_round=steps_per_round, clock=clock)
+    assert len(phase.step_seconds) == taken
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
