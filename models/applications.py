@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from models.model_spec import Builder, ModelSpec
@@ -14,14 +15,14 @@ APPLICATION = "keras:"
 
 
 def builder(name: str) -> Builder:
-    """Returns the builder of a model that other code builds: `keras:NAME`, or a user's function."""
+    """Returns the builder, which can be pickled, of a model that other code builds: `keras:NAME`, or a function."""
+    return functools.partial(_build, name=name)
 
-    def build(images: Tensor, layers: Layers, num_classes: int) -> Tensor:
-        from models import from_keras  # imports Keras
 
-        return from_keras.build(images, layers, num_classes, name=name)
+def _build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Tensor:
+    from models import from_keras  # imports Keras
 
-    return build
+    return from_keras.build(images, layers, num_classes, name=name)
 
 
 SPECS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,32 +43,17 @@ class Case:
     images_per_sec: float
     subject: Subject
 
-    def used(self) -> frozenset[str]:
-        """Returns the shares on which the prediction depends."""
-        exchanges = (self.subject.exchange, self.subject.exchange_of_one)
-        links = {hop.link for one in exchanges for stage in (*one.reads, *one.gradients) for hop in stage}
-        names = {"host to device": "pcie", "device to host": "pcie", "network in": "network", "network out": "network"}
-        names |= {"host memory": "memory", "between processes of a host": "loopback_gbytes_per_second"}
-        names |= {"device to device": "gpu_link", "device to device, NCCL 1": "nccl_1"}
-        if not self.subject.hardware.gpu_link:
-            names |= dict.fromkeys(("device to device", "device to device, NCCL 1"), "pcie")
-        return frozenset({"spread", "board", *(names[link] for link in links)})
-
 
 def fit(cases: Sequence[Case]) -> Reached:
     """Returns the shares with which the mean absolute error is least."""
-    errors: dict[tuple[object, ...], float] = {}
 
-    def error(number: int, shares: Reached) -> float:
-        case = cases[number]
-        key = (number, *(getattr(shares, name) for name in sorted(case.used())))
-        if key not in errors:
-            rate = case.subject.images / step(case.subject, shares).end_seconds
-            errors[key] = min(_LARGEST, abs(math.log(rate / case.images_per_sec)))
-        return errors[key]
+    def error(case: Case, shares: Reached) -> float:
+        rate = case.subject.images / step(case.subject, shares).end_seconds
+        return min(_LARGEST, abs(math.log(rate / case.images_per_sec)))
 
+    @functools.cache
     def mean_error(shares: Reached) -> float:
-        return sum(error(number, shares) for number in range(len(cases))) / len(cases)
+        return sum(error(case, shares) for case in cases) / len(cases)
 
     best = START
     while True:

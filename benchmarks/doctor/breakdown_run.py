@@ -109,7 +109,7 @@ def _planned(plan: BreakdownPlan) -> Generator[tuple[Stage, Mapping[str, str]]]:
     alone = {**model, "num_gpus": "1", "variable_update": "independent" if count > 1 else manager}
     independent = {**model, "num_gpus": str(count), "variable_update": "independent"}
     exchanging = {**independent, "variable_update": manager}
-    images, left_out = f"{name}, {batch} images", _left_out(of)
+    images, left_out = f"{os.path.basename(name)}, {batch} images", _left_out(of)
 
     def stage(part: Part, what: str, failure: str = "") -> Stage:
         reason = left_out.get(part, failure)

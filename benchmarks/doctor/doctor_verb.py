@@ -39,11 +39,6 @@ def doctor_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> 
     given += [flag.name for flag in _OF_THE_BREAKDOWN if values[flag.name] is not None]
     if values["local_cluster"] or values["hosts"]:
         given = [name for name in given if name != "output_dir"]  # gets the logs of the tasks
-    elif cluster and given == ["output_dir"]:
-        raise UsageError(
-            "--output_dir gets the logs of the tasks that --local_cluster or --hosts starts; this task prints to its "
-            "own terminal: leave the flag out."
-        )
     if given:
         where = "with a cluster" if cluster else "with --nobreakdown"
         raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
@@ -94,7 +89,7 @@ _OF_THE_BREAKDOWN = (
     Flag(
         "budget_seconds",
         float,
-        "time budget of the breakdown; each stage takes at least five steps",
+        "time budget of the breakdown; each stage takes at least eight steps",
         default=breakdown_run.DEFAULT_BUDGET_SECONDS,
         above=0,
     ),

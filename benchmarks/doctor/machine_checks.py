@@ -131,7 +131,6 @@ def _host_numbers(root: Path, cpus: frozenset[int]) -> dict[str, float]:
     clock, own_cpu, stat = time.monotonic(), time.process_time(), linux.text(proc / "stat")
     busy, stolen, total = linux.core_seconds(stat or "", cpus)
     memory, pages = linux.table(proc / "meminfo"), linux.table(proc / "vmstat")
-    no_turbo = _number(folder / "intel_pstate/no_turbo")
     return {
         "clock_seconds": clock,
         "own_cpu_seconds": own_cpu,
@@ -140,14 +139,11 @@ def _host_numbers(root: Path, cpus: frozenset[int]) -> dict[str, float]:
         "total_seconds": total,
         "cpu_waited_seconds": _number(proc / "pressure/cpu", r"^some .*total=(\d+)") / 1e6,
         "memory_waited_seconds": _number(proc / "pressure/memory", r"^some .*total=(\d+)") / 1e6,
-        "load_1min": _number(proc / "loadavg", r"^([0-9.]+)"),
         **_container(root),
         "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
         "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
         "memory_available_gib": memory.get("MemAvailable", math.nan) / 2**20,
         "hot_events": sum(_number(folder / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in cpus),
-        "turbo": _number(folder / "cpufreq/boost") if math.isnan(no_turbo) else float(no_turbo == 0),
-        "smt": _number(folder / "smt/active"),
     }
 
 
@@ -178,7 +174,6 @@ def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Obs
     governor_files = (root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor" for cpu in cpus)
     governors = sorted({governor for file in governor_files if (governor := linux.text(file))})
     hot = "{:.0f} while looking, {:.0f} since the start"
-    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
     return [
         *_cpu_checks(now, change, len(cpus), busiest),
         _check("memory pressure", change["memory_waited_seconds"] / seconds, _WAITED),
@@ -186,9 +181,6 @@ def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Obs
         _check("swapping", change["swapped_bytes"] / 1e6 / seconds, "{:.1f} MB/s"),
         _check("frequency governor", len({*governors} - {"performance"}), "{1}", ", ".join(governors)),
         _check("slowdowns by heat", change["hot_events"], hot, now["hot_events"]),
-        observed("turbo", _switch(now["turbo"], "the clock depends on how many cores are busy")),
-        observed("SMT", _switch(now["smt"], "two threads share a core")),
-        observed("NUMA", counted(nodes, "node") if nodes else ""),
         *look_at_gpus(),
     ]
 
@@ -211,7 +203,7 @@ def _check(name: str, value: float, template: str, *shown: float | str) -> Obser
 
 
 def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iterator[Observation]:
-    seconds, limit, load = change["clock_seconds"], now["container_cores"], now["load_1min"]
+    seconds, limit = change["clock_seconds"], now["container_cores"]
     # Noise makes some differences negative. NaN stays NaN: `max` returns its first argument unless another is greater.
     used = max(change["busy_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
     others = _check("CPU used by others", used / _bearable_cores(cores), "{1:.2f} of {2}", used, counted(cores, "core"))
@@ -220,7 +212,6 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
         value, advice = (f"{others.value}: {busiest}", others.advice) if busiest else (others.value, unnamed)
         others = Observation(others.name, value, True, advice)
     yield others
-    yield observed("load", "" if math.isnan(load) else f"{load:.2f} on average over the last minute")
     if not math.isnan(limit):
         on = counted(cores, "core")
         yield _check("CPU limit of the container", cores - limit, "{1:g} cores' time on {2}", limit, on)
@@ -239,10 +230,6 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
 def _bearable_cores(cores: float) -> float:
     """Returns how much others may use: half of the smallest drop that comparisons look for, but what daemons need."""
     return max(0.1, 0.02 * cores)
-
-
-def _switch(is_on: float, meaning: str) -> str:
-    return "" if math.isnan(is_on) else f"on: {meaning}" if is_on else "off"
 
 
 def look_at_gpus(environment: Mapping[str, str] = os.environ, driver: Any = None) -> list[Observation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import heapq
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from benchmarks.errors import UsageError
 from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
-from models.model_spec import ModelSpec
 from results.text import amount, counted, fact_lines, in_bytes, rounded
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from benchmarks.training.model_facts import ModelFacts
     from models.building import Model
     from variable_mgr.manager import VariableManager
+
+_MOST_LINKS = 16  # that are listed
 
 
 def show_data_flow(config: Config, rates: Rates = UNKNOWN) -> None:
@@ -51,7 +52,7 @@ def show_data_flow(config: Config, rates: Rates = UNKNOWN) -> None:
         flow = _between_processes(variables, config.place, model)
         parts = f"{counted(cluster.num_workers, 'worker')} with {parts} each"
     else:
-        flow = _between_devices(variables, devices, batch, model, spec)
+        flow = _between_devices(variables, devices, batch, model)
     explained, elements = flow.manager.explain(config.training.optimizer), weight_elements(model.variables)
     as_one = _arithmetic(variables.modifiers, config.towers_in_total, config.batch_global)
     whole = f"{parts}: batch {config.batch_global}" + (f"; {counted(num_ps, 'parameter server')}" if num_ps else "")
@@ -167,9 +168,7 @@ def _between_processes(variables: Variables, place: Place, model: Model) -> _Flo
     return _Flow(manager, _links(links), busiest_server(links) or max(links.values(), default=None))
 
 
-def _between_devices(
-    variables: Variables, devices: Devices, batch_per_device: int, model: Model, spec: ModelSpec
-) -> _Flow:
+def _between_devices(variables: Variables, devices: Devices, batch_per_device: int, model: Model) -> _Flow:
     """Returns the flow in one process, with whether --fc_model_parallel pays.
 
     Raises:
@@ -192,13 +191,6 @@ def _between_devices(
         raise UsageError(problem)
     sent = sent_in_one_process(devices, variables, model, batch_per_device)
     facts = _bytes(sent, towers)
-    elements = {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}
-    dense = [layer for layer in split.tail if layer.weights]
-    if dense:
-        kernels = sum(elements[layer.weights[0]] for layer in dense)
-        share = f"{2e-9 * kernels / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
-        of_weights = sum(elements[name] for name in split.divided) / sum(elements.values())
-        facts[f"Last {len(dense)} dense"] = f"{of_weights:.0%} of the weights, {share} of the operations of {spec.name}"
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
             activations = total_bytes(sent_by_divided_layers(split, towers, batch_per_device)) or 0
@@ -238,5 +230,7 @@ def _links(sent: Mapping[str, int]) -> dict[str, str]:
         return {"Sent per step": "unknown by link: it depends on which tower adds which gradient"}
     busiest = busiest_server(sent)
     at_server = f"; {in_bytes(busiest)} in and out of the busiest parameter server" if busiest else ""
-    links = {f"  {link}": in_bytes(size) for link, size in sent.items()}
-    return {"Sent per step": f"{in_bytes(sum(sent.values()))} between processes{at_server}", **links}
+    largest = heapq.nlargest(_MOST_LINKS, sent, key=lambda link: sent[link])
+    links = {f"  {link}": in_bytes(size) for link, size in sent.items() if link in largest}
+    more = {"  others": f"{len(sent) - len(links)} links, each with as much or less"} if len(sent) > len(links) else {}
+    return {"Sent per step": f"{in_bytes(sum(sent.values()))} between processes{at_server}", **links, **more}

@@ -30,6 +30,10 @@ _LINES = (
 _WITHOUT_ECC = ("GeForce", "Quadro", "RTX", "TITAN")
 _USUAL_MODEL = "ResNet-50"
 _HALF = ("bf16", "fp16")
+_JOINED = re.compile(r"(?<=rtx)(?=\d)|(?<=\d)(?=ti\b)")
+_GIGABYTES = re.compile(r"(?<=\d) ?g(?:i?b)?\b")
+_NEWER_MODULE = re.compile(r"\bsxm[56]\b")  # which no name states
+_WORD = re.compile(r"[a-z0-9]+")
 _IMPLIED = frozenset({"nvidia", "tesla"})
 _PASSES = 3  # forward, and twice as many operations backward
 LINKS: Mapping[str, Mapping[str, str]] = {row["link"]: row for row in published_table("links")}
@@ -68,7 +72,7 @@ class KnownGpu:
         if peak is None:
             row = data_sheet(self.name)
             usable = ", ".join(name.removesuffix("_tflops") for name in row if name.endswith("_tflops") and row[name])
-            raise UsageError(f"--gpu={self.name} has no rate for --precision={precision}: use {usable}.")
+            raise UsageError(f"{self.name} has no rate for --precision={precision}: use {usable}.")
         return 1e12 * peak
 
 
@@ -123,16 +127,17 @@ def find_gpu(text: str) -> KnownGpu:
         UsageError: no GPU has such a name, or several that differ.
     """
     words = _words(text) - _IMPLIED
-    fitting = [name for name in NAMES if words - {"sxm"} and words - {"sxm"} <= _words(name)]
+    asked = words - {"sxm"}
+    fitting = [name for name in NAMES if asked and asked <= _words(name) | {f"{gpu_of(name).memory_gb}gb"}]
     shortest = [name for name in fitting if all(_words(name) <= _words(other) for other in fitting)]
     modules = [name for name in fitting if gpu_of(name).link.startswith("nvlink")]
     for group in (modules if "sxm" in words else shortest[:1], modules, fitting):
         if group and len(set(map(_facts, group))) == 1:
             return gpu_of(group[0])
     if fitting:
-        raise UsageError(f"--gpu={text} may be several GPUs: {', '.join(fitting)}. Add a word of one of them.")
+        raise UsageError(f"'{text}' may be several GPUs: {', '.join(fitting)}. Add a word of one of them.")
     raise UsageError(
-        f"--gpu={text}: no such GPU is known.{did_you_mean(text, NAMES)} Name one of {', '.join(NAMES)}; or pass "
+        f"'{text}' is no known GPU.{did_you_mean(text, NAMES)} Name one of {', '.join(NAMES)}; or pass "
         "--peak_tflops and --link_gbytes_per_second instead."
     )
 
@@ -148,7 +153,9 @@ def _facts(name: str) -> tuple[str, ...]:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
+    """Returns the words of a name; `RTX3090Ti`, `SXM5` and `80 GB` mean `rtx 3090 ti`, `sxm` and `80gb`."""
+    apart = _JOINED.sub(" ", text.lower())
+    return frozenset(_WORD.findall(_NEWER_MODULE.sub("sxm", _GIGABYTES.sub("gb", apart))))
 
 
 @functools.cache

@@ -23,13 +23,15 @@ from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Kind, Record, Status
-from results.text import amount
+from results.text import amount, first_few
 from results.utilisation import data_sheet, data_sheet_peak, used_gpus
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
 _MFU_OF_CPUS = 0.5
-_MOST_NAMED = 5
+# What TensorFlow takes for a step on a GPU, however few operations it has; assumed, within a factor.
+_LEAST_STEP_SECONDS, _FACTOR_OF_LEAST = 1e-3, 3.0
+_MOST_GIVEN = 10**6
 RATE_FLAGS = (
     Flag(
         "gpu",
@@ -45,6 +47,7 @@ RATE_FLAGS = (
         "1e9 bytes/s that each device, or process of a cluster, sends",
         default="from records of allreduce; else the data sheet",
         above=0,
+        at_most=_MOST_GIVEN,
     ),
     Flag(
         "peak_tflops",
@@ -52,6 +55,7 @@ RATE_FLAGS = (
         "peak of one GPU, or of a host's cores together, in 1e12 FLOP/s",
         default="from records of runs; else the data sheet, or the peak that doctor measured here",
         above=0,
+        at_most=_MOST_GIVEN,
     ),
     Flag(
         "assumed_mfu",
@@ -187,9 +191,14 @@ class Rates:
         if not peak:
             return None
         if config.devices.on_gpu and not self.assumed_mfu:
-            return known_gpus.expected_rate(
+            published = known_gpus.expected_rate(
                 self.gpu, workload.model, precision, peak_flops_per_sec=peak, flops_per_image=flops_per_image
             )
+            most = workload.batch_per_device / _LEAST_STEP_SECONDS
+            if not published or published.value <= most:
+                return published
+            why = f"assumed: a step takes {1e3 * _LEAST_STEP_SECONDS:g} ms at least, and its operations less"
+            return Rate(most, why, _FACTOR_OF_LEAST)
         mfu, of = self.assumed_mfu or _MFU_OF_CPUS, f" of {self.gpu.name}" if self.gpu else ""
         return Rate(mfu * peak / flops_per_image, f"{mfu:.0%} of {amount(peak, 'FLOP/s')}{of}")
 
@@ -204,33 +213,45 @@ def known_rates(values: Mapping[str, Any], devices: Devices, precision: str) -> 
         UsageError: flags contradict each other, or the GPU does not compute in this precision.
         DataError: the file that `--results` names cannot be read.
     """
-    link, given_peak = values["link_gbytes_per_second"], values["peak_tflops"]
+    given_link, given_peak = values["link_gbytes_per_second"], values["peak_tflops"]
     for one, other in (("gpu", "peak_tflops"), ("link", "link_gbytes_per_second")):
         if values[one] and values[other]:
             raise UsageError(f"--{one} and --{other} are two ways to say the same: pass one of them.")
-    files = record_files.paths([values["results"]] if values["results"] else [])
-    gpu = known_gpus.find_gpu(values["gpu"]) if values["gpu"] else None if given_peak else _gpu_here(devices, precision)
-    peak = 1e12 * given_peak if given_peak else gpu.peak_flops_per_sec(precision) if gpu else None
-    records = record_files.load(files) if values["results"] or files[0].exists() else ()
     # A step on unlike GPUs takes as long as on the slowest, and records of this machine may be of any of them.
     is_mixed = len({each.name for each in options.chosen_gpus(devices).gpus}) > 1 and not (values["gpu"] or given_peak)
-    takes_any = not is_mixed and gpu is None or (values["results"] and not values["gpu"])
-    name = values["link"] or (gpu.link if gpu else "")
-    of_name = _of_data_sheet(name) if name else None
+    gpu, peak, link = None, None, None
+    if values["gpu"]:
+        gpu = known_gpus.find_gpu(values["gpu"])
+    elif not given_peak:
+        gpu = _gpu_here(devices, precision)
+    if given_peak:
+        peak = 1e12 * given_peak
+    elif gpu:
+        peak = gpu.peak_flops_per_sec(precision)
+    elif not is_mixed:
+        peak = _stored_peak(devices, precision)
+    if given_link:
+        link = Rate(1e9 * given_link, "--link_gbytes_per_second")
+    elif name := values["link"] or (gpu.link if gpu else ""):
+        share = known_gpus.share_reached(name)
+        link = Rate(share * known_gpus.link_bytes_per_sec(name), f"{share:.0%} of {LINKS[name]['source']}")
     return Rates(
-        records=tuple(record for record in records if takes_any or (gpu and _is_of(record, gpu))),
+        records=_records(values["results"], None if values["results"] and not values["gpu"] else gpu, is_mixed),
         gpu=gpu,
-        peak_flops_per_sec=peak or (None if is_mixed else _stored_peak(devices, precision)),
+        peak_flops_per_sec=peak,
         hardware_is_given=bool(given_peak or (values["gpu"] and not values["results"])),
         assumed_mfu=values["assumed_mfu"],
-        link=Rate(1e9 * link, "--link_gbytes_per_second") if link else of_name,
-        link_is_given=bool(link or values["link"]),
+        link=link,
+        link_is_given=bool(given_link or values["link"]),
     )
 
 
-def _of_data_sheet(link: str) -> Rate:
-    share = known_gpus.share_reached(link)
-    return Rate(share * known_gpus.link_bytes_per_sec(link), f"{share:.0%} of {LINKS[link]['source']}")
+def _records(results: str | None, gpu: KnownGpu | None, is_mixed: bool) -> Sequence[Record]:
+    """Returns the records that a flag names, or those of this machine; only of GPUs like this one, if one is given."""
+    files = record_files.paths([results] if results else [])
+    if not results and (is_mixed or not files[0].exists()):
+        return ()
+    return [record for record in record_files.load(files) if gpu is None or _is_of(record, gpu)]
 
 
 def _gpu_here(devices: Devices, precision: str) -> KnownGpu | None:
@@ -251,11 +272,10 @@ def how_to_measure(devices: Devices, balances: Mapping[str, Balance], *, in_clus
     sentences = []
     on, count = "" if devices.on_gpu else "--device=cpu ", devices.num_devices
     if unmeasured := [model for model, balance in balances.items() if balance.images_per_sec is None]:
-        verb, more = "sweep " if len(unmeasured) > 1 else "", len(unmeasured) - _MOST_NAMED
-        named = f"{', '.join(unmeasured[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
+        verb = "sweep " if len(unmeasured) > 1 else ""
         models = "all" if unmeasured == specs.names() else ",".join(unmeasured)
         sentences.append(
-            f"No rate of computing is known of {named}: 'run_bench.py {verb}{on}--num_gpus=1 "
+            f"No rate of computing is known of {first_few(unmeasured, ', ')}: 'run_bench.py {verb}{on}--num_gpus=1 "
             f"--model={models}' measures it, or pass --gpu, or --peak_tflops and --assumed_mfu."
         )
     if any(balance.sent_bytes is None for balance in balances.values()):

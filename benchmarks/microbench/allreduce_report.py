@@ -174,7 +174,7 @@ class ReductionReport:
                 say(_TABLE.line([*start, *numbers, error, verdict]))
 
     def close(self) -> ExitStatus:
-        """Prints the fastest reduction and warnings; returns whether all reductions were right and saved."""
+        """Prints the fastest reduction and warnings; returns whether all were measured, right and saved."""
         if self._as_text:
             for line in [*self._winner_lines(), *self._fastest_lines()]:
                 say(line)
@@ -184,7 +184,8 @@ class ReductionReport:
             warn(sentence)
         if self._failed:
             warn(f"{self._failed} reductions failed or are wrong on these devices: see their rows.")
-        return ExitStatus.RUN_FAILED if self._failed or not self._all_saved else ExitStatus.OK
+        is_complete = self._comparisons and self._all_saved and not self._failed
+        return ExitStatus.OK if is_complete else ExitStatus.RUN_FAILED
 
     def _winner_lines(self) -> list[str]:
         """Returns the winner of each message by number of devices, and its lead over the next."""
@@ -204,10 +205,11 @@ class ReductionReport:
     def _fastest_lines(self) -> Iterator[str]:
         """Yields for each number of devices the reductions that are the fastest over messages of one tensor.
 
-        None is named if several were compared and no size has a clear winner.
+        None is named if several were compared and no size has a clear winner, or if gradients are packed, which then
+        have other sizes.
         """
-        # Packed gradients are reduced in other sizes than their own, so sizes in a spec would be wrong.
-        packed = self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes
+        if self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes:
+            return
         for number in self._described:
             of_sizes = [c for c in self._comparisons if c.num_devices == number and len(c.message.shapes) == 1]
             seconds = {c.message.size_bytes // FLOAT32_BYTES: c.seconds for c in of_sizes if c.seconds}
@@ -217,7 +219,7 @@ class ReductionReport:
                     f"On {number} devices no size has a clear winner, so none of these is proposed: measure more "
                     "rounds (--num_batches) on an idle machine."
                 )
-            elif spec := fastest_spec(seconds, by_size=not packed):
+            elif spec := fastest_spec(seconds):
                 sizes = f"a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')}"
                 by = f", by mean times ({sizes})" if is_clear else ""
                 yield f"Fastest over these sizes on {number} devices{by}: --all_reduce_spec={spec}"

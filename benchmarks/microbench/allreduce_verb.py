@@ -195,14 +195,9 @@ def _reductions(plan: AllReducePlan) -> dict[int, dict[str, Reduction]]:
 
 
 def _messages(plan: AllReducePlan) -> list[Message]:
-    """Returns the messages; two versions of ResNet-50 have equal gradients, of which only the first counts."""
     from benchmarks.microbench import allreduce
 
-    messages = [of_size(size) for size in plan.sizes_bytes]
-    for message in map(allreduce.of_model, plan.models):
-        if all(message.shapes != other.shapes for other in messages):
-            messages.append(message)
-    return messages
+    return [*map(of_size, plan.sizes_bytes), *map(allreduce.of_model, plan.models)]
 
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")

@@ -26,8 +26,9 @@ NCCL_1 = "device to device, NCCL 1"
 HOST_MEMORY, LOOPBACK = "host memory", "between processes of a host"
 COPIES = "copies by the device"  # of a host without GPUs, whose cores also compute
 NETWORK_IN, NETWORK_OUT = "network in", "network out"
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+_Latency = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=256)]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +48,7 @@ class GpuLink(_Strict, frozen=True, kw_only=True):
     """The links between GPUs, if they do not use PCIe."""
 
     link: str
-    latency_microseconds: Annotated[float, msgspec.Meta(ge=0)]
+    latency_microseconds: _Latency
 
 
 class Memory(_Strict, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class Network(_Strict, frozen=True, kw_only=True):
     """A host's network, 1e9 bytes/s in each direction."""
 
     gbytes_per_second: _Positive
-    latency_microseconds: Annotated[float, msgspec.Meta(ge=0)]
+    latency_microseconds: _Latency
 
 
 class Cpu(_Strict, frozen=True, kw_only=True):

@@ -148,22 +148,20 @@ class Target:
 
 
 def targets(rows: Sequence[Judged]) -> list[Target]:
-    """Returns the targets, each for the guide's testbeds left out of the fit, and for the shares of all of them."""
+    """Returns the targets, of predictions by shares that were fitted without the testbed."""
     found = []
-    guide, modern = [row for row in rows if row.testbed], [row for row in rows if not row.testbed]
-    groups: Sequence[tuple[str, Sequence[Judged], Callable[[Judged], float]]] = (
-        ("guide, testbed left out", guide, lambda row: row.left_out.images_per_sec),
-        ("guide, shares of all testbeds", guide, lambda row: row.prediction.images_per_sec),
-        ("8 x A100 and H100 from one", modern, lambda row: row.prediction.images_per_sec),
-    )
-    for title, group, rate_of in groups:
-        errors = _errors(group, rate_of)
+    groups = {
+        "guide, testbed left out": [row for row in rows if row.testbed],
+        "8 x A100 and H100 from one": [row for row in rows if not row.testbed],
+    }
+    for title, group in groups.items():
+        errors = _errors(group, _left_out)
         close, median = sum(size <= _CLOSE for size in errors) / len(errors), statistics.median(errors)
         found += [
             Target(f"{title}: median absolute error", "at most 10 %", f"{100 * median:.1f} %", median <= 0.1),
             Target(f"{title}: within 20 %", "at least 90 %", f"{100 * close:.1f} %", close >= 0.9),
         ]
-        right, pairs = order_of_managers(group, rate_of)
+        right, pairs = order_of_managers(group)
         if pairs:
             met = right >= 0.9 * pairs
             found.append(Target(f"{title}: order of managers", "at least 9 of 10", f"{right} of {pairs}", met))
@@ -172,11 +170,15 @@ def targets(rows: Sequence[Judged]) -> list[Target]:
     return found
 
 
+def _left_out(row: Judged) -> float:
+    return row.left_out.images_per_sec
+
+
 def _errors(rows: Sequence[Judged], of: Callable[[Judged], float]) -> list[float]:
     return [abs(error(of(row), row)) for row in rows]
 
 
-def order_of_managers(rows: Sequence[Judged], of: Callable[[Judged], float]) -> tuple[int, int]:
+def order_of_managers(rows: Sequence[Judged]) -> tuple[int, int]:
     """Returns how many pairs of managers are predicted in the order that was measured, and how many there are.
 
     A pair has the same GPU, model, batch, data and number of devices, other managers, and rates that differ by 5 %.
@@ -191,30 +193,24 @@ def order_of_managers(rows: Sequence[Judged], of: Callable[[Judged], float]) -> 
             measured = one.rate.figure.images_per_sec / other.rate.figure.images_per_sec
             if max(measured, 1 / measured) > _MUCH:
                 pairs += 1
-                right += (of(one) > of(other)) == (measured > 1)
+                right += (_left_out(one) > _left_out(other)) == (measured > 1)
     return right, pairs
 
 
 def summary_table(rows: Sequence[Judged]) -> Table:
-    """Returns the errors of each machine, of the prediction, with its testbed left out, and of no loss at all."""
+    """Returns the errors of each machine, of predictions with its testbed left out, and of no loss at all."""
     groups: dict[str, list[Judged]] = {}
     for row in rows:
         groups.setdefault(row.rate.figure.machine, []).append(row)
     groups["all"] = list(rows)
     cells = []
     for name, group in groups.items():
-        columns = [
-            _errors(group, lambda row: row.prediction.images_per_sec),
-            _errors(group, lambda row: row.left_out.images_per_sec),
-            _errors(group, lambda row: row.linear),
-        ]
-        medians = [f"{100 * statistics.median(errors):.1f}" for errors in columns]
-        close = [f"{100 * sum(size <= _CLOSE for size in errors) / len(errors):.0f}" for errors in columns]
-        pairs = [cell for pair in zip(medians, close, strict=True) for cell in pair]
-        inside = f"{100 * sum(row.is_within for row in group) / len(group):.0f}"
-        cells.append([name, str(len(group)), *pairs, inside])
-    header = ["machine", "rates", "median %", "within 20", "left out: median %", "left out: within 20"]
-    header += ["no loss: median %", "no loss: within 20", "in interval %"]
+        numbers = [name, str(len(group))]
+        for errors in (_errors(group, _left_out), _errors(group, lambda row: row.linear)):
+            close = sum(size <= _CLOSE for size in errors) / len(errors)
+            numbers += [f"{100 * statistics.median(errors):.1f}", f"{100 * close:.0f}"]
+        cells.append([*numbers, f"{100 * sum(row.is_within for row in group) / len(group):.0f}"])
+    header = ["machine", "rates", "median %", "within 20", "no loss: median %", "no loss: within 20", "in interval %"]
     return Table(header, cells, header[1:])
 
 

@@ -1,4 +1,4 @@
-"""Predictions of one configuration on several numbers of devices, as text, JSON, a plot and a drawn step."""
+"""Predictions of one configuration on several numbers of devices, as text, JSON, a table and a drawn step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Point:
         setting: the variable manager with its modifiers.
         gains: by which share the rate rises if computing, or a link, is twice as fast.
         of_managers: images/s under each manager that works there.
-        twice_the_batch: images/s with it, if computing takes twice as long.
     """
 
     subject: Subject
@@ -35,7 +34,6 @@ class Point:
     prediction: Prediction
     gains: dict[str, float]
     of_managers: dict[str, float]
-    twice_the_batch: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,16 +57,12 @@ def point(subject: Subject, manager: str, setting: str, others: Mapping[str, Cal
         with contextlib.suppress(UsageError):
             other = under()
             of_managers[name] = other.images / step(other).end_seconds
-    doubled = dataclasses.replace(
-        subject, batch_per_device=2 * subject.batch_per_device, step_seconds=2 * subject.step_seconds
-    )
     return Point(
         subject=subject,
         setting=setting,
         prediction=prediction,
         gains=gains(subject, prediction.timeline),
         of_managers=of_managers,
-        twice_the_batch=doubled.images / step(doubled).end_seconds,
     )
 
 
@@ -105,8 +99,6 @@ def as_text(outlook: Outlook) -> Iterator[str]:
         yield f"With {link} twice as fast, {devices} would reach {rounded(rate * (1 + last.gains[link]))} images/s."
     else:
         yield f"No link costs {devices} more than 2 %, so a faster one would not help."
-    doubled = rounded(last.twice_the_batch)
-    yield f"With twice the batch, {devices} would reach {doubled} images/s, if one device is as fast with it."
     yield (
         "The interval is from links that reach the least to links that reach the most of their data sheets. What the "
         "model leaves out: docs/prediction.md."
@@ -134,7 +126,6 @@ def as_json(outlook: Outlook) -> Iterator[str]:
             "step_seconds": one.prediction.timeline.end_seconds,
             "limited_by": limit(one.gains),
             "gain_if_twice_as_fast": one.gains,
-            "images_per_sec_with_twice_the_batch": one.twice_the_batch,
             "images_per_sec_by_manager": one.of_managers,
         }
         for one in outlook.points
@@ -194,27 +185,3 @@ def _marks(timeline: Timeline, resource: str) -> str:
             for column in range(first, max(first + 1, min(last, _COLUMNS))):
                 marks[min(column, _COLUMNS - 1)] = mark
     return "".join(marks)
-
-
-def plot(outlook: Outlook, path: str) -> None:
-    """Writes PATH.svg and PATH.png: rates and their intervals against devices, and rates without any loss.
-
-    Raises:
-        UsageError: the files cannot be written.
-    """
-    from results.intervals import Interval
-    from results.report import figures  # with matplotlib, which takes its time
-
-    figure, (axis,) = figures.panels_of(1)
-    found = [(one.subject.layout.total, one.prediction) for one in outlook.points]
-    points = [(devices, Interval(one.images_per_sec, one.low, one.high)) for devices, one in found]
-    figures.draw_line(axis, 0, points, label=f"{outlook.manager}, predicted")
-    numbers = [devices for devices, _ in points]
-    ideal = [devices * outlook.images_per_sec_of_one for devices in numbers]
-    axis.plot(numbers, ideal, linestyle=":", color="#7F7F7F", label="no loss")
-    axis.set(title=f"{outlook.model}, {outlook.hardware}", xlabel="devices", ylabel="images/s")
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log", base=2)
-    axis.legend()
-    with writing(f"--plot={path}"):
-        figures.save(figure, Path(path))

@@ -29,8 +29,10 @@ from results.intervals import ASSUMED_SPREAD
 COMPUTING, LATENCY = "computing", "latency"
 _LIMITS = 0.02  # what would make a step less than so much shorter does not limit it
 _CALIBRATIONS = 3
-# What is twice as fast if a link is: both directions.
-_LINKS: Mapping[str, tuple[str, ...]] = {
+# What may be twice as good; of a link both directions.
+_BETTER: Mapping[str, tuple[str, ...]] = {
+    COMPUTING: (COMPUTING,),
+    LATENCY: (LATENCY,),
     "PCIe": (PCIE_DOWN, PCIE_UP),
     "links between devices": (BETWEEN_GPUS, NCCL_1),
     "host memory": (HOST_MEMORY,),
@@ -112,34 +114,24 @@ def predict(subject: Subject, usual: Reached | None = None) -> Prediction:
     )
 
 
-def step(
-    subject: Subject,
-    shares: Reached | None = None,
-    *,
-    faster: Sequence[str] = (),
-    latency_factor: float = 1.0,
-    compute_factor: float = 1.0,
-) -> Timeline:
+def step(subject: Subject, shares: Reached | None = None, *, better: Sequence[str] = ()) -> Timeline:
     """Returns the time line of a step.
 
     Args:
         subject: what is predicted.
         shares: of data sheets that are reached; None for those of the suite.
-        faster: links that are twice as fast.
-        latency_factor: by which the time until a message arrives is multiplied.
-        compute_factor: by which the time to compute is multiplied.
+        better: what is twice as good: links, `COMPUTING` or `LATENCY`.
     """
-    shares = shares or reached()
-    rates = _rates(subject, shares, subject.layout.devices)
+    shares, factors = shares or reached(), dict.fromkeys(better, 2)
     rates = {
-        link: LinkRate((2 if link in faster else 1) * rate.bytes_per_sec, latency_factor * rate.latency_seconds)
-        for link, rate in rates.items()
+        link: LinkRate(factors.get(link, 1) * rate.bytes_per_sec, rate.latency_seconds / factors.get(LATENCY, 1))
+        for link, rate in _rates(subject, shares, subject.layout.devices).items()
     }
     waits = subject.exchange.when != "without waiting"
     spread = shares.spread / subject.exchange.every**0.5  # of the time between two exchanges
     slowest = 1 + spread * expected_maximum(subject.layout.total) if waits else 1.0
     on_board = shares.board if min(subject.hardware.gpus_per_board, subject.layout.devices) > 1 else 1.0
-    seconds = compute_factor * compute_seconds(subject, shares) * slowest / on_board
+    seconds = compute_seconds(subject, shares) / factors.get(COMPUTING, 1) * slowest / on_board
     return simulate(tasks_of_step(subject.parts, subject.exchange, rates, seconds))
 
 
@@ -166,13 +158,13 @@ def gains(subject: Subject, base: Timeline) -> dict[str, float]:
 
     `base`: the time line of a step of the subject.
     """
-    used = {hop.link for stage in (*subject.exchange.reads, *subject.exchange.gradients) for hop in stage}
-    found = {COMPUTING: base.end_seconds / step(subject, compute_factor=0.5).end_seconds - 1}
-    found[LATENCY] = base.end_seconds / step(subject, latency_factor=0.5).end_seconds - 1
-    for name, links in _LINKS.items():
-        if used & {*links}:
-            found[name] = base.end_seconds / step(subject, faster=links).end_seconds - 1
-    return found
+    links = (hop.link for stage in (*subject.exchange.reads, *subject.exchange.gradients) for hop in stage)
+    used = {COMPUTING, LATENCY, *links}
+    return {
+        name: base.end_seconds / step(subject, better=better).end_seconds - 1
+        for name, better in _BETTER.items()
+        if used & {*better}
+    }
 
 
 def limit(found: Mapping[str, float]) -> str:

@@ -34,6 +34,8 @@ from benchmarks.process.deadlines import Deadlines
 from benchmarks.run import loop, reference_loops
 from benchmarks.tracing import graph_files, profiles, traced_steps
 from benchmarks.training import pipeline
+from models import specs
+from models.model_spec import ModelSpec
 from results.input_bottleneck import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 
@@ -267,11 +269,18 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) ->
             losses = _losses(plain, before + measured)
         else:  # oneDNN reads its math mode once in a process
             strict = dataclasses.replace(plain.runtime, fpmath="STRICT")
-            losses = apart.call(strict, limit_seconds, _losses, plain, before + measured)
+            model = specs.find_model(config.workload.model)
+            losses = apart.call(strict, limit_seconds, _losses_of, model, plain, before + measured)
         log.observe(fp32_losses=losses[before:])
     except BenchError as error:  # the measurement is still valid
         warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
     team.expect_nothing()
+
+
+def _losses_of(model: ModelSpec, config: Config, count: int) -> list[float]:
+    """Returns the losses of a model that this process does not know yet."""
+    specs.register(model)
+    return _losses(config, count)
 
 
 def _losses(config: Config, count: int) -> list[float]:

@@ -96,8 +96,8 @@ class Row:
         reason: why it has no rate, why a later run failed, or why it is rejected.
         is_taken: whether it is the choice: the default (the first candidate), unless another is clearly faster.
         is_close: whether it cannot be distinguished from the choice; False for the choice itself.
-        is_repeated: whether the rate is free of selection bias: it comes from repeats after the selection, or it is
-            the default's, which stays without being selected.
+        is_repeated: whether the rate comes from repeats after the selection, which does not bias it.
+        is_default: whether it is the first candidate, which stays without being selected.
     """
 
     arguments: list[str] = dataclasses.field(default_factory=list)
@@ -109,7 +109,8 @@ class Row:
     reason: str = ""
     is_taken: bool = False
     is_close: bool = False
-    is_repeated: bool = True
+    is_repeated: bool = False
+    is_default: bool = False
 
     @property
     def measured(self) -> Interval:
@@ -241,7 +242,8 @@ class Halving:
             steps=sum(len(run.step_seconds) for run in runs),
             runs=len(runs),
             reason=candidate.reason or ("" if runs else NOT_RUN),
-            is_repeated=candidate.is_repeated or candidate is self.candidates[0],
+            is_repeated=candidate.is_repeated,
+            is_default=candidate is self.candidates[0],
         )
 
     def _is_faster(self, first: Candidate, second: Candidate) -> bool:

@@ -135,22 +135,17 @@ def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = Non
         about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
         say(json.dumps({**answer.to_dict(), **about}))
         return
-    for line in [*answer_lines(answer), *([by_topology] if by_topology else [])]:
+    for table in answer.tables:
+        for line in [*_table_lines(table), ""]:
+            say(line)
+    for line in [*_conclusion(answer), *answer.notes, f"Records of all runs: {answer.results}"]:
         say(line)
+    if by_topology:
+        say(by_topology)
     if flagfile:
         say(f"The same flags: run_bench.py --flagfile={shlex.quote(flagfile)}")
     if remembered_utc:
         say(f"Remembered from {remembered_utc} ({CACHE.path()}); --fresh searches again.")
-
-
-def answer_lines(answer: Answer) -> list[str]:
-    """Returns the tables, the best command, and how certain it is."""
-    return [
-        *(line for table in answer.tables for line in [*_table_lines(table), ""]),
-        *_conclusion(answer),
-        *answer.notes,
-        f"Records of all runs: {answer.results}",
-    ]
 
 
 def _table_lines(table: StageTable) -> Iterator[str]:
@@ -181,7 +176,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
     rate = f"{best.measured.rounded()} images/s on {counted(answer.devices, 'device')}{interval}"
     yield f"Best: {rate}, found in {in_words(answer.seconds)}:"
     yield from ("", command_line(answer.arguments), "")
-    if not best.is_repeated:
+    if not (best.is_repeated or best.is_default):
         yield "It was not repeated after it was selected, so its rate and interval are biased upwards by the selection."
 
 

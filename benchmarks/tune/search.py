@@ -63,15 +63,21 @@ class RecommendPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageTable:
-    """A stage: its title, the number of devices, and its candidates, best first.
-
-    `default_failed`: the settings that earlier stages chose failed in this one.
-    """
+    """A stage: its title, the number of devices, and its candidates, best first."""
 
     title: str
     devices: int
     rows: list[Row]
-    default_failed: bool
+
+    @property
+    def default_failed(self) -> bool:
+        """Whether the settings that earlier stages chose failed in this one."""
+        return any(row.is_default and row.reason and not row.reason.startswith(NOT_RUN) for row in self.rows)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing was repeated, and others may be as fast as the choice."""
+        return any(row.is_close for row in self.rows) and not any(row.is_repeated for row in self.rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +158,6 @@ class Finder:
         self._trained: dict[tuple[object, ...], dict[str, _Trained]] = {}
         self._chosen: dict[str, str] = {}
         self._tables: list[StageTable] = []
-        self._without_repeats: list[str] = []  # stages in which more repeats may find a faster setting
         self._open: tuple[SearchStage, Halving, list[Candidate]] | None = None
 
     def run_stages(self) -> None:
@@ -210,17 +215,13 @@ class Finder:
             Row(arguments=run_flags.words(candidate.choice), reason=f"{_CANNOT_RUN}{candidate.cell.why_not}")
             for candidate in impossible
         ]
-        default = halving.candidates[0]
         self._tables.append(
             StageTable(
                 title=stage.title,
                 devices=1 if stage.on_one_device else self._plan.usual.devices.num_devices,
                 rows=[*(row for _, row in ranked), *refused],
-                default_failed=bool(default.reason) and not default.reason.startswith(NOT_RUN),
             )
         )
-        if any(row.is_close for _, row in ranked) and not any(candidate.is_repeated for candidate, _ in ranked):
-            self._without_repeats.append(stage.title)
         for candidate, row in ranked:
             if row.is_taken:
                 self._chosen |= candidate.choice
@@ -239,7 +240,7 @@ class Finder:
         self._judge(candidate, outcome.losses)
         progress.end()
         if outcome.step_seconds and not candidate.reason:
-            result = f"{rounded(outcome.images_per_sec)} images/s in {len(outcome.step_seconds)} steps"
+            result = f"{rounded(outcome.images_per_sec)} images/s in {counted(len(outcome.step_seconds), 'step')}"
         else:
             result = candidate.reason or outcome.reason
         warn(f"  {_in_words(candidate)}: {result}   ({in_words(max(0.0, self._end - time.monotonic()))} left)")
@@ -275,10 +276,10 @@ class Finder:
         if changed:
             check = " Run the answer once with --check_precision." if "precision" in changed else ""
             yield f"{' '.join(run_flags.words(changed))}, the default, trains differently: pass it to keep it.{check}"
-        if self._without_repeats:
+        if undecided := [table.title for table in self._tables if table.is_undecided]:
             yield (
-                f"There was no time to repeat what is within the noise ({', '.join(self._without_repeats)}), so it may "
-                f"be faster: search with a larger --budget_seconds than {self._plan.budget_seconds:.0f}."
+                f"There was no time to repeat what is within the noise ({', '.join(undecided)}), so it may be faster: "
+                f"search with a larger --budget_seconds than {self._plan.budget_seconds:.0f}."
             )
         used, cores = self._runner.provenance.cores_used_by_others_before, usable_cores()
         if used is not None and used > OTHERS_SHARE * cores:

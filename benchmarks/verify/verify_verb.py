@@ -160,10 +160,10 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         raise UsageError(
             f"verify compares variable managers, and {values['variable_update']} is a reference training loop: omit it."
         )
+    one_setting = any(values[flag.name] is not None for flag in SETTING_FLAGS)
     if values["model"]:
-        models, one_setting = _resolve_models(values)
+        models = _resolve_models(values)
         return run_verify(models[0], one_setting=one_setting, models=models)
-    one_setting = _chooses_one(values)
     cluster, _ = discovery.resolve_cluster(values, os.environ)
     if cluster and not one_setting:
         values["variable_update"] = discovery.manager_for(cluster)
@@ -175,12 +175,8 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     return run_verify(resolved, one_setting=one_setting)
 
 
-def _chooses_one(values: Mapping[str, Any]) -> bool:
-    return any(values[flag.name] is not None for flag in SETTING_FLAGS)
-
-
-def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
-    """Returns the configuration with each model, and whether flags choose one manager.
+def _resolve_models(values: Mapping[str, Any]) -> list[Config]:
+    """Returns the configuration with each model.
 
     Raises:
         UsageError: a model does not exist, or is not trained by towers of one process as a whole.
@@ -194,7 +190,7 @@ def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
             )
     given, names = options.default_to_all(values, hardware.count_gpus()), outside_models.names_in(values["model"])
     configs = [resolve({**given, "model": name}, hardware.count_gpus) for name in names]
-    return list({config.workload.model: config for config in configs}.values()), _chooses_one(values)
+    return list({config.workload.model: config for config in configs}.values())
 
 
 _NO_RULE = "its updates are not compared under managers. Choose sgd, momentum, nesterov or lars"

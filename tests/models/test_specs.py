@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+import pickle
+
 import pytest
 
-from models import specs
+from models import applications, specs
 
 
 def test_names_are_found_in_any_case_and_by_other_spellings() -> None:
@@ -34,3 +37,10 @@ def test_a_variant_is_found_by_the_name_of_the_model_and_its_data_set() -> None:
     for spec in variants:
         assert specs.find_model(spec.variant_of).data_name != spec.data_name
         assert specs.find_model(spec.variant_of, spec.data_name) is specs.find_model(spec.name) is spec
+
+
+def test_every_model_can_be_sent_to_another_process() -> None:
+    """`doctor` counts the operations of a step in a process of its own."""
+    for spec in (*specs.MODELS, dataclasses.replace(specs.MODELS[0], build=applications.builder("mine.py:make"))):
+        sent = pickle.loads(pickle.dumps(spec))
+        assert sent.name == spec.name and callable(sent.build)

@@ -441,24 +441,16 @@ def test_flags_of_the_breakdown_are_refused_where_there_is_none(given: str) -> N
 
 def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--nobreakdown")[1] is None
-    values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
-    chosen, plan = doctor_verb.doctor_options(values, lambda: 0)
+    chosen, plan = resolved(tmp_path, "--local_cluster=ps:1,worker:2")
     assert plan is None and chosen.processes.cluster is not None
-    assert chosen.output.output_dir == "out/doctor"
 
 
 def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
     """A task that was started by hand writes none."""
-    logs = f"--output_dir={tmp_path}"
-
-    def resolve(*words: str) -> Config:
-        values = flag.parse([*words, logs], doctor_verb.DOCTOR_FLAGS).values
-        return doctor_verb.doctor_options(run_flags.unset(values), lambda: 0)[0]
-
-    assert resolve("--local_cluster=ps:1,worker:2").output.output_dir == str(tmp_path)
-    by_hand = ["--worker_hosts=a:1,b:1", "--job_name=worker", "--task_index=0"]
-    with pytest.raises(UsageError, match="gets the logs of the tasks that --local_cluster or --hosts starts"):
-        resolve(*by_hand)
+    chosen, _ = resolved(tmp_path, "--local_cluster=ps:1,worker:2")
+    assert chosen.output.output_dir == str(tmp_path / "out")
+    with pytest.raises(UsageError, match="--output_dir belongs to the step-time breakdown, and with a cluster"):
+        resolved(tmp_path, "--worker_hosts=a:1,b:1", "--job_name=worker", "--task_index=0")
 
 
 def examine(

@@ -20,6 +20,7 @@ from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow, model_probe
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
+from benchmarks.training import computing
 from models import building, outside_functions, specs
 from models.outside_code import UnusableModelError
 from tests.support.commands import ROOT, Records, RunBench
@@ -357,6 +358,15 @@ def test_a_function_goes_with_managers_and_options(
 
 
 @pytest.mark.usefixtures("in_this_process")
+def test_a_process_that_trains_again_in_fp32_knows_the_model(
+    train_here: TrainHere, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "has_instructions", lambda *_: True)
+    log = train_here(*ON_CPU, f"--model={own}:digits", "--precision=tf32", "--check_precision")
+    assert np.isfinite(log.measurement().fp32_losses).all()
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own: Path) -> None:
     resolved = _resolve(f"--model={own}:regularized")
     (notice,) = resolved.notices
@@ -380,7 +390,7 @@ def test_a_model_without_dense_layers_is_explained(
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     data_flow.show_data_flow(_resolve("--num_gpus=2", f"--model={own}:convolutional"))
     text = capsys.readouterr().out
-    assert "Sent per step" in text and "of the weights" not in text
+    assert "Sent per step" in text and "Divided" not in text
 
 
 @pytest.mark.usefixtures("in_this_process")

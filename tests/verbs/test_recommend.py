@@ -408,14 +408,6 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str])
     assert len(runs.cells) > 2 * count, "that is another question"
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_a_sentence(
-    runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
-    assert "cannot be saved in /proc/nowhere" in capsys.readouterr().err
-
-
 def test_the_answer_is_saved_before_it_is_printed(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(line: str) -> None:
         raise OSError("stdout is full")

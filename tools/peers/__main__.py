@@ -6,10 +6,8 @@ Finished rounds are kept, and a second call does only what is missing. Prints on
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import fnmatch
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,32 +55,29 @@ def main(words: Sequence[str]) -> int:
 
 def _compare(chosen: Sequence[Row], sides: Sides, rounds: int, *, again: bool, keep: bool) -> int:
     here, path = comparison.machine(sides.peer.tensorflow), sides.output_dir / "rounds.jsonl"
-    failures: dict[str, str] = {}
+    finished, failures = comparison.load(path), dict[str, str]()
+    if again:
+        finished = [each for each in finished if each.row not in {row.name for row in chosen}]
+    done = {row: len(those) for row, those in comparison.of_rows(finished, here).items()}
 
     def run() -> None:
-        finished = comparison.load(path)
-        if again:
-            finished = [each for each in finished if each.row not in {row.name for row in chosen}]
-            comparison.keep(finished, path)
-        missing = {row.name: rounds - len(comparison.of_row(finished, row, here)) for row in chosen}
-        for number in range(1, 1 + max(missing.values())):
+        for number in range(1, 1 + rounds):
             for row in chosen:
-                if row.name in failures or number > missing[row.name]:
+                if row.name in failures or number <= done[row]:
                     continue
                 try:
-                    comparison.add(path, _round(row, sides, number, here))
+                    finished.append(_round(row, sides, number, here))
+                    comparison.keep(finished, path)
                 except RunFailedError as error:
                     failures[row.name] = str(error)
                     warn(f"{row.name}: {error}")
 
     status = until_stopped(run)
-    finished = comparison.load(path)
-    made = comparison.table(finished, here, failures)
-    text = comparison.as_markdown(made)
+    by_row = comparison.of_rows(finished, here)
+    text = comparison.as_markdown(by_row, here, failures)
     store.replace(sides.output_dir / "table.md", f"{text}\n")
-    store.replace(sides.output_dir / "table.json", f"{json.dumps(dataclasses.asdict(made), indent=1)}\n")
     print(text)
-    reason = comparison.why_not_published(made) if keep else ""
+    reason = comparison.why_not_published(by_row) if keep else ""
     if reason:
         warn(f"docs/performance.md gets no new table: {reason}.")
     elif keep:

@@ -85,35 +85,6 @@ class Round:
     machine: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line of the table: geometric means of both sides, and their ratio with its 95 % interval.
-
-    The interval is Student's, of the logarithms of the rounds' ratios; it needs two rounds.
-    """
-
-    name: str
-    work: str
-    unit: str
-    rounds: int
-    theirs: float | None = None
-    ours: float | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    failure: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
-    """All lines, where and when they were measured, and with which versions."""
-
-    machine: Mapping[str, Any]
-    dates: Sequence[str]
-    commits: Sequence[str]
-    lines: Sequence[Line]
-
-
 def rows() -> list[Row]:
     """Returns all rows."""
     return [Row(**row) for row in tomllib.loads((_HERE / "rows.toml").read_text(encoding="utf-8"))["row"]]
@@ -131,28 +102,16 @@ def machine(peer_tensorflow: str) -> dict[str, Any]:
     }
 
 
-def of_row(finished: Sequence[Round], row: Row, here: Mapping[str, Any]) -> list[Round]:
-    """Returns the finished rounds of a row, as it is now, on this machine."""
-    key = (row.name, [row.flags("theirs"), row.flags("ours")], here)
-    return [each for each in finished if (each.row, each.flags, each.machine) == key]
-
-
-def line(row: Row, finished: Sequence[Round], failure: str = "") -> Line:
-    """Returns a row's line of the table."""
-    common = Line(name=row.name, work=row.work, unit=row.unit, rounds=len(finished), failure=failure)
-    if not finished:
-        return common
-    decision = judge([math.log(each.ours / each.theirs) for each in finished], threshold=_THRESHOLD, fresh=0)
-    assert decision.change is not None, "there are rounds"
-    bounds = [None if bound is None else 1 + bound for bound in decision.change.bounds]
-    return dataclasses.replace(
-        common,
-        theirs=statistics.geometric_mean(each.theirs for each in finished),
-        ours=statistics.geometric_mean(each.ours for each in finished),
-        ratio=1 + decision.change.value,
-        ratio_low=bounds[0],
-        ratio_high=bounds[1],
-    )
+def of_rows(finished: Sequence[Round], here: Mapping[str, Any]) -> dict[Row, list[Round]]:
+    """Returns of each row, as it is now, its finished rounds on this machine."""
+    return {
+        row: [
+            each
+            for each in finished
+            if (each.row, each.flags, each.machine) == (row.name, [row.flags("theirs"), row.flags("ours")], here)
+        ]
+        for row in rows()
+    }
 
 
 def load(path: Path) -> list[Round]:
@@ -169,34 +128,17 @@ def load(path: Path) -> list[Round]:
         raise DataError(f"{path} has a line that is no round ({error}): remove the line, or the file.") from error
 
 
-def add(path: Path, finished: Round) -> None:
-    """Appends a finished round to a file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(dataclasses.asdict(finished)) + "\n")
-
-
 def keep(finished: Sequence[Round], path: Path) -> None:
     """Replaces the rounds in a file."""
     store.replace(path, "".join(f"{json.dumps(dataclasses.asdict(each))}\n" for each in finished))
 
 
-def table(finished: Sequence[Round], here: Mapping[str, Any], failures: Mapping[str, str]) -> Table:
-    """Returns the table of all rows, each with its finished rounds of this machine."""
-    counted_by_row = {row: of_row(finished, row, here) for row in rows()}
-    every = sorted(itertools.chain.from_iterable(counted_by_row.values()), key=lambda each: each.date)
-    return Table(
-        machine=here,
-        dates=list(dict.fromkeys(each.date[:10] for each in every)),
-        commits=list(dict.fromkeys(each.commit for each in every if each.commit)),
-        lines=[line(row, those, failures.get(row.name, "")) for row, those in counted_by_row.items()],
-    )
-
-
-def why_not_published(made: Table) -> str:
+def why_not_published(by_row: Mapping[Row, Sequence[Round]]) -> str:
     """Returns why a table must not be published, or nothing if all is of one commit and enough rounds."""
-    if len(made.commits) != 1 or made.commits[0].endswith("+"):
-        return f"rounds are of commits {', '.join(made.commits) or 'unknown'}, not of one without changes"
-    few = [each.name for each in made.lines if each.rounds < _LEAST_ROUNDS]
+    commits = _commits(by_row)
+    if len(commits) != 1 or commits[0].endswith("+"):
+        return f"rounds are of commits {', '.join(commits) or 'unknown'}, not of one without changes"
+    few = [row.name for row, finished in by_row.items() if len(finished) < _LEAST_ROUNDS]
     return f"{counted(len(few), 'row')} with fewer than {_LEAST_ROUNDS} rounds, such as {few[0]}" if few else ""
 
 
@@ -205,32 +147,49 @@ def page() -> str:
     finished = load(KEPT)
     if not finished:
         return "No table is published yet."
-    made = table(finished, finished[0].machine, {})
-    reason = why_not_published(made)
-    return f"No table is published yet: {reason}." if reason else as_markdown(made)
+    by_row = of_rows(finished, finished[0].machine)
+    reason = why_not_published(by_row)
+    return f"No table is published yet: {reason}." if reason else as_markdown(by_row, finished[0].machine, {})
 
 
-def as_markdown(made: Table) -> str:
-    """Returns where a table was measured, the table, and why rows of it failed, as Markdown."""
-    cells = [_HEADER, ["---"] * len(_HEADER), *map(_cells, made.lines)]
-    failures = [f"- {each.work}: {markdown(each.failure)}" for each in made.lines if each.failure]
-    parts = [_where(made), "\n".join(f"| {' | '.join(row)} |" for row in cells)]
-    return "\n\n".join([*parts, *(["Failed runs:", "\n".join(failures)] if failures else [])])
+def as_markdown(by_row: Mapping[Row, Sequence[Round]], here: Mapping[str, Any], failures: Mapping[str, str]) -> str:
+    """Returns where rounds were measured, their table, and why rows failed (by name), as Markdown.
+
+    A rate is the geometric mean. The interval is Student's, of the logarithms of the ratios; it needs two rounds.
+    """
+    cells = [_HEADER, ["---"] * len(_HEADER), *(_cells(row, finished) for row, finished in by_row.items())]
+    failed = [f"- {row.work}: {markdown(failures[row.name])}" for row in by_row if row.name in failures]
+    parts = [_where(by_row, here), "\n".join(f"| {' | '.join(line)} |" for line in cells)]
+    return "\n\n".join([*parts, *(["Failed runs:", "\n".join(failed)] if failed else [])])
 
 
-def _where(made: Table) -> str:
-    here, days = made.machine, [*made.dates[:1], *made.dates[1:][-1:]]
+def _where(by_row: Mapping[Row, Sequence[Round]], here: Mapping[str, Any]) -> str:
+    dates = sorted({each.date[:10] for each in _every(by_row)})
+    days = list(dict.fromkeys([*dates[:1], *dates[-1:]]))
     extensions = ", ".join(here["extensions"] or ["extensions that are not known"])
     return (
         f"Measured {'on' if len(days) < 2 else 'from'} {' to '.join(days) or 'no day yet'} on "
         f"{counted(here['cores'], 'core')} of an {here['cpu']} with {extensions}; "
         f"TensorFlow {here['tensorflow']} (theirs: {here['peer_tensorflow']}); this suite at commit "
-        f"{', '.join(made.commits) or 'unknown'}."
+        f"{', '.join(_commits(by_row)) or 'unknown'}."
     )
 
 
-def _cells(each: Line) -> list[str]:
-    interval = "" if each.ratio_low is None else f" [{each.ratio_low:.2f}, {each.ratio_high:.2f}]"
-    ratio = "" if each.ratio is None else f"{each.ratio:.2f}{interval}"
-    sides = ["" if side is None else f"{side:.4g} {each.unit}" for side in (each.theirs, each.ours)]
-    return [each.work, *sides, ratio, str(each.rounds)]
+def _every(by_row: Mapping[Row, Sequence[Round]]) -> list[Round]:
+    return sorted(itertools.chain.from_iterable(by_row.values()), key=lambda each: each.date)
+
+
+def _commits(by_row: Mapping[Row, Sequence[Round]]) -> list[str]:
+    return list(dict.fromkeys(each.commit for each in _every(by_row) if each.commit))
+
+
+def _cells(row: Row, finished: Sequence[Round]) -> list[str]:
+    if not finished:
+        return [row.work, "", "", "", "0"]
+    change = judge([math.log(each.ours / each.theirs) for each in finished], threshold=_THRESHOLD, fresh=0).change
+    assert change is not None, "there are rounds"
+    means = [statistics.geometric_mean(getattr(each, side) for each in finished) for side in ("theirs", "ours")]
+    low, high = change.bounds
+    interval = "" if low is None or high is None else f" [{1 + low:.2f}, {1 + high:.2f}]"
+    sides = [f"{mean:.4g} {row.unit}" for mean in means]
+    return [row.work, *sides, f"{1 + change.value:.2f}{interval}", str(len(finished))]

@@ -120,24 +120,20 @@ def describe_size(elements: int) -> str:
 _WORTH_A_RANGE = 1.05
 
 
-def fastest_spec(seconds: Mapping[int, Mapping[str, float]], *, by_size: bool = True) -> str | None:
+def fastest_spec(seconds: Mapping[int, Mapping[str, float]]) -> str | None:
     """Returns the spec that is the fastest over all sizes, each size counting alike.
 
     Args:
         seconds: by elements, then by spec, how long a reduction of one such tensor took. Only specs that every size
             has are considered.
-        by_size: whether algorithms by size may be proposed.
 
     Returns:
         One of the specs; or two algorithms by size, if using the second gains 5 % at least, as geometric mean over the
         sizes that it is used for. None if there is nothing to choose from.
     """
     sizes = sorted(seconds)
-    usable = [
-        spec
-        for spec in (seconds[sizes[0]] if sizes else ())
-        if (by_size or ":" not in spec) and all(spec in seconds[size] for size in sizes)
-    ]
+    first_size = seconds[sizes[0]] if sizes else ()
+    usable = [spec for spec in first_size if all(spec in seconds[size] for size in sizes)]
     if not usable:
         return None
 
@@ -146,8 +142,6 @@ def fastest_spec(seconds: Mapping[int, Mapping[str, float]], *, by_size: bool = 
 
     alone = min(usable, key=lambda spec: cost(spec, sizes))
     best, spec = 0.0, alone
-    if not by_size:
-        return alone
     algorithms = [spec for spec in usable if ":" not in spec]
     for cut, (small, large) in itertools.product(range(1, len(sizes)), itertools.permutations(algorithms, 2)):
         gain = cost(alone, sizes) - cost(small, sizes[:cut]) - cost(large, sizes[cut:])

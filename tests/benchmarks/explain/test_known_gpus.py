@@ -29,6 +29,11 @@ from tests.support.nvidia import MACHINES
         ("Tesla T4", "T4"),
         ("4090", "GeForce RTX 4090"),
         ("3090", "GeForce RTX 3090"),
+        ("RTX3090Ti", "GeForce RTX 3090 Ti"),
+        ("H100 SXM5 80 GB", "H100 80GB HBM3"),
+        ("A100-80G", "A100-SXM4-80GB"),
+        ("H100-PCIE-80GB", "H100 PCIe"),
+        ("NVIDIA T4 16GB", "T4"),
     ],
 )
 def test_a_part_of_a_name_is_enough(text: str, name: str) -> None:

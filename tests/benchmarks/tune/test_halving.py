@@ -143,14 +143,6 @@ def test_a_search_without_ties_ends_within_the_runs_that_it_needs(candidates: in
     assert best.runs >= 3 and len(machine.runs) <= runs_needed(candidates)
 
 
-def test_a_budget_that_is_long_is_not_used_up_for_nothing() -> None:
-    machine = Machine([100.0, 50.0, 25.0])
-    best, second, third = machine.search(100_000)
-    assert [best.candidate, second.candidate, third.candidate] == [0, 1, 2]
-    assert not second.is_close and not third.is_close
-    assert machine.now < 200
-
-
 def test_equal_candidates_are_close() -> None:
     machine = Machine([100.0] * 6)
     found = machine.search(3000)
@@ -220,8 +212,7 @@ def test_a_hanging_candidate_leaves_time_for_the_others() -> None:
 def test_repeats_tell_whether_a_rate_is_better_than_its_selection() -> None:
     assert not Machine([99.0, 150.0]).search(25)[0].is_repeated
     assert Machine([99.0, 100.0]).search(300)[0].is_repeated
-    assert all(one.is_repeated == (one.candidate == 0) for one in Machine([100.0, 99.0]).search(25)), "not selected"
-    assert Machine([100.0]).search(10)[0].is_repeated, "there was nothing to select"
+    assert all(one.is_default == (one.candidate == 0) for one in Machine([100.0, 99.0]).search(25))
 
 
 def test_a_run_that_the_time_cuts_short_does_not_count_beside_a_longer_one() -> None:
@@ -304,12 +295,6 @@ def test_a_default_is_rarely_replaced_by_an_equal_candidate() -> None:
         if one.candidate == 0
     )
     assert replaced <= 10
-
-
-def test_on_a_noisy_machine_intervals_are_wider() -> None:
-    for seed in range(10):
-        found = Machine([100.0] * 6, noise=0.3, seed=seed).search(200)
-        assert sum(one.is_close for one in found) >= 4
 
 
 def test_what_is_clearly_slower_is_not_repeated_against_the_default() -> None:
