@@ -1,4 +1,4 @@
-"""Predictions of one configuration on several numbers of devices, as text, JSON, a table and a drawn step."""
+"""Predictions of one configuration on several numbers of devices, as text, JSON, a plot and a drawn step."""
 
 from __future__ import annotations
 
@@ -185,3 +185,27 @@ def _marks(timeline: Timeline, resource: str) -> str:
             for column in range(first, max(first + 1, min(last, _COLUMNS))):
                 marks[min(column, _COLUMNS - 1)] = mark
     return "".join(marks)
+
+
+def plot(outlook: Outlook, path: str) -> None:
+    """Writes PATH.svg and PATH.png: rates and their intervals against devices, and rates without any loss.
+
+    Raises:
+        UsageError: the files cannot be written.
+    """
+    from results.intervals import Interval
+    from results.report import figures  # with matplotlib, which takes its time
+
+    figure, (axis,) = figures.panels_of(1)
+    found = [(one.subject.layout.total, one.prediction) for one in outlook.points]
+    points = [(devices, Interval(one.images_per_sec, one.low, one.high)) for devices, one in found]
+    figures.draw_line(axis, 0, points, label=f"{outlook.manager}, predicted")
+    numbers = [devices for devices, _ in points]
+    ideal = [devices * outlook.images_per_sec_of_one for devices in numbers]
+    axis.plot(numbers, ideal, linestyle=":", color="#7F7F7F", label="no loss")
+    axis.set(title=f"{outlook.model}, {outlook.hardware}", xlabel="devices", ylabel="images/s")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.legend()
+    with writing(f"--plot={path}"):
+        figures.save(figure, Path(path))

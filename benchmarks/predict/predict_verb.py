@@ -68,6 +68,8 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["explain"]:
         for line in outlook.drawn_step(found.points[-1]):
             say(line)
+    if values["plot"]:
+        outlook.plot(found, values["plot"])
     if values["table"]:
         outlook.write_table(found, values["table"])
     return ExitStatus.OK
@@ -260,6 +262,7 @@ _FLAGS: Groups = {
     "Output": (
         Flag("judge", bool, "predict the published rates of several devices from those of one, and print the errors"),
         Flag("explain", bool, "draw the time line of a step on the largest number of devices"),
+        Flag("plot", str, "write a plot of rates and intervals, as .svg and .png", path="file"),
         Flag("table", str, "write the predictions as CSV that the flag --against of report reads", path="file"),
         *only(RUN_FLAGS["Output"], "output_format"),
     ),

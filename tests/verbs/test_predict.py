@@ -77,10 +77,10 @@ def test_flags_that_no_other_manager_takes_leave_the_one_that_is_predicted(run_b
     assert done.status == ExitStatus.OK and "local_sgd (" in done.stdout, done.stderr
 
 
-def test_json_has_a_point_for_each_number(run_bench: RunBench) -> None:
+def test_json_has_a_point_for_each_number_and_a_plot_is_drawn(run_bench: RunBench, tmp_path: Path) -> None:
     done = run_bench(
         *("predict", "--model=vgg16", "--hardware=dgx-1-p100", "--variable_update=parameter_server"),
-        *("--hosts=1,4", "--num_gpus=8", "--output_format=json", "--precision=fp32"),
+        *("--hosts=1,4", "--num_gpus=8", "--output_format=json", f"--plot={tmp_path / 'rates'}", "--precision=fp32"),
     )
     assert done.status == ExitStatus.OK, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
@@ -89,6 +89,7 @@ def test_json_has_a_point_for_each_number(run_bench: RunBench) -> None:
     assert four["images_per_sec_low"] < four["images_per_sec"] < four["images_per_sec_high"]
     assert one["images_per_sec_by_manager"].keys() > {"replicated", "parameter_server"}
     assert "replicated" not in four["images_per_sec_by_manager"], "works on one host only"
+    assert (tmp_path / "rates.svg").exists() and (tmp_path / "rates.png").exists()
 
 
 def test_a_host_without_gpus_computes_before_it_sends(run_bench: RunBench, tmp_path: Path) -> None:
