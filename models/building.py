@@ -118,7 +118,15 @@ def build(
             logits = spec.build(images, layers, num_classes)
             return adapt(keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name).strip("_")))
 
-    return built() if owning else _with_names_of_its_own(built)
+    if not owning:
+        return _with_names_of_its_own(built)
+    model = built()
+    if spec.ignored:  # such as weights that its code loads
+        options: dict[str, Any] = {"precision": precision, "kernels": kernels, "fused_bn": fused_bn}
+        initial = build(spec, data_format=data_format, num_classes=num_classes, seed=seed, **options).variables
+        for variable, described in zip(ordered(model.keras_model), initial, strict=True):
+            variable.assign(described.initial_value())
+    return model
 
 
 def decaying(model: Model, decayed: str) -> Model:
@@ -141,7 +149,9 @@ def _with_names_of_its_own(build_model: Callable[[], Model]) -> Model:
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def built() -> Model:
-        with graph.as_default() if graph else contextlib.nullcontext():
+        if graph is None:
+            return build_model()
+        with graph.as_default(), tf.name_scope("building"):  # names in a graph's root may not begin with an underscore
             return build_model()
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -234,7 +244,8 @@ def _describe(variable: keras.Variable, number: int) -> ModelVariable:
 
     return ModelVariable(
         # Keras numbers seed generators over the whole process; a name must not depend on earlier models.
-        name=f"seed_{number}" if kind == "tower_state" else variable.path,
+        # A name in a graph's root may not begin with an underscore, as that of a layer may.
+        name=f"seed_{number}" if kind == "tower_state" else variable.path.lstrip("_"),
         shape=tuple(variable.shape),
         dtype=variable.dtype,
         kind=kind,

@@ -1,17 +1,16 @@
 """Makes a Keras model that other code builds computable like the models of this suite, which keep their own kernels.
 
-The model is cloned layer by layer: batch normalisation, pooling and convolutions become those of `models.layers`. The
-scaling of images at the start and a final softmax are left out. Names of layers and variables stay.
+Batch normalisation, pooling and convolutions become those of `models.layers`; all other layers are those of the model.
+The scaling of images at the start and a final softmax are left out. Names of layers and variables stay.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -19,7 +18,7 @@ import keras
 from models.applications import APPLICATION
 from models.building import keras_format
 from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
-from models.keras_private import initializer_of, last_operation, layers_in
+from models.keras_private import initializer_of, last_operation, layers_in, without_calls
 from models.layers import KERAS_FORMATS, Layers, Normalization, Pool, PoolKind, Tensor
 from models.outside_code import UnusableModelError, contained
 from models.outside_functions import kept_precision, load
@@ -35,9 +34,7 @@ _BY_CHANNEL: dict[type, type[keras.Layer]] = {
     keras.layers.SeparableConv2D: SeparableConvolution,
 }
 _POOLS: dict[type, PoolKind] = {keras.layers.MaxPooling2D: "max", keras.layers.AveragePooling2D: "avg"}
-# Attributes of layers that differ from copy to copy.
-_OF_ONE = ("built", "name", "seed", "_called", "_lock", "_parent_path", "_path")
-# Keras raises them if it cannot make a layer from what get_config() returns.
+# Keras raises them if it cannot make a layer from what get_config() returns, such as a lambda.
 _NO_COPY = (NotImplementedError, TypeError, ValueError)
 
 
@@ -71,7 +68,8 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
                 raise
             raise UnusableModelError(
                 "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the "
-                "model without compiling it. keras.Variable() of an array does so, too: use add_weight()."
+                "model without compiling it, and load a saved one with compile=False. keras.Variable() of an array "
+                "does so, too: use add_weight()."
             ) from error
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
@@ -90,15 +88,15 @@ def takes_num_classes(name: str) -> bool:
 
 
 def _checked(model: Any) -> keras.Model:
-    """Returns a model that can be cloned, from one batch of images to [batch, classes].
+    """Returns a graph of layers, from one batch of images to [batch, classes].
 
     Raises:
         UnusableModelError: it is not one.
     """
     if not isinstance(model, keras.Model):
         raise UnusableModelError(
-            f"the function returned an object of type {type(model).__name__}: return a Keras model, such as "
-            "keras.Model(images, logits)."
+            f"the function returned an object of type {type(model).__name__}: return a model of Keras 3, "
+            "such as keras.Model(images, logits)."
         )
     if not (_is_graph(model) and getattr(model, "inputs", None)):
         raise UnusableModelError(
@@ -110,6 +108,13 @@ def _checked(model: Any) -> keras.Model:
             f"its model has {len(model.inputs)} input(s) and {len(model.outputs)} output(s): it must have one input, "
             "the images, and one output, the logits."
         )
+    batch, *_ = model.inputs[0].shape
+    if batch is not None:
+        raise UnusableModelError(
+            f"its model is for batches of {batch} images: leave that out of keras.Input; --batch_size chooses it."
+        )
+    if any(getattr(layer, "quantization_mode", None) for layer in layers_in(model)):
+        raise UnusableModelError("its model is quantized, which is for inference: return it before quantize().")
     images, logits = tuple(model.inputs[0].shape[1:]), tuple(model.outputs[0].shape[1:])
     if len(images) != 3 or None in images or len(logits) != 1 or None in logits:
         raise UnusableModelError(
@@ -138,32 +143,24 @@ def _is_of_keras(code: Any) -> bool:
 
 
 def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
-    """Clones a functional or sequential model onto images and returns float32 logits, [batch, classes].
+    """Moves the layers of a functional or sequential model onto images and returns float32 logits, [batch, classes].
 
-    The variables, regularizers and constraints of the model are not used, and layers that scale the images are left
-    out. Images are symbolic, in the data format that the model was built for.
+    The model given is of no use afterwards. Its regularizers and constraints are not used, and layers that scale the
+    images are left out. Images are symbolic, in the data format that the model was built for.
     """
     last, preparing = _last(keras_model), {id(layer) for layer in _preparing(keras_model)}
-    is_taken = any(layer.name == "logits" for layer in _each(keras_model))
-    as_last = functools.partial(_as_logits, name=None if is_taken else "logits")
+    is_taken = any(layer.name == "logits" for layer in operations_in(keras_model))
 
-    def copy(layer: Any) -> Any:
+    def move(layer: Any) -> Any:
+        if layer is last:
+            return _as_logits(layer, layer.name if is_taken else "logits")
         if id(layer) in preparing and isinstance(layer, _SCALING):
             return keras.layers.Identity(name=layer.name)
         if id(layer) in preparing and hasattr(layer, "value_range") and _has_range_of_images(type(layer)):
             return type(layer).from_config(layer.get_config() | {"value_range": _VALUE_RANGE})
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
-            try:
-                replaced = None if layer is last else _replaced(layer, layers)
-            except _NO_COPY:
-                if _copied(layer, _same) is not None:  # so it is not the layer that cannot be described
-                    raise
-                replaced = None
-            # Each copy draws the seeds of its initialisers, so none is made in vain.
-            return replaced or _copied(layer, as_last if layer is last else _same) or _Calling(layer)
+        return _replaced(layer, layers) or without_calls(layer)
 
-    clone = cloning(copy)
+    clone = cloning(move)
     if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own
         logits = images
         for layer in keras_model.layers:
@@ -199,7 +196,7 @@ def cloning(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _preparing(keras_model: keras.Model) -> Iterator[Any]:
     """Returns the layers that scale and augment images before any other layer, also those of a model in the model."""
     prepare = (keras.layers.InputLayer, _AUGMENTING, *_SCALING)
-    return itertools.takewhile(lambda layer: isinstance(layer, prepare), _each(keras_model))
+    return itertools.takewhile(lambda layer: isinstance(layer, prepare), operations_in(keras_model))
 
 
 def _has_range_of_images(kind: type) -> bool:
@@ -207,9 +204,10 @@ def _has_range_of_images(kind: type) -> bool:
     return _is_of_keras(kind) and kind.__name__ != "RandomInvert"
 
 
-def _each(keras_model: Any) -> Iterator[Any]:
+def operations_in(keras_model: Any) -> Iterator[Any]:
+    """Yields the layers and operations of a model, also of models in it."""
     for layer in getattr(keras_model, "operations", keras_model.layers):
-        yield from _each(layer) if _is_graph(layer) else (layer,)
+        yield from operations_in(layer) if _is_graph(layer) else (layer,)
 
 
 def _last(keras_model: keras.Model) -> Any:
@@ -221,19 +219,19 @@ def _last(keras_model: keras.Model) -> Any:
     return last
 
 
-def _as_logits(layer: Any, name: str | None) -> Any:
-    """Returns the last layer or operation without its softmax; a dense layer gets the name, if there is one."""
+def _as_logits(layer: Any, name: str) -> Any:
+    """Returns the last layer or operation in float32 and without its softmax; a dense layer of Keras gets the name."""
     is_softmax = _is_softmax(layer)
     if is_softmax and not hasattr(layer, "activation"):
         return InFloat32(layer.name)
     if not isinstance(layer, keras.layers.Dense | keras.layers.Activation):
-        return _same(layer)
-    config = layer.get_config() | {"dtype": "float32"}
-    if isinstance(layer, keras.layers.Dense) and name:
-        config["name"] = name
+        return without_calls(layer)
     if is_softmax:
-        config["activation"] = "linear"
-    return type(layer).from_config(config)
+        layer.activation = keras.activations.linear
+    named = _remade(layer, type(layer), {"name": name}) if type(layer) is keras.layers.Dense else None
+    made = named or without_calls(layer)
+    made.dtype_policy = "float32"
+    return made
 
 
 def _is_softmax(layer: Any) -> bool:
@@ -241,12 +239,8 @@ def _is_softmax(layer: Any) -> bool:
     applied = getattr(layer, "activation", None) or layer
     code = applied if inspect.isfunction(applied) else type(applied)
     is_named = code.__name__.lower() in ("softmax", "softmax_v2")
-    return is_named and _is_known(code) and getattr(applied, "axis", -1) in (-1, 1)
-
-
-def _is_known(code: Any) -> bool:
-    """Returns whether a function of Keras or TensorFlow, by its name, is that of `keras.activations`."""
-    return code.__module__.partition(".")[0] in ("keras", "tensorflow") and code is not keras.ops.gelu  # approximates
+    is_known = code.__module__.partition(".")[0] in ("keras", "tensorflow")
+    return is_named and is_known and keras.tree.flatten(getattr(applied, "axis", -1)) in ([-1], [1])
 
 
 class InFloat32(keras.layers.Layer):
@@ -270,10 +264,9 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
         if not is_of_images or not layer.trainable or layer.renorm or layer.synchronized:
             return None
         names = ("name", "momentum", "epsilon", "center", "scale", *(f"{of}_initializer" for of in _NORM_VARIABLES))
-        config = {name: value for name, value in layer.get_config().items() if name in names}
-        return layers.batch_norm(data_format=layers.data_format, **config)
+        return layers.batch_norm(data_format=layers.data_format, **{name: getattr(layer, name) for name in names})
     if kind is keras.layers.Normalization:
-        return Normalization.from_config(layer.get_config())
+        return _remade(layer, Normalization)
     if getattr(layer, "data_format", None) != KERAS_FORMATS[layers.data_format]:
         return None
     if kind in _POOLS and len({*layer.pool_size}) == len({*layer.strides}) == 1:
@@ -285,78 +278,24 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
             data_format=layers.data_format,
             name=layer.name,
         )
-    if {*getattr(layer, "dilation_rate", ())} != {1} or not _keeps_activations(layer):
+    if {*getattr(layer, "dilation_rate", ())} != {1}:
         return None
     if kind in _BY_CHANNEL:
-        return _BY_CHANNEL[kind].from_config(layer.get_config())
+        return _remade(layer, _BY_CHANNEL[kind])
     if kind is keras.layers.Conv2D:
         if layer.groups > 1:
-            return GroupedConvolution.from_config(layer.get_config())
+            return _remade(layer, GroupedConvolution)
         if len({*layer.strides}) == 1:
-            made = layers.kernels.layer(tuple(layer.kernel_size), layer.strides[0])
-            return made.from_config(layer.get_config())
+            return _remade(layer, layers.kernels.layer(tuple(layer.kernel_size), layer.strides[0]))
     return None
 
 
-def _same(layer: Any) -> Any:
-    return type(layer).from_config(layer.get_config())
-
-
-def _copied(layer: Any, copy: Callable[[Any], Any]) -> Any:
-    """Returns what `copy` makes of the layer's get_config(), or None if that does not describe the layer."""
-    with contextlib.suppress(*_NO_COPY):
-        if _is_copied(layer):
-            made = copy(layer)
-            return made if _is_of_keras(type(layer)) or _is_alike(layer, made) else None
+def _remade(layer: Any, kind: Any, changes: Mapping[str, Any] | None = None) -> Any:
+    """Returns a layer of another class with the configuration and activation of a layer; None if Keras cannot."""
+    with warnings.catch_warnings(), contextlib.suppress(*_NO_COPY):
+        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # nothing is saved
+        made = kind.from_config(layer.get_config() | (changes or {}))
+        if hasattr(layer, "activation"):
+            made.activation = layer.activation  # its name in the configuration could be that of another function
+        return made
     return None
-
-
-def _is_alike(layer: Any, copy: Any) -> bool:
-    """Returns whether plain attributes of a layer, and of the layers in it, are those of a copy that was not called."""
-    arguments = inspect.signature(type(layer).__init__).parameters
-
-    def is_same(name: str, value: Any) -> bool:
-        other = vars(copy).get(name, value)
-        return other == value or other is None and name.lstrip("_") not in arguments  # build() sets it
-
-    plain = [(n, v) for n, v in vars(layer).items() if isinstance(v, bool | int | float | str) and n not in _OF_ONE]
-    own = ((n, code) for n, code in _activations(layer) if not _is_known(code))
-    keeps_own = all(getattr(vars(copy).get(n), "__code__", None) is code.__code__ for n, code in own)
-    inner = (layers_in(each, at_any_depth=False) for each in (layer, copy))
-    return keeps_own and all(itertools.starmap(is_same, plain)) and all(map(_is_alike, *inner))
-
-
-def _activations(layer: Any) -> Iterator[tuple[str, Any]]:
-    return ((n, code) for n, code in vars(layer).items() if n.endswith("activation") and inspect.isfunction(code))
-
-
-def _keeps_activations(layer: Any) -> bool:
-    """Returns whether get_config() describes the activations: it has names, and a user's relu() is none of Keras."""
-    functions = [code for each in (layer, *layers_in(layer)) for _, code in _activations(each)]
-    return all(
-        _is_known(code) or keras.activations.get(keras.activations.serialize(code)) is code for code in functions
-    )
-
-
-def _is_copied(layer: Any) -> bool:
-    """Returns whether get_config() may describe a layer: not if a class derived from its class has the constructor."""
-    if _is_of_keras(type(layer)) and not _keeps_activations(layer):  # of others, the copy is compared
-        return False
-    if getattr(layer.get_config, "_is_default", False):  # Keras has kept the arguments of the constructor
-        return True
-    made, described = (
-        next(base for base in type(layer).__mro__ if name in vars(base)) for name in ("__init__", "get_config")
-    )
-    return not _is_model(layer) and (_is_of_keras(made) or issubclass(described, made))
-
-
-class _Calling(keras.layers.Layer):
-    """Calls another layer, so that only this one has a place in our graph of layers."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__(name=layer.name, dtype=getattr(layer, "dtype_policy", None), autocast=False)
-        self.layer = layer
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the other layer with the same arguments."""
-        return self.layer(*args, **kwargs)

@@ -8,16 +8,23 @@ from typing import Any
 import keras
 
 
-def layers_in(layer: Any, *, at_any_depth: bool = True) -> Sequence[Any]:
-    """Returns the layers in a layer or model: `layers` exists for models only. An operation has none."""
+def layers_in(layer: Any) -> Sequence[Any]:
+    """Returns the layers in a layer or model, at any depth: `layers` exists for models only. An operation has none."""
     if not isinstance(layer, keras.Layer):
         return ()
-    return layer._flatten_layers(include_self=False, recursive=at_any_depth)
+    return layer._flatten_layers(include_self=False)
 
 
 def number_of_calls(operation: Any) -> int:
     """Returns how often an operation of a model is called: `input` and `output` are those of the first call."""
     return len(operation._inbound_nodes)
+
+
+def without_calls(operation: Any) -> Any:
+    """Returns the operation after removing it from the models that call it, so that another one can."""
+    operation._inbound_nodes.clear()
+    operation._outbound_nodes.clear()
+    return operation
 
 
 def last_operation(model: Any, output: int) -> tuple[Any, int]:

@@ -33,9 +33,18 @@ def contained() -> Iterator[None]:
     """
     global has_run
     has_run, before = True, _children()
+    from unittest import mock  # it imports asyncio, for which no other command should wait
+
     in_main_thread = threading.current_thread() is threading.main_thread()
     try:
-        with _refused_calls(), _restored_streams(), _restored_state(), _restored_handlers(in_main_thread):
+        with (
+            mock.patch.multiple(os, **_REFUSED),
+            mock.patch.dict(os.environ),
+            mock.patch.object(sys, "argv", [*sys.argv]),
+            contextlib.chdir("."),
+            _restored_streams(),
+            _restored_handlers(in_main_thread),
+        ):
             yield
     except Exception:
         raise
@@ -60,26 +69,18 @@ def end_left_behind() -> list[str]:
     return [f"{name} ({number})" for number, name in running.items()]
 
 
-@contextlib.contextmanager
-def _refused_calls() -> Iterator[None]:
-    replaced = {name: _refuse_to_exit for name in ("_exit", "abort", "execv", "execve")}
-    replaced |= {"fork": _refuse_to_fork, "forkpty": _refuse_to_fork}
-    originals = {name: getattr(os, name) for name in replaced}
-    try:
-        for name, instead in replaced.items():
-            setattr(os, name, instead)
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
-
-
 def _refuse_to_exit(*arguments: Any) -> NoReturn:
     raise UnusableModelError("its code would end the process, by os._exit, os.abort or os.exec.")
 
 
 def _refuse_to_fork() -> NoReturn:
     raise UnusableModelError("its code would divide the process in two, by os.fork(): use subprocess.")
+
+
+_REFUSED: dict[str, Any] = {
+    **dict.fromkeys(("_exit", "abort", "execv", "execve"), _refuse_to_exit),
+    **dict.fromkeys(("fork", "forkpty"), _refuse_to_fork),
+}
 
 
 @contextlib.contextmanager
@@ -102,22 +103,6 @@ def _restored_streams() -> Iterator[None]:
             os.close(originals[number])
             is_closed = streams[name].closed
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False) if is_closed else streams[name])
-
-
-@contextlib.contextmanager
-def _restored_state() -> Iterator[None]:
-    """Restores the working directory, the environment, the words of the command, and the mask of new files."""
-    directory, environment, words, mask = os.getcwd(), dict(os.environ), list(sys.argv), os.umask(0o077)
-    os.umask(mask)
-    try:
-        yield
-    finally:
-        os.chdir(directory)
-        os.umask(mask)
-        sys.argv[:] = words
-        for name in {*os.environ} - {*environment}:
-            del os.environ[name]
-        os.environ.update(environment)
 
 
 @contextlib.contextmanager

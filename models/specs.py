@@ -59,13 +59,13 @@ def find_model(name: str, data_name: str | None = None) -> ModelSpec:
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
-    plain = _plain(name)
+    plain = plain_name(name)
     sought = _ALIASES.get(plain, plain)
     for spec in MODELS:
-        if data_name and (_plain(spec.variant_of), spec.data_name) == (sought, data_name):
+        if data_name and (plain_name(spec.variant_of), spec.data_name) == (sought, data_name):
             return spec
     for spec in MODELS:
-        if _plain(spec.name) == sought:
+        if plain_name(spec.name) == sought:
             return spec
     near = difflib.get_close_matches(name.lower(), names(), n=5, cutoff=0.7)
     near.sort(key=lambda other: sorted(other) != sorted(name.lower()))  # `vgg61` is as near to `vgg19`
@@ -75,5 +75,6 @@ def find_model(name: str, data_name: str | None = None) -> ModelSpec:
     raise UnknownModelError(f"There is no model '{name}'. {known}")
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Returns the letters and digits of a name, in lower case."""
     return re.sub("[^a-z0-9]", "", name.lower())

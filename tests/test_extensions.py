@@ -238,7 +238,7 @@ def test_an_option_is_declared_and_used(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.add_line(
         "benchmarks/training/options.py",
-        "    clipping: Clipping = Clipping()",
+        "    schedule: Schedule | None = None",
         '    toy_factor: float = option("factor of the learning rate", default=1.0, at_least=0)',
     )
     tree.replace(

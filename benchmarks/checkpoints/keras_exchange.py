@@ -17,6 +17,7 @@ from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
 
 _FILES = (".keras", ".h5", ".hdf5")
+_ROUNDING = 1e-2  # relative to the largest logit
 
 
 def is_of_keras(path: str) -> bool:
@@ -30,7 +31,7 @@ def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]
     The values, by canonical name, are at least those of all weights and statistics.
 
     Raises:
-        UsageError: the model has a layer that Keras cannot save.
+        UsageError: the model has a layer that Keras cannot save, or saves without all that it is made of.
         DataError: a value is missing, or has another shape.
     """
     with tf.Graph().as_default():
@@ -50,6 +51,14 @@ def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]
                 f"{spec.name}: the model has changed since it was saved."
             )
         variable.assign(value)
+    images = np.random.default_rng(0).normal(size=(2, *made.input_shape[1:])).astype(np.float32)
+    wanted, _ = model.call([tf.constant(variable) for variable in building.ordered(made)], images, training=False)
+    tolerance = _ROUNDING * np.abs(np.nan_to_num(wanted)).max()
+    if not np.allclose(made(images, training=False), wanted, rtol=0, atol=tolerance, equal_nan=True):
+        raise UsageError(
+            f"--model={spec.name}: Keras would save another function: the get_config() of one of its layers leaves out "
+            "arguments of its constructor. Let it return all of them."
+        )
     return made
 
 

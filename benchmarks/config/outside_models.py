@@ -38,6 +38,7 @@ _FILE = CacheFile("models.json", "facts of models")
 _OTHERS = (
     "Use keras:NAME for a model of keras.applications, path/to/file.py:function or package.module:function for another."
 )
+_NO_CODE = re.compile(r"\.(keras|h5|hdf5|pb|ipynb)(:|$)")
 _NAMED_IGNORED = 3
 _PROBE = "benchmarks.explain.model_probe"
 AROUND_ANSWER = b"\0"  # the code may print, too
@@ -96,12 +97,20 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
     Raises:
         UsageError: the model does not exist, or cannot be built.
     """
+    if _NO_CODE.search(name):
+        raise UsageError(
+            f"--model={name} names a file that is no Python code. Write a function that returns its model, such as "
+            "def build(): return keras.models.load_model('FILE', compile=False), and pass path/to/file.py:build."
+        )
     if ":" not in name:
         if "," in name:
             raise UsageError(f"--model={name}: a run has one model. Lists are for `sweep`.")
         try:
             return specs.find_model(name, data_name)
         except specs.UnknownModelError as error:
+            of_keras = {specs.plain_name(application): application for application in applications_of_keras()}
+            if other := of_keras.get(specs.plain_name(name.rpartition(".")[2])):
+                raise UsageError(f"There is no model '{name}'. Did you mean 'keras:{other}'?") from error
             raise UsageError(f"{error} {_OTHERS}") from error
     name = _checked(name)
     facts = _facts(name, classes_wanted(data_name, num_classes))

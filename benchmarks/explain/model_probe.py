@@ -81,7 +81,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
     if logits is not None:
         _check_outputs(logits, _logits(model, spec, head_factor=_HEAD_FACTOR))
         _check_scaling(model, spec)
-    layers = list(_layers(model.keras_model))
+    layers = list(from_keras.operations_in(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
     try:
         work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=True)
@@ -111,6 +111,8 @@ def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
 
     The model was built in the scope.
     """
+    import keras
+
     from models.keras_private import layers_in
 
     if any(scope.get_current_value(variable) is not None for variable in model.weights):
@@ -122,6 +124,8 @@ def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
         yield from (f"{term} of {variable.path}" for term in ("regularizer", "constraint") if getattr(variable, term))
     for each in layers_in(model):
         yield from (f"{what} of {each.name}" for name, what in _IGNORED.items() if getattr(each, name, None))
+        if isinstance(each, keras.layers.MixUp | keras.layers.CutMix):
+            yield f"mixed labels of {each.name}"
 
 
 def _check_variables(model: Model, raw: keras.Model) -> None:
@@ -142,8 +146,8 @@ def _check_variables(model: Model, raw: keras.Model) -> None:
     shapes = [sorted(tuple(variable.shape) for variable in each.trainable_variables) for each in models]
     if shapes[0] != shapes[1]:
         raise UnusableModelError(
-            "a copy of it has other weights: one of its layers uses the weights of another layer of the model, has a "
-            "get_config() that leaves out arguments of its constructor, or has weights that were frozen one by one."
+            "the suite's kernels would have other weights: one of its layers uses the weights of a layer that they "
+            "replace, or such a layer has weights that were frozen one by one."
         )
 
 
@@ -207,23 +211,25 @@ def _check_scaling(model: Model, spec: ModelSpec) -> None:
         return any(each.trainable or len(each.shape) > 1 for each in getattr(operation, "variables", ()))
 
     first = itertools.takewhile(lambda operation: not has_weights(operation), operations)
-    for operation in first:
-        shape = getattr(operation.output, "shape", ())
-        if len(shape) != 4 or 1 in shape[1:3]:  # such as a mean over pixels, which is small
-            continue
-        with no_own_variables(), contained():
-            scaled = keras.Model(images, operation.output)
+    shapes = [(operation, getattr(operation.output, "shape", ())) for operation in first]
+    # Not such as a mean over pixels, which is small.
+    found = [operation for operation, shape in shapes if len(shape) == 4 and 1 not in shape[1:3]]
+    if not found:
+        return
+    with no_own_variables(), contained():
+        scaled = keras.Model(images, [operation.output for operation in found])
 
-            @tf.function(autograph=False)
-            def extremes(scaled: Any = scaled) -> list[tf.Tensor]:
-                two_images = (2, spec.image_size, spec.image_size, spec.channels)
-                values = tf.cast(scaled(tf.random.stateless_normal(two_images, (0, 0))), tf.float32)
-                return [tf.reduce_min(values), tf.reduce_max(values), tf.reduce_any(values[:1] != values[-1:])]
+        @tf.function(autograph=False)
+        def outputs() -> list[tf.Tensor]:
+            two_images = (2, spec.image_size, spec.image_size, spec.channels)
+            drawn = tf.random.stateless_normal(two_images, (0, 0))
+            return [tf.cast(each, tf.float32) for each in keras.tree.flatten(scaled(drawn))]
 
-            low, high, is_of_images = (value.numpy() for value in extremes())
-        if not is_of_images:  # such as coordinates, which are joined with them
+        computed = [value.numpy() for value in outputs()]
+    for operation, values in zip(found, computed, strict=True):
+        if (values[:1] == values[-1:]).all():  # such as coordinates, which are joined with images
             continue
-        if high - low < _OF_SCALED_IMAGES[0] or max(-low, high) > _OF_SCALED_IMAGES[1]:
+        if np.ptp(values) < _OF_SCALED_IMAGES[0] or abs(values).max() > _OF_SCALED_IMAGES[1]:
             raise UnusableModelError(
                 f"its operation '{operation.name}' scales the images, which are scaled already: leave it out, or use "
                 "keras.layers.Rescaling as the first layer, which is left out here."
@@ -260,14 +266,6 @@ def _losses(model: Model, spec: ModelSpec) -> list[str]:
             "self.seed_generator = keras.random.SeedGenerator() in its constructor, and pass seed=self.seed_generator."
         )
     return list(dict.fromkeys(losses))
-
-
-def _layers(model: keras.Model) -> Iterator[keras.Layer]:
-    for layer in model.layers:
-        if hasattr(layer, "layers"):
-            yield from _layers(layer)
-        else:
-            yield layer
 
 
 def _builds_in_nchw(

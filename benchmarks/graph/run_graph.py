@@ -318,14 +318,7 @@ def _training_step(
         tower_input.towers,
         devices,
         manager=manager,
-        optimizer=optimizers.make(
-            training.optimizer,
-            learning_rate=training.learning_rate if rate is None else rate,
-            momentum=training.momentum,
-            constants=training.hyperparameters,
-            clipping=training.clipping,
-            lars_trust_coefficient=training.lars_trust_coefficient,
-        ),
+        optimizer=optimizers.make(training, training.learning_rate if rate is None else rate),
         objective=objective,
         computing=computing,
         timed=not training.deterministic,  # then TensorFlow refuses to read the clock within a step

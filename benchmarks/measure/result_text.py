@@ -73,17 +73,15 @@ def _asynchronous_lines(measurement: Measurement) -> list[str]:
 
 
 def _pipeline_lines(record: Record) -> list[str]:
-    """Returns the share of a step in which each device of a pipeline was idle, measured and by FLOPs."""
+    """Returns the share of a step in which each device of a pipeline was idle."""
     facts = record.placement.get("pipeline") or {}
     if "idle_shares" not in facts:
         return []
     if facts["idle_shares"] is None:
         return ["idle:           unknown: the passes of a micro-batch are too short to be timed"]
-    measured, counted = (
-        ", ".join(f"{share:.0%}" for share in facts[name]) for name in ("idle_shares", "idle_shares_by_flops")
-    )
+    measured = ", ".join(f"{share:.0%}" for share in facts["idle_shares"])
     sharing = "; logical devices share the cores" if record.config["device"] == "cpu" else ""
-    return [f"idle:           {measured} of a step after the run, per stage; by FLOPs {counted}{sharing}"]
+    return [f"idle:           {measured} of a step after the run, per stage{sharing}"]
 
 
 def _cluster_lines(record: Record) -> list[str]:

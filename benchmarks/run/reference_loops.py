@@ -97,7 +97,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
             loop.measure_reference(config, stepper, log, display, team)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]
-        log.weights_are_finite = bool(all_finite(copy for copy in first_copies if copy.dtype.is_floating))
+        log.weights_are_finite = bool(all_finite(first_copies))
     except tf.errors.OpError as error:
         raise tower_input.translate(error, workload.num_classes) from error
     team.expect_nothing()

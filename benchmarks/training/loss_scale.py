@@ -88,12 +88,14 @@ class LossScale:
 
 
 def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
-    """Returns whether all numbers are finite, a scalar on the first tensor's device.
+    """Returns whether all numbers are finite, a scalar on the first tensor's device; integers are.
 
     Each tensor is checked on its own device, and each device sends one value.
     """
     of_devices: dict[str, list[tf.Tensor]] = {}
     for tensor in tensors:
+        if not tensor.dtype.is_floating:
+            continue
         with tf.device(tensor.device):
             of_devices.setdefault(tensor.device, []).append(tf.reduce_all(tf.math.is_finite(tensor)))
     are_finite = on_each(of_devices, lambda checked: tf.reduce_all(tf.stack(checked)), of_devices.values())

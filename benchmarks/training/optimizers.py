@@ -7,44 +7,35 @@ an update. A rule's state of a variable (its slots) exists once, however often t
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.training.options import LARS_TRUST_COEFFICIENT, Clipping, Hyperparameters
+from benchmarks.training.options import Training
 from variable_mgr.reductions.kernels import on_each
 
-_USUAL, _UNLIMITED = Hyperparameters(), Clipping()
 Variables = Sequence[tf.Variable]
 Gradients = Sequence[tf.Tensor]
 Updates = list[tf.Operation]
 
 
 class Optimizer(abc.ABC):
-    """An update rule; `Momentum` and `Lars` alone use `momentum`, and the other constants name their rule.
+    """An update rule with the constants of a training.
 
     The learning rate is a number, or a scalar that changes from step to step. If the norm of gradients is limited,
     `apply` must get all at once.
     """
 
-    def __init__(
-        self,
-        learning_rate: float | tf.Tensor,
-        momentum: float,
-        constants: Hyperparameters,
-        clipping: Clipping,
-        lars_trust_coefficient: float,
-    ) -> None:
-        self._learning_rate, self._momentum, self._constants = learning_rate, momentum, constants
-        self._clipping, self._lars_trust_coefficient = clipping, lars_trust_coefficient
+    def __init__(self, training: Training, learning_rate: float | tf.Tensor) -> None:
+        self._training, self._learning_rate = training, learning_rate
         self._slots: dict[tuple[object, str], tf.Variable] = {}
         self._numbers: dict[tuple[float, str, tf.DType], tf.Tensor] = {}
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
         """Returns one update per variable."""
         devices = (variable.device for variable in variables)
-        return on_each(devices, self._update, variables, clipped(gradients, variables, self._clipping))
+        return on_each(devices, self._update, variables, clipped(gradients, variables, self._training))
 
     def slots_of(self, variable: tf.Variable) -> dict[str, tf.Variable]:
         """Returns what the rule keeps for one variable, by the name of the slot; empty before `apply`."""
@@ -98,7 +89,7 @@ class Momentum(Optimizer):
             accum=self._slot(variable, "momentum"),
             lr=self._on_device(self._learning_rate, variable),
             grad=gradient,
-            momentum=self._on_device(self._momentum, variable),
+            momentum=self._on_device(self._training.momentum, variable),
             use_nesterov=self._is_nesterov,
         )
 
@@ -124,9 +115,14 @@ class Lars(Optimizer):
         step = self._learning_rate * gradient
         if variable.shape.rank > 1:
             norms = tf.norm(variable.read_value()), tf.norm(gradient)
-            step *= tf.where(tf.minimum(*norms) > 0.0, self._lars_trust_coefficient * norms[0] / norms[1], 1.0)
+            ratio = self._training.lars_trust_coefficient * norms[0] / norms[1]
+            step *= tf.where(tf.minimum(*norms) > 0.0, ratio, 1.0)
         return tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle, accum=self._slot(variable, "momentum"), lr=1.0, grad=step, momentum=self._momentum
+            var=variable.handle,
+            accum=self._slot(variable, "momentum"),
+            lr=1.0,
+            grad=step,
+            momentum=self._training.momentum,
         )
 
 
@@ -139,9 +135,9 @@ class RmsProp(Optimizer):
             ms=self._slot(variable, "mean_square", 1.0),
             mom=self._slot(variable, "momentum"),
             lr=self._learning_rate,
-            rho=self._constants.rmsprop_decay,
-            momentum=self._constants.rmsprop_momentum,
-            epsilon=self._constants.rmsprop_epsilon,
+            rho=self._training.rmsprop_decay,
+            momentum=self._training.rmsprop_momentum,
+            epsilon=self._training.rmsprop_epsilon,
             grad=gradient,
         )
 
@@ -165,7 +161,7 @@ class Adam(Optimizer):
         steps = self._steps[key]
         with tf.device(steps.device):
             step = steps.read_value() + 1.0  # read once: all updates of a step see the same
-            betas = self._constants.adam_beta1, self._constants.adam_beta2
+            betas = self._training.adam_beta1, self._training.adam_beta2
             self._beta_powers = [tf.pow(beta, step) for beta in betas]
         updates = super().apply(variables, gradients)
         with tf.device(steps.device), tf.control_dependencies([*self._beta_powers, updates[-1]]):
@@ -185,38 +181,30 @@ class Adam(Optimizer):
             beta1_power=beta1_power,
             beta2_power=beta2_power,
             lr=self._learning_rate,
-            beta1=self._constants.adam_beta1,
-            beta2=self._constants.adam_beta2,
-            epsilon=self._constants.adam_epsilon,
+            beta1=self._training.adam_beta1,
+            beta2=self._training.adam_beta2,
+            epsilon=self._training.adam_epsilon,
             grad=gradient,
         )
 
 
-def clipped(gradients: Gradients, variables: Variables, clipping: Clipping) -> list[tf.Tensor]:
+def clipped(gradients: Gradients, variables: Variables, limits: Training) -> list[tf.Tensor]:
     """Returns the gradients within limits, each on its variable's device."""
     limited, devices = list(gradients), [variable.device for variable in variables]
-    if clipping.value is not None:
-        limits = -clipping.value, clipping.value
-        limited = on_each(devices, lambda gradient: tf.clip_by_value(gradient, *limits), limited)
-    if clipping.norm is None or not limited:
+    largest, norm = limits.gradient_clip, limits.gradient_clip_norm
+    if largest is not None:
+        limited = on_each(devices, lambda gradient: tf.clip_by_value(gradient, -largest, largest), limited)
+    if norm is None or not limited:
         return limited
     squares = on_each(devices, lambda gradient: 2.0 * tf.nn.l2_loss(gradient), limited)
     with tf.device(devices[0]):
-        factor = clipping.norm / tf.maximum(tf.sqrt(tf.add_n(squares)), clipping.norm)
+        factor = norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
     return on_each(devices, lambda gradient: gradient * factor, limited)
 
 
-def make(
-    name: str,
-    *,
-    learning_rate: float | tf.Tensor,
-    momentum: float,
-    constants: Hyperparameters = _USUAL,
-    clipping: Clipping = _UNLIMITED,
-    lars_trust_coefficient: float = LARS_TRUST_COEFFICIENT,
-) -> Optimizer:
-    """Makes the update rule called `name`: sgd, momentum, nesterov, rmsprop, adam or lars."""
-    rules: dict[str, Callable[..., Optimizer]]
+def make(training: Training, learning_rate: float | tf.Tensor) -> Optimizer:
+    """Makes the update rule of a training."""
+    rules: dict[str, type[Optimizer]]
     rules = {"sgd": GradientDescent, "momentum": Momentum, "nesterov": Nesterov, "rmsprop": RmsProp, "adam": Adam}
     rules["lars"] = Lars
-    return rules[name](learning_rate, momentum, constants, clipping, lars_trust_coefficient)
+    return rules[training.optimizer](training, learning_rate)

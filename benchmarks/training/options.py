@@ -12,35 +12,6 @@ from benchmarks.errors import UsageError
 from benchmarks.option import Flag, filled, flags_of, option
 from models.model_spec import ModelSpec
 
-LARS_TRUST_COEFFICIENT = 0.001  # by default, as in the paper's experiments
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Hyperparameters:
-    """The constants of RMSProp (Tieleman and Hinton 2012) and Adam (Kingma and Ba 2014), as in tf_cnn_benchmarks."""
-
-    rmsprop_decay: float = option("rmsprop: decay rate of the mean square", default=0.9, at_least=0, at_most=1)
-    rmsprop_momentum: float = option("rmsprop: momentum", default=0.9, at_least=0)
-    rmsprop_epsilon: float = option("rmsprop: epsilon, added to the mean square", default=1.0, above=0)
-    adam_beta1: float = option("adam: decay rate of the first moment", default=0.9, at_least=0, at_most=1)
-    adam_beta2: float = option("adam: decay rate of the second moment", default=0.999, at_least=0, at_most=1)
-    adam_epsilon: float = option("adam: epsilon, added to the root of the second moment", default=1e-8, above=0)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Clipping:
-    """Limits of averaged gradients, weight decay included; None: no limit."""
-
-    value: float | None = option(
-        "clip each element of the averaged gradients to -V..V", default=None, flag="gradient_clip", above=0
-    )
-    norm: float | None = option(
-        "clip the averaged gradients by their global norm",
-        default=None,
-        flag="gradient_clip_norm",
-        above=0,
-    )
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -109,7 +80,9 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """The part of a configuration on how weights are trained.
+    """The part of a configuration on how weights are trained; averaged gradients include weight decay.
+
+    The constants of RMSProp (Tieleman and Hinton 2012) and Adam (Kingma and Ba 2014) are as in tf_cnn_benchmarks.
 
     Attributes:
         learning_rate: at the beginning.
@@ -122,13 +95,19 @@ class Training:
     learning_rate: float
     schedule: Schedule | None = None
     momentum: float = option("momentum of the optimizers momentum, nesterov and lars", default=0.9, at_least=0)
-    hyperparameters: Hyperparameters = Hyperparameters()
+    rmsprop_decay: float = option("rmsprop: decay rate of the mean square", default=0.9, at_least=0, at_most=1)
+    rmsprop_momentum: float = option("rmsprop: momentum", default=0.9, at_least=0)
+    rmsprop_epsilon: float = option("rmsprop: epsilon, added to the mean square", default=1.0, above=0)
+    adam_beta1: float = option("adam: decay rate of the first moment", default=0.9, at_least=0, at_most=1)
+    adam_beta2: float = option("adam: decay rate of the second moment", default=0.999, at_least=0, at_most=1)
+    adam_epsilon: float = option("adam: epsilon, added to the root of the second moment", default=1e-8, above=0)
     lars_trust_coefficient: float = option(
         "lars: trust coefficient c; the local learning rate is c * |w| / |g|",
-        default=LARS_TRUST_COEFFICIENT,
+        default=0.001,  # as in the paper's experiments
         above=0,
     )
-    clipping: Clipping = Clipping()
+    gradient_clip: float | None = option("clip each element of the averaged gradients to -V..V", default=None, above=0)
+    gradient_clip_norm: float | None = option("clip the averaged gradients by their global norm", default=None, above=0)
     weight_decay: float = option("weight decay (L2 penalty)", default=4e-5, at_least=0)
     weight_decay_on: Literal["kernels", "kernels_and_biases", "all"] = option(
         "weights that --weight_decay acts on; all: also the scales and offsets of batch normalisation",

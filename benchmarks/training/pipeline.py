@@ -70,8 +70,7 @@ class Pipeline:
         return [Transfer(DEVICE, DEVICE, size, number, "activation") for size in sizes]
 
     def facts(self, devices: Sequence[str], images: int) -> dict[str, Any]:
-        """Returns for the record what each stage has, and the share of a step in which its device should be idle."""
-        forward, backward, _ = zip(*self.work, strict=True)
+        """Returns for the record what each stage has, and for which share of a step devices of equal ones are idle."""
         return {
             "micro_batches": self.micro_batches,
             "images_per_micro_batch": images // self.micro_batches,
@@ -86,7 +85,6 @@ class Pipeline:
                 for stage, work, device in zip(self.stages, self.work, devices, strict=True)
             ],
             "idle_share_of_equal_stages": (len(devices) - 1) / (self.micro_batches + len(devices) - 1),
-            "idle_shares_by_flops": idle_shares(predicted_times(forward, backward, self.micro_batches)),
         }
 
 
@@ -143,22 +141,6 @@ class PassTimes(NamedTuple):
     sent: Any
 
 
-def predicted_times(forward: Sequence[float], backward: Sequence[float], micro_batches: int) -> PassTimes:
-    """Returns when the passes of a step end, given how long each stage needs for one micro-batch, from time 0."""
-    stages = range(len(forward))
-    forward_ends, backward_ends = np.zeros((2, len(stages), micro_batches))
-    free = [0.0] * len(stages)
-    for number in range(micro_batches):
-        for stage in stages:
-            ready = forward_ends[stage - 1, number] if stage else 0.0
-            free[stage] = forward_ends[stage, number] = max(free[stage], ready) + forward[stage]
-    for number in reversed(range(micro_batches)):
-        for stage in reversed(stages):
-            ready = backward_ends[stage + 1, number] if stage < stages[-1] else 0.0
-            free[stage] = backward_ends[stage, number] = max(free[stage], ready) + backward[stage]
-    return PassTimes(0.0, forward_ends, backward_ends, sent=backward_ends)
-
-
 _TOLERANCE = 0.02  # of a step
 
 
@@ -209,9 +191,7 @@ def stage_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     }
     for number, stage in enumerate(stages[:-1]):
         lines[f"Stage {number}"] += f", sends {stage['output_bytes_per_image'] / 1e6:.3g} MB per image"
-    shares = ", ".join(f"{share:.0%}" for share in facts["idle_shares_by_flops"])
-    equal = facts["idle_share_of_equal_stages"]
-    return {**lines, "Expected idle": f"{shares} of a step by FLOPs; {equal:.0%} if all stages were equal"}
+    return {**lines, "Expected idle": f"{facts['idle_share_of_equal_stages']:.0%} of a step if all stages were equal"}
 
 
 def train(

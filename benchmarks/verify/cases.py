@@ -129,7 +129,7 @@ def cases() -> Iterator[Case]:
 
 def rule_of(training: Training) -> Rule | None:
     """Returns the update rule that the user chooses; None for plain SGD, which is always compared."""
-    rule = Rule(training.optimizer, training.clipping.value, training.clipping.norm)
+    rule = Rule(training.optimizer, training.gradient_clip, training.gradient_clip_norm)
     return None if rule == SGD else rule
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Sequence
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -21,7 +22,7 @@ from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.graph import run_graph
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives, optimizers, training_step
-from benchmarks.training.options import Clipping
+from benchmarks.training.options import Training
 from models import building
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
@@ -87,13 +88,15 @@ def _step_of_scalars(
 
 def optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
     """Returns the optimizer that is to follow a rule."""
-    return optimizers.make(
-        rule.optimizer,
+    training = Training(
+        optimizer=cast(Any, rule.optimizer),
         learning_rate=learning_rate,
         momentum=MOMENTUM,
-        clipping=Clipping(value=rule.clip_value, norm=rule.clip_norm),
+        gradient_clip=rule.clip_value,
+        gradient_clip_norm=rule.clip_norm,
         lars_trust_coefficient=rule.trust_coefficient,
     )
+    return optimizers.make(training, learning_rate)
 
 
 class OracleSession:

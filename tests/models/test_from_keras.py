@@ -33,6 +33,7 @@ from models.outside_code import UnusableModelError
 from tests.support import references
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
+from variable_mgr import variables
 
 pytestmark = pytest.mark.xdist_group("models")
 
@@ -199,6 +200,11 @@ def with_layer_inside():
     return keras.Model(images, dense(keras.layers.Flatten()(images)))
 
 
+def with_list_of_axes():
+    images = keras.Input((16, 16, 3))
+    return keras.Model(images, keras.layers.Softmax([-1])(keras.layers.Dense(11)(keras.layers.Flatten()(images))))
+
+
 def with_scaling_inside():
     images = keras.Input((16, 16, 3))
     scaled = keras.layers.Rescaling(2.0)(keras.layers.Normalization(mean=[0.0] * 3, variance=[16.0] * 3)(images))
@@ -309,6 +315,26 @@ class Doubled(keras.Operation):
         return keras.KerasTensor(x.shape, x.dtype)
 
 
+class Tied(keras.layers.Layer):
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def call(self, x):
+        return x @ keras.ops.transpose(self.other.kernel)
+
+
+def tied():
+    dense = keras.layers.Dense(5)
+    return net(dense, Tied(dense))
+
+
+def loaded():
+    model = net(keras.layers.Conv2D(8, 3))
+    model.set_weights([0.0 * each for each in model.get_weights()])
+    return model
+
+
 def lazy():
     return net(keras.layers.Conv2D(8, 3), Lazy(name="lazy"), Doubled(name="doubled"))
 
@@ -405,8 +431,11 @@ def float32_at_the_end():
 
 
 class _Same(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
     def call(self, x):
-        return x
+        return self.scale * x
 
 
 def private():
@@ -443,6 +472,7 @@ def own(tmp_path: Path) -> Iterator[str]:
         ("with_layer", 1.0),
         ("with_tensorflow", 1.0),
         ("with_layer_inside", 1.0),
+        ("with_list_of_axes", 1.0),
         ("with_scaling_inside", 2.0),
     ],
 )
@@ -469,10 +499,11 @@ def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(
         "inner_with_two_outputs",
         "own_class_with_activation",
         "twins",
+        "tied",
         "by_constants",
     ],
 )
-def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> None:
+def test_what_keras_could_not_copy_computes_the_same(own: str, function: str) -> None:
     """Arguments and a call() that get_config() leaves out; layers of several models; functions that cannot be saved.
 
     A softmax stays if it is not over the classes, or is called twice. Layers of unlike models may have equal names.
@@ -483,7 +514,10 @@ def test_what_cannot_be_copied_computes_the_same(own: str, function: str) -> Non
 def test_layers_may_have_any_names_that_keras_takes(own: str) -> None:
     """Of a class with an underscore; a convolution that is called as the last layer is called here."""
     name = f"{Path(own).parent}/copies.py:private"
-    work = flop_count.of_built(_build(name, 16), _spec(name, 16), batch=1, data_format="NHWC", forward_only=False)
+    with tf.Graph().as_default():  # as in a run
+        model = _build(name, 16)
+        variables.create_copies(model.variables, on_cpus(2).place)
+    work = flop_count.of_built(model, _spec(name, 16), batch=1, data_format="NHWC", forward_only=False)
     assert work.flops > 0
 
 
@@ -515,8 +549,19 @@ def test_code_that_sets_the_types_of_layers_is_refused(own: str, function: str, 
 def test_augmentation_is_of_scaled_images_and_scaling_behind_it_is_left_out(own: str) -> None:
     name = f"{Path(own).parent}/copies.py:augmented"
     _assert_same_logits(name, 16, images_factor=0.5)
-    found = from_keras._each(_build(name, 16).keras_model)
+    found = from_keras.operations_in(_build(name, 16).keras_model)
     assert [[*layer.value_range] for layer in found if hasattr(layer, "value_range")] == [[-2.12, 2.64]] * 2
+
+
+def test_weights_that_the_code_loads_are_not_those_of_a_reference_loop_either(own: str) -> None:
+    name = f"{Path(own).parent}/copies.py:loaded"
+    spec = dataclasses.replace(_spec(name, 16), ignored=("the weights that it loads",))
+    owned, ours = (
+        building.build(spec, data_format="NHWC", num_classes=CLASSES, seed=1, owning=owning) for owning in (True, False)
+    )
+    for variable, described in zip(building.ordered(owned.keras_model), ours.variables, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), described.initial_value().numpy())
+    assert np.any(owned.keras_model.trainable_variables[0].numpy())
 
 
 def test_only_seeds_are_of_a_tower(own: str) -> None:

@@ -106,27 +106,23 @@ def test_layers_can_be_saved_and_made_again() -> None:
         assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
 
 
-def test_kernels_start_with_the_variance_of_their_style() -> None:
-    for gain in (2.0, 1.0):
-        with building.stateless_building(seed=0):
-            images = keras.Input((16, 16, 64))
-            made = Layers("NHWC").styled(Style(kernel_gain=gain)).conv(images, 64, 3, name="conv")
-            model = building.adapt(keras.Model(images, made))
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            kernel = session.run(model.variables[0].initial_value())
-        assert kernel.var() == pytest.approx(gain / (3 * 3 * 64), rel=0.02)
-
-
-def test_depthwise_kernels_start_with_the_variance_of_their_style() -> None:
-    """Each sums over the pixels of one channel only."""
+@pytest.mark.parametrize(
+    ("kind", "gain", "fan_in"),
+    [
+        (lambda layers, x: layers.conv(x, 64, 3, name="conv"), 2.0, 3 * 3 * 512),
+        (lambda layers, x: layers.conv(x, 64, 3, name="conv"), 1.0, 3 * 3 * 512),
+        (lambda layers, x: layers.depthwise(x, 5, name="depthwise"), 1.5, 5 * 5),  # of one channel only
+    ],
+)
+def test_kernels_start_with_the_variance_of_their_style(
+    kind: Callable[[Layers, Any], Any], gain: float, fan_in: int
+) -> None:
     with building.stateless_building(seed=0):
         images = keras.Input((16, 16, 512))
-        made = Layers("NHWC").styled(Style(kernel_gain=1.5)).depthwise(images, 5, name="depthwise")
-        model = building.adapt(keras.Model(images, made))
+        model = building.adapt(keras.Model(images, kind(Layers("NHWC").styled(Style(kernel_gain=gain)), images)))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         kernel = session.run(model.variables[0].initial_value())
-    assert kernel.shape == (5, 5, 512, 1)
-    assert kernel.var() == pytest.approx(1.5 / (5 * 5), rel=0.02)
+    assert kernel.var() == pytest.approx(gain / fan_in, rel=0.02)
 
 
 def _outputs(data_format: str, make: Callable[[Layers, Any], Any], dtype: tf.DType = tf.float32) -> np.ndarray:

@@ -125,11 +125,6 @@ def test_the_most_expensive_stage_is_as_cheap_as_possible() -> None:
     assert parts.balanced([4, 4, 0, 2, 2, 4], [9, 9, 9, 9, 9, 9], 2) == [2]
 
 
-def test_every_stage_has_some_work() -> None:
-    assert parts.balanced([0, 3, 0, 5, 0], [1, 1, 1, 1, 1], 2) == [2]
-    assert parts.balanced([0, 3, 0, 5, 0], [1, 1, 1, 1, 1], 3) is None
-
-
 def test_no_other_grouping_is_better() -> None:
     generator = np.random.default_rng(3)
     for _ in range(50):

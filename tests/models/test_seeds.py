@@ -38,10 +38,6 @@ def test_values_are_those_that_keras_draws(initializer: Callable[..., Any]) -> N
             np.testing.assert_array_equal(value, usual)
 
 
-def test_eager_values_need_no_placeholder() -> None:
-    assert seed_at_run_time((1, 2)).numpy().tolist() == [1, 2]
-
-
 @pytest.mark.parametrize("is_constant", [False, True])
 def test_only_from_constant_seeds_is_drawn_while_the_graph_is_optimised(is_constant: bool) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

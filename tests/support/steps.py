@@ -10,6 +10,7 @@ from benchmarks.devices import device_plan
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.training.options import Training
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
@@ -28,7 +29,7 @@ def step_of(
     manager: str = "replicated",
     modifiers: Modifiers = _NO_MODIFIERS,
     *,
-    optimizer: str = "sgd",
+    optimizer: Any = "sgd",
     learning_rate: float = 0.1,
     loss: objectives.LossFunction = objectives.cross_entropy,
     weight_decay: float = 0.0,
@@ -47,7 +48,7 @@ def step_of(
         inputs,
         plan,
         manager=made,
-        optimizer=optimizers.make(optimizer, learning_rate=learning_rate, momentum=0.9),
+        optimizer=optimizers.make(Training(optimizer=optimizer, learning_rate=learning_rate), learning_rate),
         objective=objectives.Objective(loss=loss, weight_decay=weight_decay),
         **more,
     )

@@ -46,6 +46,8 @@ APPLICATIONS = (
     "Xception",
 )
 OWN = """
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -150,7 +152,8 @@ class Trained(keras.Model):
 
 def noted():
     images = keras.Input((32, 32, 3))
-    x = keras.layers.BatchNormalization(synchronized=True, name="together")(Noted(name="noted")(images))
+    x = Noted(name="noted")(keras.layers.MixUp(name="mixing")(images))
+    x = keras.layers.BatchNormalization(synchronized=True, name="together")(x)
     model = Trained(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)), name="trained")
     model.set_weights([np.zeros(each.shape) for each in model.weights])
     return model
@@ -162,13 +165,26 @@ class Tied(keras.layers.Layer):
         self.other = other
 
     def call(self, x):
-        return x @ keras.ops.transpose(self.other.kernel)
+        return x @ keras.ops.transpose(self.other.kernel[0, 0])
 
 
 def tied():
     images = keras.Input((32, 32, 3))
-    dense = keras.layers.Dense(5)
-    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(Tied(dense)(dense(images)))))
+    conv = keras.layers.Conv2D(5, 1)
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(Tied(conv)(conv(images)))))
+
+
+def of_eight():
+    images = keras.Input(batch_shape=(8, 32, 32, 3))
+    return keras.Model(images, keras.layers.Dense(10)(keras.ops.reshape(images, (8, -1))))
+
+
+def quantized():
+    model = net((32, 32, 3), 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # layers that Keras leaves as they are
+        model.quantize("int8")
+    return model
 
 
 class Kept(keras.layers.Layer):
@@ -373,7 +389,7 @@ def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own:
     named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel and 1 more"
     assert f"regularized: ignored in training: {named}. --weight_decay" in notice
     (notice,) = _resolve(f"--model={own}:noted").notices
-    named = "the weights that it loads, compute_loss() of trained, synchronized of together and 1 more"
+    named = "the weights that it loads, compute_loss() of trained, mixed labels of mixing and 2 more"
     assert f"ignored in training: {named}. " in notice
     assert _resolve(f"--model={own}:digits").notices == ()
     spec = specs.find_model(resolved.workload.model)
@@ -473,8 +489,10 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
     [
         ("missing", "has no function 'missing'. Its functions: net, build, digits"),
         ("INSTANCE", "has no function 'INSTANCE'. Its functions: net"),
-        ("nothing", "returned an object of type NoneType: return a Keras model"),
-        ("tied", "one of its layers uses the weights of another layer"),
+        ("nothing", "returned an object of type NoneType: return a model of Keras 3"),
+        ("tied", "one of its layers uses the weights of a layer that they replace"),
+        ("of_eight", "is for batches of 8 images: leave that out of keras.Input"),
+        ("quantized", r"is quantized, which is for inference: return it before quantize\(\)"),
         ("kept", "keeps a tensor, or a tf.Variable"),
         ("layers", "no graph of layers with known shapes"),
         ("two", r"2 input\(s\) and 1 output"),
@@ -556,6 +574,10 @@ def test_a_package_that_the_suite_hides_is_explained(reason: str, hides: str | N
         ("own.py:", "names no function. Use keras:NAME"),
         ("own.py:build:x", "names no function. Use keras:NAME"),
         ("vgg61", "Did you mean 'vgg16'? See"),
+        ("efficientnet_b0", "Did you mean 'keras:EfficientNetB0'?"),
+        ("keras.applications.ResNet50", "Did you mean 'keras:ResNet50'?"),
+        ("saved/net.keras", "names a file that is no Python code. Write a function that returns its model"),
+        ("net.ipynb:build", "names a file that is no Python code. Write a function that returns its model"),
     ],
 )
 def test_names_of_nothing_are_refused_without_building(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from benchmarks.checkpoints import keras_exchange
 from benchmarks.config.outside_models import Facts, outside_spec
@@ -106,3 +109,26 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
     for given, found in zip(wrong, (r"a value of shape \(3,\)", "no value"), strict=True):
         with pytest.raises(DataError, match=rf"has {found} for hidden/bias, which has the shape \(100,\) in mlp"):
             keras_exchange.to_model(specs.find_model("mlp"), 10, given)
+
+
+class _Scaled(keras.layers.Layer):
+    def __init__(self, factor: float = 1.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.factor = factor
+
+    def call(self, inputs: Any) -> Any:
+        return self.factor * inputs
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config()
+
+
+def test_a_layer_that_would_be_saved_without_an_argument_is_refused() -> None:
+    def scaled(images: Any, layers: Any, num_classes: int) -> Any:
+        return _Scaled(3.0)(layers.classifier(layers.flatten(images), num_classes))
+
+    spec = dataclasses.replace(specs.find_model("mlp"), build=scaled)
+    with tf.Graph().as_default():
+        model = building.build(spec, data_format="NHWC", num_classes=10, seed=0)
+    with pytest.raises(UsageError, match=r"another function: the get_config\(\) of one of its layers leaves out"):
+        keras_exchange.to_model(spec, 10, _drawn(model))

@@ -10,6 +10,7 @@ from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training.computing import Computing, LossScaling
+from benchmarks.training.loss_scale import all_finite
 from models.building import ModelVariable
 from tests.support.steps import on_cpus, step_of
 
@@ -109,3 +110,10 @@ def test_a_scale_of_one_is_not_the_end() -> None:
     """What still overflows then must not look like steps that were taken."""
     weights, scales = _train(LossScaling(1.0, 1000), [2.0**127, 2.0**127], 3)
     assert scales == [1.0, 0.5, 0.25] and weights[0] == 3.0
+
+
+@pytest.mark.parametrize("number", [1.0, np.nan, np.inf])
+def test_an_integer_such_as_a_counter_is_finite(number: float) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        is_finite = session.run(all_finite([tf.constant(7, tf.int64), tf.constant([2.0, number])]))
+    assert is_finite == np.isfinite(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.training import optimizers
-from benchmarks.training.options import Clipping, Hyperparameters
+from benchmarks.training.options import Training
 
 RATE, MOMENTUM, STEPS = 0.1, 0.9, 4
-OTHERS = Hyperparameters(
+USUAL = Training(learning_rate=RATE)
+OTHERS = Training(
+    learning_rate=RATE,
     rmsprop_decay=0.7,
     rmsprop_momentum=0.6,
     rmsprop_epsilon=0.5,
@@ -28,40 +31,40 @@ def _gradient(step: int, value: np.ndarray) -> np.ndarray:
     return np.cos(np.arange(value.size).reshape(value.shape) + step)
 
 
-def _sgd(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+def _sgd(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Training) -> np.ndarray:
     return x - RATE * g
 
 
-def _momentum(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+def _momentum(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Training) -> np.ndarray:
     memory["v"] = MOMENTUM * memory.get("v", 0.0) + g
     return x - RATE * memory["v"]
 
 
-def _nesterov(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+def _nesterov(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Training) -> np.ndarray:
     memory["v"] = MOMENTUM * memory.get("v", 0.0) + g
     return x - RATE * (g + MOMENTUM * memory["v"])
 
 
-def _lars(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+def _lars(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Training) -> np.ndarray:
     ratio = 0.5 * np.linalg.norm(x) / np.linalg.norm(g) if x.ndim > 1 else 1.0
     memory["v"] = MOMENTUM * memory.get("v", 0.0) + RATE * ratio * g
     return x - memory["v"]
 
 
-def _rmsprop(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+def _rmsprop(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Training) -> np.ndarray:
     memory["ms"] = c.rmsprop_decay * memory.get("ms", 1.0) + (1 - c.rmsprop_decay) * g**2
     memory["v"] = c.rmsprop_momentum * memory.get("v", 0.0) + RATE * g / np.sqrt(memory["ms"] + c.rmsprop_epsilon)
     return x - memory["v"]
 
 
-def _adam(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+def _adam(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Training) -> np.ndarray:
     memory["m"] = c.adam_beta1 * memory.get("m", 0.0) + (1 - c.adam_beta1) * g
     memory["v"] = c.adam_beta2 * memory.get("v", 0.0) + (1 - c.adam_beta2) * g**2
     rate = RATE * np.sqrt(1 - c.adam_beta2 ** (t + 1)) / (1 - c.adam_beta1 ** (t + 1))
     return x - rate * memory["m"] / (np.sqrt(memory["v"]) + c.adam_epsilon)
 
 
-@pytest.mark.parametrize("constants", [Hyperparameters(), OTHERS], ids=["usual", "others"])
+@pytest.mark.parametrize("constants", [USUAL, OTHERS], ids=["usual", "others"])
 @pytest.mark.parametrize(
     ("name", "formula"),
     [
@@ -73,14 +76,13 @@ def _adam(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters
         ("lars", _lars),
     ],
 )
-def test_rule_follows_its_formula(name: str, formula: Callable[..., np.ndarray], constants: Hyperparameters) -> None:
+def test_rule_follows_its_formula(name: str, formula: Callable[..., np.ndarray], constants: Training) -> None:
     expected, memories = list(START), [{}, {}]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [tf.Variable(value.astype(np.float32)) for value in START]
         fed = [tf.compat.v1.placeholder(tf.float32, value.shape) for value in START]
-        rule = optimizers.make(
-            name, learning_rate=RATE, momentum=MOMENTUM, constants=constants, lars_trust_coefficient=0.5
-        )
+        training = dataclasses.replace(constants, optimizer=name, lars_trust_coefficient=0.5)
+        rule = optimizers.make(training, RATE)
         updates = rule.apply(variables, fed)
         assert len(updates) == len(variables)
         session.run(tf.compat.v1.global_variables_initializer())
@@ -98,7 +100,9 @@ def test_memory_lives_where_the_variable_lives() -> None:
     with tf.Graph().as_default():
         with tf.device("/cpu:1"):
             variable = tf.Variable([1.0])
-        optimizers.make("momentum", learning_rate=RATE, momentum=MOMENTUM).apply([variable], [tf.constant([1.0])])
+        optimizers.make(Training(optimizer="momentum", learning_rate=RATE), RATE).apply(
+            [variable], [tf.constant([1.0])]
+        )
         assert {v.device for v in tf.compat.v1.global_variables()} == {"/device:CPU:1"}
 
 
@@ -108,7 +112,7 @@ def test_lars_without_a_norm_takes_the_plain_step(weight: float) -> None:
     gradient = 1.0 - np.sign(weight)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.Variable([[weight]])
-        rule = optimizers.make("lars", learning_rate=RATE, momentum=MOMENTUM)
+        rule = optimizers.make(Training(optimizer="lars", learning_rate=RATE), RATE)
         updates = rule.apply([variable], [tf.constant([[gradient]], tf.float32)])
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(updates)
@@ -116,20 +120,20 @@ def test_lars_without_a_norm_takes_the_plain_step(weight: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clipping", "wanted"),
+    ("limits", "wanted"),
     [
-        (Clipping(), [[3.0, -4.0], [12.0]]),
-        (Clipping(value=3.5), [[3.0, -3.5], [3.5]]),
-        (Clipping(norm=6.5), [[1.5, -2.0], [6.0]]),
-        (Clipping(norm=14.0), [[3.0, -4.0], [12.0]]),
-        (Clipping(value=4.0, norm=1.0), np.array([3.0, -4.0, 4.0]) / np.sqrt(41)),
+        ({}, [[3.0, -4.0], [12.0]]),
+        ({"gradient_clip": 3.5}, [[3.0, -3.5], [3.5]]),
+        ({"gradient_clip_norm": 6.5}, [[1.5, -2.0], [6.0]]),
+        ({"gradient_clip_norm": 14.0}, [[3.0, -4.0], [12.0]]),
+        ({"gradient_clip": 4.0, "gradient_clip_norm": 1.0}, np.array([3.0, -4.0, 4.0]) / np.sqrt(41)),
     ],
     ids=str,
 )
-def test_gradients_are_limited_one_by_one_then_together(clipping: Clipping, wanted: list) -> None:
+def test_gradients_are_limited_one_by_one_then_together(limits: dict[str, float], wanted: list) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [tf.Variable([0.0, 0.0]), tf.Variable([0.0])]
-        rule = optimizers.make("sgd", learning_rate=1.0, momentum=0.0, clipping=clipping)
+        rule = optimizers.make(Training(learning_rate=1.0, **limits), 1.0)
         updates = rule.apply(variables, [tf.constant([3.0, -4.0]), tf.constant([12.0])])
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(updates)
@@ -140,7 +144,7 @@ def test_gradients_are_limited_one_by_one_then_together(clipping: Clipping, want
 def test_state_is_found_by_variable_and_shared_state_in_every_copy() -> None:
     with tf.Graph().as_default():
         one, other = tf.Variable([1.0]), tf.Variable([1.0])
-        rule = optimizers.make("adam", learning_rate=RATE, momentum=MOMENTUM)
+        rule = optimizers.make(Training(optimizer="adam", learning_rate=RATE), RATE)
         assert rule.slots_of(one) == {}
         for copy in (one, other):
             rule.apply([copy], [tf.constant([1.0])])

@@ -101,20 +101,21 @@ def test_passes_wait_for_their_input_and_for_the_pass_before_on_their_device_and
     np.testing.assert_array_equal(backward[0], [all_forward + n * (b0 + b1) - of_weights for n in (3, 2, 1)])
 
 
-@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 1), (2, 8), (4, 4), (4, 16)])
-def test_equal_stages_are_idle_for_the_share_of_the_formula(stages: int, micro_batches: int) -> None:
-    ends = pipeline.predicted_times([1.0] * stages, [2.0] * stages, micro_batches)
-    assert np.max(ends.backward) == pytest.approx(3.0 * (micro_batches + stages - 1))
-    assert pipeline.idle_shares(ends) == pytest.approx([(stages - 1) / (micro_batches + stages - 1)] * stages)
+def _ends(forward: list[list[float]], backward: list[list[float]]) -> pipeline.PassTimes:
+    return pipeline.PassTimes(0.0, np.array(forward), np.array(backward), sent=np.array(backward))
+
+
+# Two equal stages and micro-batches of which a forward pass takes 1 and a backward pass 2; and one whose passes of
+# device 0 take 1 and 2, those of device 1 take 2 and 1.
+EQUAL = _ends([[1, 2], [2, 3]], [[9, 7], [7, 5]])
+UNEQUAL = _ends([[1, 2], [3, 5]], [[10, 8], [7, 6]])
 
 
 def test_unequal_stages_by_hand() -> None:
     # Device 0: 1 1 . . . 2 2, with device 1 computing 2 2 from 1 to 5 and 1 1 from 5 to 7.
     # Backward passes of device 0 start when device 1 has finished the same micro-batch: at 6 and 8; they end at 10.
-    ends = pipeline.predicted_times([1, 2], [2, 1], 2)
-    np.testing.assert_array_equal(ends.forward, [[1, 2], [3, 5]])
-    np.testing.assert_array_equal(ends.backward, [[10, 8], [7, 6]])
-    assert pipeline.idle_shares(ends) == pytest.approx([0.4, 0.4])
+    assert pipeline.idle_shares(UNEQUAL) == pytest.approx([0.4, 0.4])
+    assert pipeline.idle_shares(EQUAL) == pytest.approx([1 / 3, 1 / 3])
 
 
 def test_a_gradient_that_is_sent_before_its_pass_ends_lets_the_stage_before_start() -> None:
@@ -124,11 +125,9 @@ def test_a_gradient_that_is_sent_before_its_pass_ends_lets_the_stage_before_star
 
 
 def test_ends_that_contradict_the_schedule_have_no_idle_shares() -> None:
-    backward = np.array([[10.0], [9.0]])
-    assert pipeline.idle_shares(pipeline.PassTimes(0.0, np.array([[4.0], [3.0]]), backward, sent=backward)) is None
-    slightly = pipeline.PassTimes(0.0, np.array([[4.0], [3.9]]), backward, sent=backward)
+    assert pipeline.idle_shares(_ends([[4], [3]], [[10], [9]])) is None
     # The second pass of device 1 seems to last 0.1 longer than it did, since the first seems to last -0.1.
-    assert pipeline.idle_shares(slightly) == pytest.approx([0.5, 0.5])
+    assert pipeline.idle_shares(_ends([[4], [3.9]], [[10], [9]])) == pytest.approx([0.5, 0.5])
 
 
 def test_facts_are_counted_and_too_many_stages_are_refused() -> None:
@@ -159,10 +158,10 @@ def test_measured_idle_shares_are_the_medians_of_steps_that_all_follow_the_sched
         def run(self, fetches: object, options: object = None) -> tuple[pipeline.PassTimes | None, None]:
             return self.ends.pop(0), None
 
-    slow, usual, fast = (pipeline.predicted_times([1.0, first], [2.0, 2 * first], 2) for first in (4.0, 1.0, 0.5))
-    operation = object()
-    measured = pipeline.measured_idle_shares(Session(slow, usual, fast), usual, operation)  # type: ignore[arg-type]
-    assert measured == pytest.approx([1 / 3, 1 / 3])
-    backward = np.array([[6.0], [5.0]])
-    impossible = pipeline.PassTimes(0.0, np.array([[4.0], [3.0]]), backward, sent=backward)
-    assert pipeline.measured_idle_shares(Session(usual, impossible, usual), usual, operation) is None  # type: ignore[arg-type]
+    session = Session(UNEQUAL, EQUAL, _ends([[1, 2], [2, 3]], [[8, 7], [7, 5]]))
+    measured = pipeline.measured_idle_shares(session, EQUAL, object())  # type: ignore[arg-type]
+    assert measured == pytest.approx([3 / 8, 1 / 3])
+    impossible = _ends([[1, 4], [2, 3]], [[6, 6], [5, 5]])
+    assert pipeline.idle_shares(impossible) is None
+    session = Session(EQUAL, impossible, EQUAL)
+    assert pipeline.measured_idle_shares(session, EQUAL, object()) is None  # type: ignore[arg-type]

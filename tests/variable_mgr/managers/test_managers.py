@@ -140,24 +140,16 @@ def _moving_averages(trained: _Trained, tower: int) -> tuple[np.ndarray, np.ndar
 
 
 @every_manager
-def test_moving_averages_of_the_checkpoint_are_those_of_tower_0(name: str) -> None:
+def test_moving_averages_of_the_checkpoint_are_those_of_tower_0_and_dropout_draws_anew(name: str) -> None:
+    """Each tower that has a copy keeps its own averages."""
     trained = _trained(name, 2, _with_state, steps=1)
-    mean, variance = _moving_averages(trained, 0)
-    np.testing.assert_allclose(trained.checkpoint["conv_bn/moving_mean"], mean, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(trained.checkpoint["conv_bn/moving_variance"], variance, rtol=1e-4)
-
-
-def test_each_tower_that_has_a_copy_keeps_its_own_averages() -> None:
-    trained = _trained("replicated", 2, _with_state, steps=1)
-    for tower in range(2):
+    found = {0: {key: trained.checkpoint[f"conv_bn/moving_{key}"] for key in ("mean", "variance")}}
+    if name == "replicated":
+        found[1] = {key: trained.final[f"tower_1/conv_bn/moving_{key}"] for key in ("mean", "variance")}
+    for tower, averages in found.items():
         mean, variance = _moving_averages(trained, tower)
-        np.testing.assert_allclose(trained.final[f"tower_{tower}/conv_bn/moving_mean"], mean, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(trained.final[f"tower_{tower}/conv_bn/moving_variance"], variance, rtol=1e-4)
-
-
-@every_manager
-def test_every_step_of_dropout_draws_anew(name: str) -> None:
-    trained = _trained(name, 2, _with_state, steps=1)
+        np.testing.assert_allclose(averages["mean"], mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(averages["variance"], variance, rtol=1e-4)
     seeds = [variable for variable in trained.final if "/seed_" in variable]
     assert len(seeds) == 2
     for variable in seeds:
@@ -200,10 +192,3 @@ def test_number_and_place_of_copies() -> None:
     assert {variable.device for variable in created("parameter_server", "gpu")} == {"/device:CPU:0", "/device:CPU:1"}
     assert [variable.device for variable in copies] == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
     assert sum(map(size_bytes, copies)) == 2 * sum(map(size_bytes, shared))
-
-
-def test_a_description_names_the_devices_of_shared_variables() -> None:
-    towers = ("/cpu:0", "/cpu:1")
-    on_host, spread = (_make("parameter_server", towers, shared).describe() for shared in (("/cpu:0",), towers))
-    assert on_host.startswith("one shared copy on /cpu:0; gradients")
-    assert spread.startswith("one shared copy spread by bytes over /cpu:0, /cpu:1; gradients")

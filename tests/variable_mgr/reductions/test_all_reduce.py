@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -152,29 +152,18 @@ def test_algorithms_that_cannot_run_here_are_known() -> None:
 
 
 @on_examples
-def test_repacking_changes_nothing(examples: int) -> None:
+@pytest.mark.parametrize(
+    ("wrapper", "least"), [(wrappers.Repacked, (1,)), (wrappers.SmallAggregated, (20, 2))], ids=["repacked", "grouped"]
+)
+def test_packing_changes_nothing(wrapper: Callable[..., Reduction], least: tuple[int, ...], examples: int) -> None:
     @settings(max_examples=examples)
-    @example(towers=3, of_shapes=SHAPES, chunks=4)
-    @given(towers=st.integers(1, 3), of_shapes=shapes, chunks=st.integers(1, 9))
-    def check(towers: int, of_shapes: list[tuple[int, ...]], chunks: int) -> None:
-        place = _place(towers)
-        reduction = wrappers.Repacked(AllReduce(all_reduce_spec.parse("psgpu"), place), place, chunks)
+    @example(towers=3, of_shapes=SHAPES, more=3)
+    @given(towers=st.integers(1, 3), of_shapes=shapes, more=st.integers(0, 200))
+    def check(towers: int, of_shapes: list[tuple[int, ...]], more: int) -> None:
+        place, numbers = _place(towers), (least[0] + more, *least[1:])
         values = _tensors(towers, of_shapes)
-        _assert_means(_reduced(reduction, values), values)
-
-    check()
-
-
-@on_examples
-def test_aggregating_changes_nothing(examples: int) -> None:
-    @settings(max_examples=examples)
-    @example(towers=3, of_shapes=SHAPES, max_bytes=20, max_group=2)
-    @given(towers=st.integers(1, 3), of_shapes=shapes, max_bytes=st.integers(1, 400), max_group=st.integers(1, 4))
-    def check(towers: int, of_shapes: list[tuple[int, ...]], max_bytes: int, max_group: int) -> None:
-        place = _place(towers)
         inner = AllReduce(all_reduce_spec.parse("xring"), place)
-        values = _tensors(towers, of_shapes)
-        _assert_means(_reduced(wrappers.SmallAggregated(inner, place, max_bytes, max_group), values), values)
+        _assert_means(_reduced(wrapper(inner, place, *numbers), values), values)
 
     check()
 

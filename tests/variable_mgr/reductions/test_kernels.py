@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.devices import device_plan
-from benchmarks.process.tensorflow_setup import Devices
 from variable_mgr.place import MeanFunction, Place, Turn
 from variable_mgr.reductions import kernels
-from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
-from variable_mgr.transfers import total_bytes
 
 HOST = "/job:worker/device:CPU:9"
 RUN_HERE = {
@@ -25,7 +20,6 @@ RUN_HERE = {
     "hierarchical": kernels.hierarchical,
     "collective": kernels.collective,
 }
-COUNTS = {"rechd": (1, 2, 4, 8)}
 
 
 def towers(count: int) -> tuple[str, ...]:
@@ -75,35 +69,11 @@ def between(links: dict[tuple[str, str], int]) -> dict[tuple[int, int], int]:
     return {(int(source[-1]), int(target[-1])): elements for (source, target), elements in links.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [(name, count) for name in RUN_HERE for count in COUNTS.get(name, (1, 2, 3, 5))]
-)
-def test_every_tower_has_the_mean_in_its_shape(name: str, count: int, graph: tf.Graph) -> None:
-    place = Place(towers(count), "/cpu:0")
-    # Seven elements are no multiple of any of these numbers of towers.
-    values = [np.arange(7, dtype=np.float32).reshape(7, 1) * 10**tower for tower in range(count)]
-    inputs = []
-    for value, device in zip(values, place.towers, strict=True):
-        with tf.device(device):
-            inputs.append(tf.compat.v1.placeholder_with_default(value, value.shape))
-    means = RUN_HERE[name](inputs, place, Turn(3, count - 1))
-    with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=count))) as session:
-        for mean in session.run(means):
-            np.testing.assert_allclose(mean, np.mean(values, axis=0), rtol=1e-6)
-
-
 @pytest.mark.parametrize("name", [name for name in RUN_HERE if name not in ("pscpu", "rechd")])
 def test_the_mean_of_one_tower_is_its_tensor(name: str, graph: tf.Graph) -> None:
     place = Place(towers(1), HOST)
     values = placeholders(place)
     assert RUN_HERE[name](values, place, Turn(0, 0))[0] is values[0]
-
-
-@pytest.mark.parametrize("turn", [0, 1, 3])
-@pytest.mark.parametrize("name", ["pscpu", "psgpu", "xring", "rechd", "hierarchical"])
-def test_devices_send_what_the_algorithm_states(name: str, turn: int, graph: tf.Graph) -> None:
-    stated = total_bytes(ALGORITHMS[name].transfers(4, 24))
-    assert sum(sent_by(RUN_HERE[name], 4, graph, turn=turn).values()) == stated
 
 
 def test_the_host_or_the_tower_in_turn_adds(graph: tf.Graph) -> None:
@@ -159,12 +129,6 @@ def test_a_collective_is_of_all_towers_of_all_workers(algorithm: MeanFunction, h
         assert operation.get_attr("timeout_seconds") == 0.0
     for mean in means:
         assert mean.op.type == "RealDiv" and tf.get_static_value(mean.op.inputs[1]) == 6
-
-
-def test_a_collective_sum_uses_the_ring_unless_told_otherwise(graph: tf.Graph) -> None:
-    place = Place(towers(2), HOST)
-    summed = kernels.collective_sum(placeholders(place)[0], place, 3)
-    assert summed.op.get_attr("communication_hint") == b"ring"
 
 
 # A mean inside each of three workers, of two towers each, then across.
@@ -223,22 +187,3 @@ def test_two_levels_give_every_tower_the_mean_of_all_after_its_own(graph: tf.Gra
     assert len({result.op.inputs[0].name for result in results}) == 1, "there is one mean of all"
     waited_for = [[operation.device for operation in result.op.control_inputs] for result in results]
     assert waited_for == [[device] for device in WORKERS.towers]
-
-
-def all_but_the_last(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
-    return list(values)[:-1]
-
-
-@pytest.mark.parametrize(
-    ("inside", "across"), [(all_but_the_last, kernels.copy_in_turn), (kernels.copy_in_turn, all_but_the_last)]
-)
-def test_two_levels_need_a_mean_for_each(inside: MeanFunction, across: MeanFunction, graph: tf.Graph) -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        kernels.in_two_levels(placeholders(WORKERS), WORKERS, Turn(0, 0), inside, across)
-
-
-@pytest.mark.parametrize("algorithm", [kernels.ring, kernels.recursive_halving_doubling, kernels.collective])
-@pytest.mark.parametrize("values", [2, 4])
-def test_there_is_one_value_per_tower(algorithm: MeanFunction, values: int, graph: tf.Graph) -> None:
-    with pytest.raises(ValueError, match="shorter|longer"):
-        algorithm(placeholders(Place(towers(values), HOST)), Place(towers(3), HOST), Turn(0, 0))
