@@ -55,7 +55,7 @@ def _import_tensorflow(watchdog: Watchdog) -> None:
 
 def _directory(command: str, arguments: Sequence[str]) -> Path:
     if len(arguments) != 1:
-        raise UsageError(f"data {command}: name one directory to write to, not {len(arguments)}.")
+        raise UsageError(f"data {command}: name one directory, not {len(arguments)}.")
     directory = Path(arguments[0])
     if directory.is_file():
         raise UsageError(f"data {command}: {directory} is a file: name a directory.")
@@ -79,7 +79,6 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
 
 
 def _flag(directory: Path) -> str:
-    """Returns the flag of a directory as a shell takes it."""
     return f"--data_dir={shlex.quote(str(directory))}"
 
 
@@ -136,17 +135,14 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
             else:
                 files = small_image_files.write_idx(directory, *part, split=split)
             say(f"{', '.join(file.name for file in files)}: {len(part[1])} {split} images")
-    if name == "digits":
-        say(f"Handwritten digits. Train on them with --preset=digits {_flag(directory)}")
-    else:
-        model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
-        say(f"{sum(counts.values())} images. Use them with --model={model} {_flag(directory)}")
+    use = {"cifar10": "--model=resnet20", "mnist": "--model=mlp", "digits": "--preset=digits"}[name]
+    say(f"Use them with {use} {_flag(directory)}")
     return ExitStatus.OK
 
 
 def _refuse_num_classes(given: Mapping[str, Any]) -> None:
     if given["num_classes"] is not None:
-        raise UsageError("--num_classes is about TFRecords: folders of photos have as many classes as folders.")
+        raise UsageError("--num_classes is about TFRecords, and this data set has none: drop it.")
 
 
 def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
@@ -161,6 +157,8 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     split, deadlines = given["data_split"], Deadlines(watchdog)
     deadlines.data_set(f"Listing the photos of {path}")
     source = originals.find_originals(path, split)
+    if path.resolve() == directory.resolve():
+        raise UsageError(f"data convert: {directory} holds the photos to convert: name another directory to write to.")
     part = convert.divided(source, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
     deadlines.none()
     if not part.images:
@@ -197,8 +195,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
 
 
 def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
-    if len(arguments) != 1:
-        raise UsageError(f"data check: name one directory to check, not {len(arguments)}.")
+    directory = str(_directory("check", arguments))
     _import_tensorflow(watchdog)
     from benchmarks.data.pipeline import input_pipeline
     from benchmarks.data.sources import bad_records
@@ -209,8 +206,8 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     from models.model_spec import BACKGROUND_CLASSES
 
     deadlines = Deadlines(watchdog)
-    deadlines.data_set(f"Finding the data set in {arguments[0]}")
-    source = input_pipeline.find_source(given["data_name"], arguments[0], given["data_split"])
+    deadlines.data_set(f"Finding the data set in {directory}")
+    source = input_pipeline.find_source(given["data_name"], directory, given["data_split"])
     description = source.describe()
     deadlines.none()
     say(description)
@@ -223,7 +220,7 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
     check = bad_records.decoding() if given["decode"] else nullcontext(header_problem)
     with (
-        progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
+        progress.counted(f"Checking the files of {directory}", len(source.files)),
         check as problem_of_photo,
         closing(bad_records.defects(source, num_classes, problem_of_photo, work=FileWork(watchdog))) as checked,
     ):

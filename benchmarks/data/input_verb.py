@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cluster import ranks
@@ -37,18 +35,6 @@ if TYPE_CHECKING:
 
 _ROUNDS = 5
 _DEFAULT_SECONDS = 5.0
-
-
-def input_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, float]:
-    """Turns flag values (None: not given) into the run whose input is measured, and the seconds per stage.
-
-    Raises:
-        UsageError: no data set is given, or a value is invalid.
-    """
-    chosen = config.resolve(values, count_gpus, environ={})
-    if chosen.data.data_name not in DATA_SETS:
-        raise UsageError("input measures how images are read: pass --data_dir=DIR.")
-    return chosen, _DEFAULT_SECONDS if values["stage_seconds"] is None else values["stage_seconds"]
 
 
 def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
@@ -106,7 +92,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
     if not as_text:
         say(record.to_json())
     else:
-        _show(measurement, rates, {**vars(data.input), "pipelined_input": data.pipelined_input})
+        _show(measurement, {**vars(data.input), "pipelined_input": data.pipelined_input})
         if kept:
             say(f"record: {store.jsonl_path} ({record.identity.run_id})")
     return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
@@ -154,12 +140,12 @@ def _record(
     )
 
 
-def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping[str, Any]) -> None:
-    """Prints a line per stage, the rate of batches over that of bare decode in each round, and the limiting stage.
+def _show(measurement: Measurement, options: Mapping[str, Any]) -> None:
+    """Prints a line per stage, and the limiting stage.
 
     A line shows images per second up to the stage with its interval, per core, and the stage's own cost.
     """
-    from benchmarks.data.pipeline.input_stages import BARE_DECODE, shuffle_buffer_in_words
+    from benchmarks.data.pipeline.input_stages import shuffle_buffer_in_words
 
     stages, rounds = measurement.input_stages, measurement.input_stage_rounds
     cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
@@ -174,13 +160,7 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
         rows.append(["bare decode", f"{bare:.0f}", "", f"{bare / cores:.0f}", "", ""])
     for line in Table(("pipeline up to", *numbers), rows, numbers).text(rule=False):
         say(line)
-    if bare is not None:
-        pairs = zip(rounds["batch"], rates[BARE_DECODE].rounds, strict=True)
-        ratios = [batches / decodes for batches, decodes in pairs]
-        say(
-            f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
-            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} repeats)."
-        )
+    say("")
     if not all(cost.is_clear for cost in stage_costs):
         say("noise: the repeats do not separate this stage from the slowest before it (paired t test at 99 %).")
     say(advice(stages, options, rounds))
@@ -188,16 +168,12 @@ def _show(measurement: Measurement, rates: Mapping[str, Rates], options: Mapping
         say(shuffle_buffer_in_words(measurement.shuffle_buffer))
 
 
-def _in_words(title: str, name: str, meaning: str) -> list[Flag]:
-    return [dataclasses.replace(flag, help=meaning) for flag in only(RUN_FLAGS[title], name)]
-
-
 INPUT_FLAGS: Groups = {
     "What is measured": (
         Flag("stage_seconds", float, "measuring time per stage", default=_DEFAULT_SECONDS, above=0),
         *only(RUN_FLAGS["What is trained"], "model", "batch_size", "num_classes"),
-        *_in_words("Optimizer", "tf_random_seed", "random seed of the order and the crops"),
-        *_in_words("Several processes", "step_timeout_seconds", "maximum time per batch"),
+        *only(RUN_FLAGS["Optimizer"], "tf_random_seed"),
+        *only(RUN_FLAGS["Several processes"], "step_timeout_seconds"),
     ),
     **{title: RUN_FLAGS[title] for title in ("Data", "How images are read and prepared")},
     "Devices": RUN_FLAGS["Devices"],
@@ -207,7 +183,10 @@ INPUT_FLAGS: Groups = {
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     ranks.refuse_copies(os.environ, can_join=False)
-    chosen, seconds = input_options(given.values, hardware.count_gpus)
+    chosen = config.resolve(given.values, hardware.count_gpus, environ={})
+    if chosen.data.data_name not in DATA_SETS:
+        raise UsageError("input measures how images are read: pass --data_dir=DIR.")
+    seconds = _DEFAULT_SECONDS if given.values["stage_seconds"] is None else given.values["stage_seconds"]
     return until_stopped(lambda: run_input(chosen, seconds, command), "Stopped before the end: there are no rates.")
 
 

@@ -34,6 +34,7 @@ from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import BOX_CORNERS, PhotoRecords, Photos
 from benchmarks.data.sources.storage import Address
+from benchmarks.errors import DataError
 from benchmarks.machine import hardware
 
 # Each includes those before it.
@@ -63,7 +64,7 @@ def batches(
         tf.errors.OpError: a record is bad and `skipping` is None.
     """
     # One record that repeats is the same one in a training that continues.
-    before = spec.own_images_before if options.cache != "one_record" else 0
+    before = spec.images_before // spec.workers if options.cache != "one_record" else 0
     pipeline = _Pipeline(source, spec, options, skipping)
     return pipeline.in_batches(pipeline.epochs(shuffle, before), last_stage, before=before)
 
@@ -266,14 +267,15 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
     name of a file that is not regular, or states a length above the limit, becomes that of a file below it, which
     cannot exist: then reading fails, and the error names the file.
 
-    This is part of what is measured, so a process looks at a photo once, and at a shard again only if it has changed.
+    This is part of what is measured, so a pipeline looks at a photo once, and a process at a shard again only if it has
+    changed.
     """
     if isinstance(source.files[0], Address):  # there is no FIFO, and to look at lengths would read each shard twice
         return numbered
     is_folder = isinstance(source, PhotoFolder)
     # An array, since a set of a million photos would take 100 MB. A shard is never in it: to ask for its status is
     # nothing beside reading it.
-    known_safe = source.known_safe if isinstance(source, PhotoFolder) else np.zeros(len(source.files), bool)
+    known_safe = np.zeros(len(source.files), bool)
 
     def check(numbers: np.ndarray, names: np.ndarray) -> np.ndarray:
         names = names.copy()
@@ -300,7 +302,7 @@ def _is_safe(name: bytes, is_photo: bool) -> bool:
         if is_photo:
             return status.st_size <= safe_files.MOST_PHOTO_BYTES
         return _lengths_are_safe(name, status.st_size, status.st_mtime_ns)
-    except OSError:
+    except (OSError, DataError):
         return False
 
 

@@ -16,7 +16,7 @@ from benchmarks.data.pipeline import imagenet_pipeline, tower_input
 from benchmarks.data.pipeline.tower_input import InputSpec, TowerInput
 from benchmarks.data.sources import bad_records, imagenet_files, small_images
 from benchmarks.data.sources.bad_records import Skipping
-from benchmarks.data.sources.data_sets import SYNTHETIC_HOST, DataSet, data_set_of
+from benchmarks.data.sources.data_sets import SYNTHETIC_HOST, DataSet, data_set_of, reading
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
 from benchmarks.errors import BenchError, DataError, OutOfMemoryError, headline, lack_of_memory, nccl_advice
@@ -106,18 +106,16 @@ def build(
     return RunInput(towers=towers, initializers=initializers, description=description, source=source, skipping=bad)
 
 
+@reading()
 def find_source(name: str, directory: str, split: str) -> Source:
     """Finds a split of a data set (a key of `DATA_SETS`) and checks that it is complete.
 
     Raises:
         DataError: the data set, or a part of it, is missing, or may not be looked at.
     """
-    try:
-        if name == "imagenet":
-            return imagenet_files.find_imagenet(directory, split)
-        return small_images.find_small_images(name, directory, split)
-    except PermissionError as error:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    if name == "imagenet":
+        return imagenet_files.find_imagenet(directory, split)
+    return small_images.find_small_images(name, directory, split)
 
 
 def skipping(source: Source, options: InputOptions) -> Skipping | None:
@@ -130,7 +128,7 @@ def batches(
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches: uint8 images [batch, size, size, channels] and labels [batch].
 
-    With `skipping`, bad photos are left out and counted. The pipeline ends after `last_stage`, one of `stages(source)`.
+    With `skipping`, bad photos are left out and counted. The pipeline ends after `last_stage`, one of its STAGES.
     """
     if isinstance(source, Pixels):
         return small_images.batches(source, spec, options, last_stage)
@@ -162,11 +160,6 @@ def one_pass(
 
     empty = (tf.zeros((size, *shape), tf.uint8), tf.fill((size,), tf.constant(NO_LABEL, tf.int64)))
     return read.map(fill).concatenate(tf.data.Dataset.from_tensors(empty).repeat())
-
-
-def stages(source: Source) -> tuple[str, ...]:
-    """Returns the stages of the pipeline that reads a source; each includes those before it."""
-    return small_images.STAGES if isinstance(source, Pixels) else imagenet_pipeline.STAGES
 
 
 @tf.autograph.experimental.do_not_convert

@@ -17,7 +17,7 @@ from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline
 from benchmarks.data.pipeline.input_pipeline import RunInput, Source
 from benchmarks.data.pipeline.tower_input import InputSpec
-from benchmarks.data.sources import imagenet_files
+from benchmarks.data.sources import imagenet_files, small_images
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
@@ -101,7 +101,8 @@ def probes(measured: Measuring, build_copy: Callable[[], RunInput] | None = None
     with tf.Graph().as_default() as graph:
         with tf.device(HOST):
             datasets = {}
-            for number, stage in enumerate(input_pipeline.stages(source), start=1):
+            stages = small_images.STAGES if isinstance(source, Pixels) else imagenet_pipeline.STAGES
+            for number, stage in enumerate(stages, start=1):
                 # Each has an order of its own, or it would find in memory what another one, or a run, has read.
                 whole = dataclasses.replace(spec, worker=0, workers=1, seed=spec.seed + number)
                 skipping = input_pipeline.skipping(source, options)

@@ -129,7 +129,6 @@ def _random_window(shape: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor) -> tf.Te
 
 
 def _central_window(shape: tf.Tensor) -> tf.Tensor:
-    """Returns the square in the middle, [4], that a central crop keeps after resizing: top, left, height, width."""
     sides = shape[:2]
     side = tf.cast(tf.math.round(tf.cast(tf.reduce_min(sides), tf.float32) / _EVALUATION_MARGIN), tf.int32)
     side = tf.maximum(side, 1)

@@ -50,11 +50,6 @@ class InputSpec:
     workers: int = 1
     images_before: int = 0
 
-    @property
-    def own_images_before(self) -> int:
-        """How many images this worker has drawn before."""
-        return self.images_before // self.workers
-
 
 def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]:
     """Makes one fixed batch per tower in variables on the tower's device, so that input costs a step nothing.

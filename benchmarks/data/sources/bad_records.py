@@ -7,6 +7,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from benchmarks.console import progress, warn
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
-from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE, Problem, header_problem
+from benchmarks.data.sources.jpeg_header import Problem, header_problem
 from benchmarks.data.sources.safe_files import FileWork, for_each, printable, read_file
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError, headline
@@ -37,20 +38,16 @@ def decoding() -> Iterator[PhotoProblem]:
     """Yields a function that decodes a photo as the pipeline does, in its own session without GPUs."""
     with tf.Graph().as_default() as graph, tf.device(HOST):
         fed = tf.compat.v1.placeholder(tf.string, [])
-        part = tf.io.decode_and_crop_jpeg(fed, [0, 0, 1, 1], channels=3)
-        whole = tf.io.decode_jpeg(fed, channels=3)
-        png = tf.io.decode_png(fed, channels=3)
+        image = tf.io.decode_jpeg(fed, channels=3)  # which reads PNGs, too
 
     def problem_of(encoded: bytes, png_too: bool) -> Problem | None:
         if problem := header_problem(encoded, png_too):
             return problem
-        is_png = encoded.startswith(PNG_SIGNATURE)
         try:
-            session.run([png.op] if is_png else [part.op, whole.op], {fed: encoded})
+            session.run(image.op, {fed: encoded})
         except tf.errors.OpError as error:
             reason = headline(error).split("[[")[0].strip()[:120]
-            form = "PNG" if is_png else "JPEG"
-            return "pixels", f"its image of {len(encoded)} bytes does not decode as {form} ({reason}); replace it"
+            return "pixels", f"its image of {len(encoded)} bytes does not decode ({reason}); replace it"
         return None
 
     with tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
@@ -83,8 +80,7 @@ def defects(
 def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> tuple[int, list[Defect]]:
     bad = []
     for file in files:
-        if not work.goes_on(file):
-            break
+        work.go_on(file)
         try:
             problem = problem_of_photo(read_file(file), True)
         except OSError as error:
@@ -97,9 +93,11 @@ def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequenc
 def _check_shard(
     source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem, work: FileWork, file: Path
 ) -> tuple[int, list[Defect]]:
-    bad, records, following = [], 0, tfrecord.walk(file)
+    bad, records = [], 0
     try:
-        while work.goes_on(file) and (record := next(following, None)):
+        work.go_on(file)
+        for record in tfrecord.walk(file):
+            work.go_on(file)
             records += 1
             if isinstance(record, Defect):
                 bad.append(record)
@@ -138,23 +136,22 @@ def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataE
         f"{_SEARCH_SECONDS:g} s ..."
     )
     work = FileWork(give_up_at=time.monotonic() + _SEARCH_SECONDS)
-    result = "every record in it is sound"
     files = sorted(source.files, key=lambda file: printable(file) not in str(error))
-    sound = 0
-    with (
-        progress.counted("looking for the damaged record", len(files)),
-        decoding() as problem_of_photo,
-        contextlib.closing(defects(source, num_classes, problem_of_photo, files, work)) as checked,
-    ):
-        for count, bad in checked:
-            if bad:
-                return min(bad, key=lambda defect: defect.kind == "boxes").error()  # which only some crops read
-            if work.is_late():
-                result = f"the first {sound} of {len(files)} files are sound"
-                break
-            in_files = count if isinstance(source, PhotoFolder) else 1  # a photo of a folder is a file
-            sound += in_files
-            progress.advance(in_files)
+    sound, result = 0, "every record in it is sound"
+    try:
+        with (
+            progress.counted("looking for the damaged record", len(files)),
+            decoding() as problem_of_photo,
+            contextlib.closing(defects(source, num_classes, problem_of_photo, files, work)) as checked,
+        ):
+            for count, bad in checked:
+                if bad:
+                    return min(bad, key=lambda defect: defect.kind == "boxes").error()  # which only some crops read
+                in_files = count if isinstance(source, PhotoFolder) else 1  # a photo of a folder is a file
+                sound += in_files
+                progress.advance(in_files)
+    except CancelledError:
+        result = f"the first {sound} of {len(files)} files are sound"
     return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
+import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.console import warn_once
-from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages
-from benchmarks.data.sources.storage import Address
+from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, only_one
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 
@@ -37,11 +34,25 @@ _NO_CLASSES = {
     "~snapshot",
 }
 _NAMED = 3
-# Other data sets, each with a model for it and the names with which its files begin.
-_SMALL_IMAGES = (
-    ("cifar10", "resnet20", ("data_batch_", "cifar-10-")),
-    ("mnist", "mlp", ("train-images", "t10k-images", "MNIST")),
-)
+# Other data sets, with the names with which their files begin.
+_SMALL_IMAGES = {"cifar10": ("data_batch_", "cifar-10-"), "mnist": ("train-images", "t10k-images", "MNIST")}
+# Formats that are not read, by the endings of their files, which may have the number of a shard behind.
+_FORMATS = {
+    "array_record": "ArrayRecord",
+    "arrow": "Arrow",
+    "beton": "FFCV",
+    "h5": "HDF5",
+    "hdf5": "HDF5",
+    "mdb": "LMDB",
+    "mds": "MosaicML Streaming",
+    "npy": "NumPy",
+    "npz": "NumPy",
+    "parquet": "Parquet",
+    "rec": "MXNet RecordIO",
+}
+_FOREIGN = re.compile(rf".+\.({'|'.join(_FORMATS)})(?:-\d{{1,9}}-of-\d{{1,9}})?")
+# The search for what a directory holds instead of photos: it may be the root of a file system.
+_FOLDERS_SEARCHED = 2000
 _SYNSET = re.compile(r"n\d{8}(?!\d)")  # of WordNet, in whose order ImageNet's classes are
 # Folders of whole splits, such as train and test1, train_images and test_images, cars_train and cars_test.
 _OF_SPLIT = re.compile(
@@ -60,11 +71,6 @@ class PhotoFolder(StoredImages):
     labels: Sequence[int]
     classes: Sequence[str]
     passed_over: str = ""
-
-    @functools.cached_property
-    def known_safe(self) -> np.ndarray:
-        """By file, whether a pipeline of this process has looked at it and found it safe to read."""
-        return np.zeros(len(self.files), bool)
 
     def identify(self) -> str:
         """The checksum is of the photos' names."""
@@ -90,7 +96,7 @@ def digest(lines: Sequence[str]) -> str:
 
 def some(names: Sequence[str]) -> str:
     """Returns the first names for a sentence; they may hold anything, of any length."""
-    shown = [ascii(name[:40])[1:-1] for name in names[:_NAMED]]
+    shown = [repr(name[:40])[1:-1] for name in names[:_NAMED]]
     return ", ".join([*shown, "..."] if len(names) > _NAMED else shown)
 
 
@@ -106,17 +112,13 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
         None if there is no photo in a class folder, or if these are splits: their photos have no labels.
 
     Raises:
-        DataError: a folder cannot be read, or the classes are not known for certain.
+        DataError: the classes are not known for certain.
     """
-    try:
-        folder = _folder_of(root, split)
-        if folder is None:
-            return None
-        is_other = root.absolute().name.lower() in FOLDERS_OF["validation"] and _below(root.absolute().parent, "train")
-        classes = _class_names(folder) if split == "train" and not is_other else _trained_classes(root, folder)
-        found = _photos(folder, split, classes, endings)
-    except OSError as error:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    folder = _folder_of(root, split)
+    if folder is None:
+        return None
+    classes = _class_names(folder) if split == "train" else _trained_classes(root, folder)
+    found = _photos(folder, split, classes, endings)
     if found and folder == root and _are_splits(found):
         return None
     if found and split == "train" and len(used := {*found.labels}) == 1:
@@ -150,18 +152,6 @@ def _below(root: Path, split: str) -> Path | None:
     return only_one(named, f"class folders for {split}")
 
 
-def only_one(named: Sequence[Path], content: str) -> Path | None:
-    """Returns the folder of a list, if it has any; on this host, one may be a link to another.
-
-    Raises:
-        DataError: there are several, all with the same kind of content.
-    """
-    folders = {folder if isinstance(folder, Address) else folder.resolve(): folder for folder in named}
-    if len(folders) > 1:
-        raise DataError(f"{' and '.join(map(str, folders.values()))} both hold {content}: keep one, or name it.")
-    return next(iter(folders.values()), None)
-
-
 def _folder_of(root: Path, split: str) -> Path | None:
     if folder := _below(root, split):
         return folder
@@ -190,14 +180,10 @@ def _trained_classes(root: Path, folder: Path) -> list[str]:
             "holds both train and val."
         )
     classes = _class_names(train)
-    if names and not {*names} & {*classes}:
-        raise DataError(
-            f"{folder} has no folder of a class of {train}, only {some(names)}. {labels_needed('validation')}"
-        )
     if unknown := sorted({*names} - {*classes}):
         raise DataError(
-            f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}. Rename or remove them, "
-            "or make empty folders of these names for training, too."
+            f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}. Move their photos into "
+            "the folders of their classes, or make empty folders of these names for training, too."
         )
     return classes
 
@@ -218,72 +204,70 @@ def _photos(folder: Path, split: str, classes: Sequence[str], endings: tuple[str
     kinds = (*endings, *ARCHIVE_ENDINGS)
     beside = [entry for entry in os.listdir(folder) if entry.lower().endswith(kinds) and entry[0] != "."]
     others.update(f"{_kind(folder / entry)} beside the class folders" for entry in beside)
-    no_classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not _may_be_class(entry.name))
+    others.update("folders of other kinds" for name in os.listdir(folder) if name.lower() in _NO_CLASSES)
     return PhotoFolder(
         directory=str(folder),
         split=split,
         files=files,
         labels=labels,
         classes=classes,
-        passed_over=_in_words(others, [name for name in no_classes if name[0] != "."]),
+        passed_over=_in_words(others),
     )
 
 
 def _kind(path: Path) -> str:
     if path.is_dir():
         return "folders in class folders"
-    return ascii(path.suffix.lower()[:20])[1:-1] or "files without an ending"
+    return repr(path.suffix.lower()[:20])[1:-1] or "files without an ending"
 
 
-def _in_words(others: Mapping[str, int], folders: Sequence[str]) -> str:
-    counted = [f"{count} {kind}" for kind, count in sorted(others.items(), key=lambda item: (-item[1], item[0]))]
-    return ", ".join([*counted, *([f"the folders {some(folders)}"] if folders else [])])
+def _in_words(others: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(others.items(), key=lambda item: (-item[1], item[0])))
 
 
 def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     """Returns what a root without class folders holds instead, and what to do, to end a sentence."""
     names = sorted(name for name in os.listdir(root) if name[0] != ".")
-    if not names:
-        return (
-            "it is empty. Make a fake ImageNet with 'run_bench.py data make_imagenet DIR', or drop --data_dir for "
-            "synthetic images."
-        )
-    for name, model, beginnings in _SMALL_IMAGES:
+    for name, beginnings in _SMALL_IMAGES.items():
         if any(entry.startswith(beginnings) for entry in names):
-            return f"it holds {DATA_SETS[name].title}, not photos: pass a model for {name}, such as --model={model}."
+            return (
+                f"it holds {DATA_SETS[name].title}, not photos: pass --data_name={name}, and a model for it to train."
+            )
+    photo = _first_below(root, lambda path: path.name.lower().endswith(endings))
+    if photo is None and (foreign := _first_below(root, not_read)):
+        return f"it holds {not_read(foreign)}"
     flat = [folder for folder in (root, *(root / name for name in FOLDERS_OF[split])) if _has_photo(folder, endings)]
     if flat:
         return f"the photos of {flat[0]} are in one folder. {labels_needed(split)}"
     if (of_split := _folder_of(root, split)) and (others := _others_in(of_split, endings)):
         return (
-            f"its class folders hold {_in_words(others, [])}, which are not read here. 'run_bench.py data convert' "
+            f"its class folders hold {_in_words(others)}, which are not read here. 'run_bench.py data convert' "
             "takes JPEG, PNG, GIF, BMP, WebP and TIFF, with these endings."
         )
-    for folder, _, files in os.walk(root):
-        if photo := next((name for name in files if name.lower().endswith(endings)), None):
-            path = Path(folder) / photo
-            return f"it holds photos in other places, such as {path}. {_how_to_move(root, split, path)}"
-    if archives := [name for name in names if name.lower().endswith(ARCHIVE_ENDINGS)]:
+    if photo:
         return (
-            f"it holds {some(archives)}: unpack compressed archives, and convert those of ImageNet with 'run_bench.py "
-            "data convert' (docs/howto/real-data.md)."
+            f"it holds photos in other places, such as {photo}. Name the folder that has one folder for each class, "
+            f"with its photos in it, or that has these folders in one named {' or '.join(FOLDERS_OF[split])}."
         )
-    return f"it holds {some(names)}. Name the folder of the photos or shards, or drop --data_dir for synthetic images."
+    return (
+        f"it holds {some(names) or 'nothing'}. Name the folder of the photos or shards, or convert archives with "
+        "'run_bench.py data convert' (docs/howto/real-data.md)."
+    )
 
 
-def _how_to_move(root: Path, split: str, photo: Path) -> str:
-    """Returns what to do with folders that are called, or nested, otherwise than those that are found."""
-    names = FOLDERS_OF[split]
-    like_them = {*names, "test"} if split == "validation" else {*names}
-    for folder in (root.absolute(), *(root / name for name in sorted(os.listdir(root)))):
-        if folder.name.lower() in like_them and folder.name not in names and _class_names(folder):
-            return f"Rename {folder} to {names[0] if split == 'train' else 'val'} to use it for {split}."
-    parts = (root.absolute().name, *photo.relative_to(root).parts)
-    if parts[-4:-3] and parts[-4] in names:
-        return "Move the photos of each class up, into the folder of the class."
-    if split != "train" and photo.parent.parent.absolute() in (root.absolute(), root.absolute() / "train"):
-        return "Those are for training: name the folder that holds both train and val, each with a folder per class."
-    return "Name the folder in which each class has one folder, with its photos in it."
+def not_read(file: Path) -> str | None:
+    """Returns the end of a sentence on a file of a known format that is not read: its name, and what to do."""
+    match = _FOREIGN.fullmatch(file.name.lower())
+    return match and (
+        f"{file}, which is {_FORMATS[match[1]]}: write its photos as files, with a folder for each class, or as "
+        "TFRecords (docs/howto/real-data.md)."
+    )
+
+
+def _first_below(root: Path, is_wanted: Callable[[Path], object]) -> Path | None:
+    walked = itertools.islice(os.walk(root), _FOLDERS_SEARCHED)
+    files = (Path(folder) / name for folder, _, names in walked for name in names)
+    return next(filter(is_wanted, files), None)
 
 
 def _others_in(folder: Path, endings: tuple[str, ...]) -> Counter[str]:

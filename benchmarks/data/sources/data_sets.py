@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.data.sources.storage import Address, path_of
@@ -83,6 +84,28 @@ def data_set_of(name: str) -> DataSet:
     return DATA_SETS.get(name, random)
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Raises DataError with the path if a file or directory cannot be read, or goes away."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+
+
+def only_one(named: Sequence[Path], content: str) -> Path | None:
+    """Returns the folder of a list, if it has any; on this host, one may be a link to another.
+
+    Raises:
+        DataError: there are several, all with the same kind of content.
+    """
+    folders = {folder if isinstance(folder, Address) else folder.resolve(): folder for folder in named}
+    if len(folders) > 1:
+        raise DataError(f"{' and '.join(map(str, folders.values()))} both hold {content}: keep one, or name it.")
+    return next(iter(folders.values()), None)
+
+
+@reading()
 def existing_directory(name: str, directory: str) -> Path:
     """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`); an address is not looked at.
 
@@ -98,15 +121,12 @@ def existing_directory(name: str, directory: str) -> Path:
             f"--data_dir={directory}: of an address, only TFRecords are read, and {name} has none. Copy the files, or "
             "mount the storage and name the directory."
         )
-    try:
-        if path.is_dir():
-            if any(entry.name[0] != "." for entry in path.iterdir()):
-                return path
-            problem = "is empty"
-        else:
-            problem = "is a file" if path.exists() else "does not exist"
-    except OSError as error:
-        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
+    if path.is_dir():
+        if any(entry.name[0] != "." for entry in path.iterdir()):
+            return path
+        problem = "is empty"
+    else:
+        problem = "is a file" if path.exists() else "does not exist"
     content = "train-00000-of-... in it" if name == "imagenet" else "the data set"
     raise DataError(
         f"--data_dir={directory} {problem}: name the directory with {content}, or make one with "

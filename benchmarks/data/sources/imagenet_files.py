@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 
 from benchmarks.console import warn, warn_once
 from benchmarks.data.sources import class_folders, tfrecord
-from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, only_one, some
-from benchmarks.data.sources.data_sets import StoredImages, existing_directory
+from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, some
+from benchmarks.data.sources.data_sets import StoredImages, existing_directory, only_one
 from benchmarks.data.sources.safe_files import for_each
 from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.data.sources.tfrecord import Defect
@@ -175,6 +175,9 @@ def find_imagenet(directory: str, split: str) -> Photos:
     folder = class_folders.find_class_folders(path, split, _ENDINGS)
     if folder is None and (others := _other_records(path, split)):
         raise DataError(f"{problem}; it holds {some(others)}: rename them so, for {split}.")
+    (other,) = {*FOLDERS_OF} - {split}
+    if folder is None and _folder_of_shards(path, other):
+        raise DataError(f"{problem}; it holds only {other} shards: pass --data_split={other}, or name another one.")
     if folder is None:
         raise DataError(
             f"{problem}, and there is no folder of photos for each class"
@@ -192,22 +195,9 @@ def _other_records(directory: Path, split: str) -> list[str]:
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
-    try:
-        names = sorted(path.name for path in directory.iterdir())
-    except OSError as error:
-        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
+    names = sorted(path.name for path in directory.iterdir())
     shards = {name: match for name in names if (match := _SHARD.fullmatch(name))}
     return {name: match for name, match in shards.items() if match["split"] in FOLDERS_OF[split]}
-
-
-def _warn_of_numbers(directory: Path, endings: Sequence[str]) -> None:
-    """Warns of shards with a number alone that are not numbered from 0 or 1 on."""
-    numbers = sorted(int(found[0]) for ending in endings if (found := _NUMBER.search(ending)))
-    if numbers and (numbers[0] > 1 or numbers[-1] - numbers[0] >= len(numbers)):
-        warn(
-            f"{directory} holds {len(numbers)} shards with numbers from {numbers[0]} to {numbers[-1]}, which are read "
-            "as one data set: copy those that are missing, and move away what does not belong to it."
-        )
 
 
 def find_records(directory: str, split: str) -> PhotoRecords | None:
@@ -224,11 +214,11 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     if len(sets) > 1:
         named = " and ".join(sets)
         raise DataError(f"--data_dir={path} mixes shards of {len(sets)} data sets ({named}): keep one.")
-    _warn_of_numbers(path, [match["ending"] for match in shards.values() if not match["total"]])
-    total = int(next(iter(shards.values()))["total"] or len(shards))
     numbers = Counter(int(found[0]) for match in shards.values() if (found := _NUMBER.search(match["ending"])))
     if twice := [number for number, count in numbers.items() if count > 1]:
         raise DataError(f"--data_dir={path} holds several shards {twice[0]} ({some([*shards])}): keep one set.")
+    # With a number alone, shards are numbered from 0 or 1 on.
+    total = int(next(iter(shards.values()))["total"] or max(numbers, default=0) + (0 in numbers) or len(shards))
     if len(shards) < total:
         warn(
             f"{path} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "

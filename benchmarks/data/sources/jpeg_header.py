@@ -73,10 +73,8 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
 
 def _read_frame(code: int, frame: bytes) -> JpegHeader:
     bits, *fields = struct.unpack(">BHHB", frame)
-    if code in _UNUSUAL_FRAMES:
-        raise BadJpegError("unusual", "its JPEG is lossless or hierarchical, which is not decoded")
-    if bits != 8:
-        raise BadJpegError("unusual", f"its JPEG has {bits} bits per sample, and only 8 are decoded")
+    if code in _UNUSUAL_FRAMES or bits != 8:
+        raise BadJpegError("unusual", f"its JPEG has {bits} bits per sample or is lossless, which is not decoded")
     return JpegHeader(*fields)
 
 

@@ -50,9 +50,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def for_each(paths: Sequence[Path], work: Callable[[Path], _Result]) -> list[_Result]:
-    """Returns the results for paths in their order; at addresses, of many at a time."""
-    if not any(isinstance(path, Address) for path in paths):
-        return list(map(work, paths))
+    """Returns the results for paths in their order, of many at a time."""
     with ThreadPoolExecutor(_QUESTIONS_AT_A_TIME) as pool:
         return list(pool.map(work, paths))
 
@@ -188,23 +186,16 @@ class FileWork:
                 self._is_over = True
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def goes_on(self, file: Path) -> bool:
-        """Reports that this thread begins with a file, or makes progress; returns whether to continue."""
-        self._report((file, time.monotonic()))
-        return not self._is_over and not self.is_late()
-
     def go_on(self, file: Path) -> None:
-        """Reports as `goes_on`, for work that leaves nothing if it is not finished.
+        """Reports that this thread begins with a file, or makes progress.
 
         Raises:
             CancelledError: the work is to end.
         """
-        if not self.goes_on(file):
+        now = time.monotonic()
+        self._report((file, now))
+        if self._is_over or now >= self._give_up_at:
             raise CancelledError(f"{file} is left unfinished")
-
-    def is_late(self) -> bool:
-        """Returns whether it is time to give up."""
-        return time.monotonic() >= self._give_up_at
 
     def _report(self, progress: tuple[Path, float] | None) -> None:
         if self._watchdog is None:

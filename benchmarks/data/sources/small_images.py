@@ -215,48 +215,45 @@ def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: 
 
     Before the last of STAGES, only labels come out.
     """
-    images, labels, seed = source.images, source.labels, spec.seed
+    images = source.images
     augmented = options.crop == "distorted" and images.shape[-1] == 3 and last_stage != "draw"
 
     share = len(range(spec.worker, len(images), spec.workers))
-    first, skipped = divmod(spec.own_images_before, share) if options.cache != "one_record" else (0, 0)
+    first, skipped = divmod(spec.images_before // spec.workers, share) if options.cache != "one_record" else (0, 0)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        order = tf.data.Dataset.range(len(images)).shuffle(len(images), seed=seed + number)
+        order = tf.data.Dataset.range(len(images)).shuffle(len(images), seed=spec.seed + number)
         return order.shard(spec.workers, spec.worker).map(lambda index: (number, index))
-
-    def gather(epochs: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        drawn = images[indices]
-        return (_augmented(drawn, epochs, indices, seed) if augmented else drawn), labels[indices]
-
-    def draw(epochs: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | tf.Tensor:
-        drawn, its_labels = tf.numpy_function(gather, [epochs, indices], (tf.uint8, tf.int64))
-        if last_stage != "batch":
-            return its_labels
-        return (
-            tf.ensure_shape(drawn, (spec.batch_per_device, *images.shape[1:])),
-            tf.ensure_shape(its_labels, (spec.batch_per_device,)),
-        )
 
     drawn_in_order = tf.data.Dataset.counter(first).flat_map(epoch).skip(skipped)
     numbered = drawn_in_order.batch(spec.batch_per_device, drop_remainder=True)
     if options.cache == "one_record":
         numbered = numbered.take(1).cache().repeat()
-    return numbered.map(draw, num_parallel_calls=parallel_calls(options), deterministic=True)
+    drawn = _drawn(source, numbered, spec.batch_per_device, options, seed=spec.seed if augmented else None)
+    return drawn if last_stage == "batch" else drawn.map(lambda _, labels: labels)
 
 
 @tf.autograph.experimental.do_not_convert
 def one_pass(source: Pixels, spec: InputSpec, options: InputOptions) -> tf.data.Dataset:
     """Returns a data set of all images once, in their order, as in `batches`; the last batch may be smaller."""
-
-    def draw(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        drawn, its_labels = tf.numpy_function(
-            lambda at: (source.images[at], source.labels[at]), [indices], (tf.uint8, tf.int64)
-        )
-        return tf.ensure_shape(drawn, (None, *source.images.shape[1:])), tf.ensure_shape(its_labels, (None,))
-
     indices = tf.data.Dataset.range(source.count()).batch(spec.batch_per_device)
-    return indices.map(draw, num_parallel_calls=parallel_calls(options), deterministic=True)
+    return _drawn(source, indices.map(lambda at: (tf.zeros_like(at), at)), None, options, seed=None)
+
+
+def _drawn(
+    source: Pixels, numbered: tf.data.Dataset, batch: int | None, options: InputOptions, *, seed: int | None
+) -> tf.data.Dataset:
+    """Returns batches of images and labels at (epochs, indices); with a seed, the images are augmented."""
+
+    def gather(epochs: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = source.images[indices], source.labels[indices]
+        return (images if seed is None else _augmented(images, epochs, indices, seed)), labels
+
+    def draw(epochs: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels = tf.numpy_function(gather, [epochs, indices], (tf.uint8, tf.int64))
+        return tf.ensure_shape(images, (batch, *source.images.shape[1:])), tf.ensure_shape(labels, (batch,))
+
+    return numbered.map(draw, num_parallel_calls=parallel_calls(options), deterministic=True)
 
 
 def _augmented(images: np.ndarray, epochs: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import io
 import json
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import numpy as np
 
 from benchmarks.console import progress
 from benchmarks.data.sources import class_folders, imagenet_files, jpeg_header, tfrecord
+from benchmarks.data.sources.class_folders import FOLDERS_OF
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, PhotoRecords
 from benchmarks.data.sources.jpeg_header import BadJpegError, JpegHeader
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, FileWork, written_whole
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _JPEG_QUALITY = 95  # of photos that are encoded again
+_LONGEST_JPEG = 65500  # a limit of libjpeg
 
 
 @dataclasses.dataclass
@@ -87,13 +88,12 @@ def convert(
     }
     _check_plan(directory, split, plan)
     paths, total = split.paths(directory), Conversion()
-    shares = list(_shares(source, split, seed, num_classes))
     write = functools.partial(_write_shard, shorter_side, decoded, work)
     # Without those of finished shards, which take no time.
-    missing = sum(not _finished(*each) for each in zip(paths, shares, strict=True)) * split.images // split.shards
+    missing = sum(not _finished(path) for path in paths) * split.images // split.shards
     with (
         progress.counted(f"Converting the photos to {directory}", missing),
-        work.on_all_cores(write, zip(paths, shares, strict=True)) as parts,
+        work.on_all_cores(write, zip(paths, _shares(source, split, seed, num_classes), strict=True)) as parts,
     ):
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
@@ -125,25 +125,26 @@ def _shares(
 
 def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
     """Refuses to mix the shards of two conversions. What is left of one without any finished shard does not matter."""
-    for other in directory.glob(".*-conversion.json"):
-        name = other.name[1:].partition("-")[0]
-        if not plan["classes"] or not dataclasses.replace(split, name=name).shards_in(directory):
-            continue
-        if (_read_json(other) or {}).get("classes") not in (None, plan["classes"]):
-            raise UsageError(
-                f"{directory} holds {name} shards whose labels are of other classes: convert both splits from one "
-                "folder with train and val, or name another directory."
-            )
-    file = directory / f".{split.name}-conversion.json"
+    (other,) = {*FOLDERS_OF} - {split.name}
+    is_alone = not dataclasses.replace(split, name=other).shards_in(directory)
+    beside = {} if is_alone else _read_json(_plan_of(directory, other)) or {}
+    if plan["classes"] and beside.get("classes") not in (None, plan["classes"]):
+        raise UsageError(
+            f"{directory} holds {other} shards whose labels are of other classes: convert both splits from one "
+            "folder with train and val, or name another directory."
+        )
+    file = _plan_of(directory, split.name)
     if not split.shards_in(directory):
         store.replace(file, json.dumps(plan))
-    elif not file.exists():
-        raise UsageError(f"{directory} already holds {split.name} shards: name another directory.")
     elif _read_json(file) != plan:
         raise UsageError(
-            f"{directory} holds part of another conversion, of other photos or with other flags: continue that one "
-            "with its own photos and flags, or name another directory."
+            f"{directory} holds other {split.name} shards, or part of a conversion of other photos or with other "
+            "flags: continue that one with its own photos and flags, or name another directory."
         )
+
+
+def _plan_of(directory: Path, split: str) -> Path:
+    return directory / f".{split}-conversion.json"
 
 
 def _read_json(file: Path) -> Any:
@@ -159,9 +160,9 @@ def _write_shard(
     work: FileWork,
     share: tuple[Path, Iterable[Photo] | Iterable[RecordedPhoto]],
 ) -> Conversion:
-    """Writes a shard and, beside it, the result, unless both exist and no photo of a list has changed since."""
+    """Writes a shard and, beside it, the result, unless both exist."""
     path, photos = share
-    if known := _finished(path, photos):
+    if known := _finished(path):
         return known
     result = Conversion()
     with written_whole(path) as file:
@@ -182,26 +183,14 @@ def _write_shard(
     return result
 
 
-def _finished(path: Path, photos: Iterable[Photo] | Iterable[RecordedPhoto]) -> Conversion | None:
-    """Returns the result of a shard that is whole, and of which no photo has changed since."""
-    notes = _notes_of(path)
-    known = _read_json(notes) if path.exists() else None
-    if not known:
-        return None
-    written_at, files = notes.stat().st_mtime, {photo.file for photo in photos} if isinstance(photos, list) else ()
-    return Conversion(**known) if all(_changed_at(file) <= written_at for file in files) else None
+def _finished(path: Path) -> Conversion | None:
+    """Returns the result of a shard without photos that were left out; they may have been repaired since."""
+    known = _read_json(_notes_of(path)) if path.exists() else None
+    return Conversion(**known) if known and not known["left_out"] else None
 
 
 def _notes_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.json")
-
-
-def _changed_at(file: Path) -> float:
-    """Returns when a file last changed, or was put where it is; of a link without a file, that is always now."""
-    try:
-        return file.stat().st_ctime
-    except OSError:
-        return math.inf
 
 
 def _converted(original: Original, shorter_side: int | None, decoded: bool) -> tuple[bytes, bool]:
@@ -233,8 +222,10 @@ def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
     if header and header.components in (1, 3):
         if shorter_side is None or min(header.height, header.width) <= shorter_side:
             return encoded
-    buffer = io.BytesIO()
-    _as_rgb(encoded, shorter_side).save(buffer, format="JPEG", quality=_JPEG_QUALITY)
+    image, buffer = _as_rgb(encoded, shorter_side), io.BytesIO()
+    if max(image.size) > _LONGEST_JPEG:
+        raise ValueError(f"a side is above {_LONGEST_JPEG} pixels, the most of a JPEG: pass --resize or --decoded")
+    image.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
     return buffer.getvalue()
 
 
@@ -248,8 +239,7 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
         image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
         jpeg_header.check_size(image.height, image.width)
         if image.mode == "F" or (image.mode, image.format) == ("I", "TIFF"):  # of PNG, the latter has 16 bits
-            kind = "floating-point numbers" if image.mode == "F" else "signed or 32-bit integers"
-            raise BadJpegError("unusual", f"its pixels are {kind}, of which white is not known")
+            raise BadJpegError("unusual", "its pixels are no integers of 8 or 16 bits, so white is not known")
         if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
             scaled = np.asarray(image).astype(np.float64) / 257
             image = Image.fromarray(scaled.clip(0, 255).round().astype(np.uint8))

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.data.sources import class_folders, imagenet_files
-from benchmarks.data.sources.class_folders import ARCHIVE_ENDINGS, some
+from benchmarks.data.sources.class_folders import some
+from benchmarks.data.sources.data_sets import reading
 from benchmarks.data.sources.imagenet_files import BOX_CORNERS, INCEPTION, Layout, PhotoRecords
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, UNREADABLE, files_in, read_file
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
@@ -28,9 +29,10 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 _OF_SPLIT = re.compile(
     r"(?:ilsvrc.{0,40}_)?(train|val|test)(?:ing|id|idation)?(?:[-_]?(?:images?|t\d))*+(?:[-_]?v\d.{0,40})?\.tar"
 )
-_IN_NAMES = {"train": "train", "validation": "val"}
+_PART = re.compile(r"\.(?:part)?\d{1,9}\Z")
+# Files of labels or facts beside a photo of the same name, in a WebDataset.
+_LABELS = {"cls", "json", "txt"}
 _UNPACK = "Unpack it, and name the folder that has one folder for each class."
-_COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Photo:
 
     def __str__(self) -> str:
         """Returns class and name, for a sentence."""
-        return f"{ascii(self.class_name)[1:-1]}/{ascii(self.name)[1:-1]}"
+        return f"{repr(self.class_name)[1:-1]}/{repr(self.name)[1:-1]}"
 
     def load(self) -> Original:
         """Returns the photo.
@@ -119,6 +121,7 @@ class RecordedPhoto:
         )
 
 
+@reading()
 def find_originals(source: Path, split: str) -> Listing | PhotoRecords:
     """Finds the photos to convert; `split` chooses the part of a source that holds several splits.
 
@@ -129,6 +132,8 @@ def find_originals(source: Path, split: str) -> Listing | PhotoRecords:
         DataError: the source holds none of these, or TFRecords of pixels.
     """
     if not source.is_dir():
+        if foreign := class_folders.not_read(source):
+            raise DataError(f"data convert does not read {foreign}")
         if source.exists():
             return _in_archive_of_archives(source, split)
         raise DataError(
@@ -148,7 +153,7 @@ def _in_folder(source: Path, split: str) -> Listing:
             for file, label in zip(folder.files, folder.labels, strict=True)
         ]
         return Listing(photos, folder.classes, folder.describe())
-    archives, others = _archives_of(source, split)
+    archives = _archives_of(source, split)
     if not archives:
         raise DataError(
             f"{source} holds no folders of photos for each class, no tar archives and no TFRecords of {split} images; "
@@ -159,24 +164,19 @@ def _in_folder(source: Path, split: str) -> Listing:
     members: list[Photo] = []
     for label, file in enumerate(archives, start=1):
         with _opened(file, "uncompressed tar archive") as archive:
-            members += _members(archive, file, 0, label, file.name.split(".")[0])
-        if members and members[-1].name.lower().endswith(ARCHIVE_ENDINGS):
-            raise DataError(
-                f"{file} holds archives, such as {members[-1].name}, and there are {len(archives) - 1} more beside it: "
-                "name the one to convert."
-            )
-    beside = f" ({', '.join(file.name for file in others)} of other splits passed over)" if others else ""
-    return _listing(members, [file.name.split(".")[0] for file in archives], f"{source}{beside}", split)
+            members += _members(archive, file, 0, label, file.stem)
+    return _listing(members, [file.stem for file in archives], source, split)
 
 
-def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str, split: str) -> Listing:
+def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path, split: str) -> Listing:
     """Returns the photos of archives of classes.
 
     Raises:
         DataError: two are of one class; or they are of another split than that which decides the classes, and may lack
             some.
     """
-    if twice := sorted(name for name, count in Counter(classes).items() if count > 1):
+    parts = Counter(_PART.sub("", name) for name in classes)
+    if twice := sorted(name for name, count in parts.items() if count > 1):
         raise DataError(f"{source} holds several archives of the class {some(twice)}: keep one of each.")
     if split != "train" and len(classes) != IMAGENET_CLASSES:
         raise DataError(
@@ -194,13 +194,11 @@ def _endings() -> tuple[str, ...]:
     return tuple(ending for ending, name in Image.registered_extensions().items() if name in FORMATS)
 
 
-def _archives_of(source: Path, split: str) -> tuple[list[Path], list[Path]]:
-    """Returns the tar archive of a split in a folder, or those of classes; and the others."""
+def _archives_of(source: Path, split: str) -> list[Path]:
     archives = [file for file in sorted(source.iterdir()) if file.name.lower().endswith(".tar") and file.name[0] != "."]
     named = {file: _OF_SPLIT.fullmatch(file.name.lower()) for file in archives}
-    of_split = [file for file, match in named.items() if match and match[1] == _IN_NAMES[split]]
-    chosen = of_split or [file for file, match in named.items() if not match]
-    return chosen, [file for file in archives if file not in chosen]
+    of_split = [file for file, match in named.items() if match and split.startswith(match[1])]
+    return of_split or [file for file, match in named.items() if not match]
 
 
 class _Archive(io.BufferedReader):
@@ -214,16 +212,12 @@ class _Archive(io.BufferedReader):
 
 @contextlib.contextmanager
 def _opened(file: Path, what: str) -> Iterator[tarfile.TarFile]:
-    """Opens an archive. Says of a damaged one that it is no `what`, and of a compressed one that it is that."""
+    """Opens an archive; of one that is damaged or compressed, says that it is no `what`."""
     try:
         with _Archive(open_file(file).detach()) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
             yield archive
     except UNREADABLE as error:
-        if file.name.lower().endswith(_COMPRESSED) and file.is_file():
-            raise DataError(
-                f"{file} is compressed, so it cannot be read as a {what}: unpack it, and name what it holds."
-            ) from error
-        raise DataError(f"{file} is no {what} ({error}): unpack it first, or copy it again.") from error
+        raise DataError(f"{file} is no {what} ({error}): name its folder, unpack it, or copy it again.") from error
 
 
 def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, class_name: str) -> Iterator[Photo]:
@@ -231,7 +225,7 @@ def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, clas
     before, folders = ("", ""), dict[str, None]()
     for member in files_in(archive):
         stem, _, ending = member.name.rpartition(".")
-        if ending == "cls" or stem == before[0] and "json" in (ending, before[1]):
+        if stem == before[0] and not _LABELS.isdisjoint((ending, before[1])):
             raise DataError(
                 f"{file} holds {Path(member.name).name}, so it is a shard of a WebDataset, whose labels are in such "
                 "files: unpack it, and move each photo into the folder of its class."

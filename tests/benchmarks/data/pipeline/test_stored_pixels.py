@@ -70,17 +70,6 @@ def test_what_is_done_to_jpegs_is_refused(data: Path, option: dict[str, bool]) -
         take_batches(data, 1, options=InputOptions(**option))
 
 
-def _require_named_and_skipped(directory: Path, number: int, kind: str) -> None:
-    source = imagenet_files.find_imagenet(str(directory), "train")
-    ((defect,),) = [bad for _, bad in bad_records.defects(source, 1001) if bad]
-    assert (defect.path, defect.number, defect.kind) == (directory / DAMAGED, number, kind)
-    with pytest.raises(tf.errors.OpError) as caught:
-        take_batches(directory, 12)
-    assert str(bad_records.explain_failure(source, 1001, caught.value)) == str(defect.error())
-    images = take_batches(directory, 23, batch_per_device=1, options=SKIP, skipping=True)
-    assert len({image.tobytes() for image, _ in images}) == 23, "an epoch, without it"
-
-
 def _sides(height: int, width: int) -> Callable[[Mapping[str, tf.train.Feature]], None]:
     def change(feature: Mapping[str, tf.train.Feature]) -> None:
         for key, side in zip(DECODED.sides, (height, width), strict=True):
@@ -89,32 +78,34 @@ def _sides(height: int, width: int) -> Callable[[Mapping[str, tf.train.Feature]]
     return change
 
 
+def _empty(feature: Mapping[str, tf.train.Feature]) -> None:
+    _sides(0, 0)(feature)
+    feature[DECODED.encoded].bytes_list.value[0] = b""
+
+
 @rotating(
-    ("height", "width", "kind"),
+    ("change", "kind"),
     [
-        (81, 107, "truncated"),
-        (79, 107, "size"),
-        (2**40, 2**40, "truncated"),  # no memory is taken for it
-        (-1, 107, "size"),  # a reshape would find the number for itself
-        (2**62, 4, "truncated"),  # the product is 0 in 64 bits
-        (0, 107, "size"),
+        (_sides(81, 107), "truncated"),
+        (_sides(79, 107), "size"),
+        (_sides(2**40, 2**40), "truncated"),  # no memory is taken for it
+        (_sides(-1, 107), "size"),  # a reshape would find the number for itself
+        (_sides(2**62, 4), "truncated"),  # the product is 0 in 64 bits
+        (_sides(0, 107), "size"),
+        (_empty, "zero_length"),
+        (lambda feature: feature.__delitem__(DECODED.sides[0]), "keys"),
     ],
     first=2,
 )
-def test_a_size_that_the_pixels_do_not_have(data: Path, height: int, width: int, kind: str) -> None:
-    rewrite(data / DAMAGED, 3, _sides(height, width))
-    _require_named_and_skipped(data, 3, kind)
-
-
-def test_a_record_without_pixels_but_a_size_of_zero(data: Path) -> None:
-    def empty(feature: Mapping[str, tf.train.Feature]) -> None:
-        _sides(0, 0)(feature)
-        feature[DECODED.encoded].bytes_list.value[0] = b""
-
-    rewrite(data / DAMAGED, 3, empty)
-    _require_named_and_skipped(data, 3, "zero_length")
-
-
-def test_a_record_without_a_size(data: Path) -> None:
-    rewrite(data / DAMAGED, 3, lambda feature: feature.__delitem__(DECODED.sides[0]))
-    _require_named_and_skipped(data, 3, "keys")
+def test_a_size_that_the_pixels_do_not_have(
+    data: Path, change: Callable[[Mapping[str, tf.train.Feature]], None], kind: str
+) -> None:
+    rewrite(data / DAMAGED, 3, change)
+    source = imagenet_files.find_imagenet(str(data), "train")
+    ((defect,),) = [bad for _, bad in bad_records.defects(source, 1001) if bad]
+    assert (defect.path, defect.number, defect.kind) == (data / DAMAGED, 3, kind)
+    with pytest.raises(tf.errors.OpError) as caught:
+        take_batches(data, 12)
+    assert str(bad_records.explain_failure(source, 1001, caught.value)) == str(defect.error())
+    images = take_batches(data, 23, batch_per_device=1, options=SKIP, skipping=True)
+    assert len({image.tobytes() for image, _ in images}) == 23, "an epoch, without it"
