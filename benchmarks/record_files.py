@@ -11,6 +11,7 @@ from results import loading, store
 from results.columns import COLUMNS
 from results.record import Record
 from results.store import Store, StoreError
+from results.text import first_few
 
 _DEFAULT_FILE = Path("out") / store.JSONL_NAME
 _ADVICE = f"Name files that runs have written, such as {_DEFAULT_FILE}."
@@ -22,11 +23,14 @@ def paths(words: Sequence[str]) -> list[Path]:
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 
-def load(files: Sequence[Path], advice: str = _ADVICE) -> list[Record]:
-    """Reads records. A line that is torn or of an unknown format is skipped with a warning.
+def load(files: Sequence[Path], where: str | None = None, advice: str = _ADVICE) -> list[Record]:
+    """Reads records; with `where`, those that fulfil this condition on columns of results.csv.
+
+    A line that is torn or of an unknown format is skipped with a warning.
 
     Raises:
         DataError: a file cannot be read; the message ends with the advice.
+        UsageError: `where` is no condition, names no column, or no record fulfils it.
     """
     try:
         loaded = loading.load(*files)
@@ -34,27 +38,25 @@ def load(files: Sequence[Path], advice: str = _ADVICE) -> list[Record]:
         raise DataError(f"{error.filename}: {error.strerror}. {advice}") from error
     for problem in loaded.problems:
         warn(problem)
-    return loaded.records
-
-
-def matching(records: Sequence[Record], where: str | None) -> list[Record]:
-    """Returns the records that fulfil the condition of --where on columns of results.csv.
-
-    Raises:
-        UsageError: it is no condition, or there is no such column.
-    """
-    if not where:
-        return list(records)
+    if not where or not loaded.records:
+        return loaded.records
     from results.exchange.frame import FilterError, Results  # with pandas, which takes its time
 
     try:
-        return list(Results(records).where(where).records)
+        found = list(Results(loaded.records).where(where).records)
     except FilterError as error:
         names = [column.name for column in COLUMNS]
         raise UsageError(
             f"--where={where}: {error}.{did_you_mean(error.unknown, names)} Write COLUMN=VALUE,COLUMN=VALUE, or a "
-            f"condition such as \"num_gpus > 1 and model in ['vgg16', 'alexnet']\". Columns: {', '.join(names)}."
+            "condition such as \"num_gpus > 1 and model in ['vgg16', 'alexnet']\" or \"time_utc > '2026-01-31'\" (in "
+            f"UTC, without a zone). Columns: {', '.join(names)}."
         ) from error
+    if not found:
+        sources = first_few([str(file) for file in files], ", ")
+        raise UsageError(
+            f"--where={where}: no record in {sources} fulfils it. In a condition, text has quotes, a number none."
+        )
+    return found
 
 
 def open_store(output_dir: str) -> Store:

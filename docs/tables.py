@@ -43,23 +43,10 @@ def code(words: Iterable[str]) -> str:
 
 
 def columns_of_csv() -> str:
-    """Returns the columns of results.csv by their part of the record."""
-
-    def in_record(column: columns.Column) -> str:
-        return "" if callable(column.source) else f"`{column.source}`"
-
-    parts: dict[str, list[columns.Column]] = {}
-    for column in columns.COLUMNS:
-        root = "measurement" if callable(column.source) else column.source.split(".")[0]
-        parts.setdefault(_PART_OF_COLUMNS.get(root, "Identity and status"), []).append(column)
-    return "\n\n".join(
-        f"## {title}\n\n"
-        + table(
-            ("column", "meaning", "type and unit", "in the record"),
-            ((f"`{c.name}`", c.meaning, _type_and_unit(c), in_record(c)) for c in group),
-        )
-        for title, group in parts.items()
-    )
+    """Returns the columns of results.csv."""
+    sources = ("" if callable(c.source) else f"`{c.source}`" for c in columns.COLUMNS)
+    rows = ((f"`{c.name}`", s, _type_and_unit(c), c.meaning) for c, s in zip(columns.COLUMNS, sources, strict=True))
+    return table(("column", "in the record", "type and unit", "meaning"), rows)
 
 
 def public_columns() -> str:
@@ -70,16 +57,6 @@ def public_columns() -> str:
 
 def _type_and_unit(column: columns.Column | public_table.PublicColumn) -> str:
     return ", ".join(filter(None, (column.kind.__name__, column.unit)))
-
-
-_PART_OF_COLUMNS = {
-    "config": "Configuration",
-    "measurement": "Measured",
-    "derived": "Derived from the measurement",
-    "environment": "Model, software and traffic",
-    "model": "Model, software and traffic",
-    "placement": "Model, software and traffic",
-}
 
 
 def fields(part: type[msgspec.Struct]) -> str:
@@ -178,11 +155,8 @@ def results() -> str:
     return f"{table(header, cells)}\n\n{machine}"
 
 
-_PUBLISHED = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
-
-
-def _published_rows() -> list[list[str]]:
-    """Returns the published rates of ResNet-50 on one and on eight GPUs: MFU of one, and efficiency of eight."""
+def published_on_8() -> str:
+    """Returns the published rates of ResNet-50 on eight H100 or A100 and on one; MFU is that of one."""
     pairs: dict[tuple[str, ...], dict[int, PublishedRate]] = {}
     for rate in published_rates():
         figure = rate.figure
@@ -191,32 +165,15 @@ def _published_rows() -> list[list[str]]:
         if figure.model == "ResNet-50" and figure.devices in (1, 8):
             pairs.setdefault(key, {})[figure.devices] = rate
     rows = []
-    for key, by_devices in pairs.items():
-        one, eight = by_devices.get(1), by_devices.get(8)
-        efficiency = f"{eight.figure.images_per_sec / (8 * one.figure.images_per_sec):.0%}" if one and eight else ""
-        rates = [f"{rate.figure.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
-        rows.append([*key[:5], *rates, f"{by_devices[min(by_devices)].mfu:.1%}", efficiency, key[5]])
-    return rows
-
-
-def published() -> str:
-    """Returns a table of published rates for each source, software and kind of data, without those of 2017."""
-    tables: dict[tuple[str, str, str], list[list[str]]] = {}
-    modern = (row for row in _published_rows() if not row[-1].endswith("2017"))
-    for gpu, software, precision, batch, data, *rates, source in modern:
-        tables.setdefault((source, software, data), []).append([gpu, precision, batch, *rates])
-    header = [name for name in _PUBLISHED if name not in ("source", "software", "data")]
-    return "\n\n".join(
-        f"{source}: {software}, {data} images\n\n{table(header, rows)}"
-        for (source, software, data), rows in tables.items()
-    )
-
-
-def published_on_8(*machines: str) -> str:
-    """Returns one table of those rates of machines, newest first, that were measured on eight GPUs, too."""
-    rows = [row for row in _published_rows() if row[6] and row[0].startswith(machines)]
-    rows.sort(key=lambda row: next(number for number, name in enumerate(machines) if row[0].startswith(name)))
-    return table(_PUBLISHED, rows)
+    for gpu in ("H100", "A100"):
+        for key, by_devices in pairs.items():
+            if key[0].startswith(gpu) and (eight := by_devices.get(8)):
+                one = by_devices.get(1)
+                efficiency = f"{eight.figure.images_per_sec / (8 * one.figure.images_per_sec):.0%}" if one else ""
+                rates = [f"{rate.figure.images_per_sec:,.0f}" if rate else "" for rate in (one, eight)]
+                rows.append([*key[:5], *rates, f"{(one or eight).mfu:.1%}", efficiency, key[5]])
+    names = ("GPU", "software", "precision", "batch", "data", "1 GPU", "8 GPUs", "MFU", "efficiency of 8", "source")
+    return table(names, rows)
 
 
 def measured() -> str:

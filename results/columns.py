@@ -5,31 +5,28 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from results.record import Record
-from results.record_parts import PARTS
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
-from results.utilisation import of_measured_peak
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of `results.csv` and of data frames; `docs/reference/columns.md` is generated from it.
+    """A column of `results.csv` and of data frames; a table of `docs/reference/record.md` is generated from it.
 
     Attributes:
         source: the fields that lead to it in a record, or a function.
-        meaning: what it is.
+        meaning: what it is, unless the flag or the field of that name says so.
         kind: str, int, float, bool or datetime.datetime; any value may be missing.
         unit: of numbers; empty for pure numbers.
         name: its name, with the unit if that is short; the last field of the source if it is not given.
     """
 
     source: str | Callable[[Record], Any]
-    meaning: str
+    meaning: str = ""
     kind: type = str
     unit: str = ""
     name: str = ""
@@ -43,19 +40,12 @@ class Column:
         """Takes the value out of a record; None if it has none."""
         if callable(self.source):
             return self.source
-        part, *fields = self.source.split(".")
-        if part not in PARTS:
-            return operator.attrgetter(self.source)
+        fields = self.source.split(".")
+        return lambda record: functools.reduce(_entry, fields, record)
 
-        def look_up(record: Record) -> Any:
-            value = getattr(record, part)
-            for field in fields:
-                if value is None:
-                    break
-                value = value.get(field)
-            return value
 
-        return look_up
+def _entry(of: Any, name: str) -> Any:
+    return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
 
 
 def _last(field: str) -> Callable[[Record], Any]:
@@ -77,28 +67,28 @@ def _busiest_ps(record: Record) -> float | None:
 
 
 COLUMNS = (
-    Column("identity.run_id", "identifies the run"),
-    Column("identity.session_id", "shared by the runs of one sweep"),
-    Column("identity.time_utc", "when the run ended", datetime.datetime),
-    Column("kind", "run, allreduce, or input"),
-    Column("status", "ok, or why the rate must not be used"),
-    Column("reason", "the status as a sentence"),
-    Column("config.model", "what is trained"),
-    Column("config.variable_update", "variable manager"),
-    Column("config.modifiers.all_reduce_spec", "reduction of the gradients"),
-    Column("config.modifiers.staged_vars", "weights are read one step ahead", bool),
-    Column("config.modifiers.relaxed_consistency", "gradients of the previous step are applied", bool),
+    Column("identity.run_id"),
+    Column("identity.session_id"),
+    Column("identity.time_utc", kind=datetime.datetime),
+    Column("kind"),
+    Column("status"),
+    Column("reason"),
+    Column("config.model"),
+    Column("config.variable_update"),
+    Column("config.modifiers.all_reduce_spec"),
+    Column("config.modifiers.staged_vars", kind=bool),
+    Column("config.modifiers.relaxed_consistency", kind=bool),
     Column("config.modifiers.asynchronous", "each tower applies its own gradients without waiting", bool),
-    Column("config.modifiers.fc_model_parallel", "dense layers are divided over the towers", bool),
+    Column("config.modifiers.fc_model_parallel", kind=bool),
     Column("config.num_devices", "devices, one tower each; in a cluster, per worker", int, "devices", name="num_gpus"),
-    Column("config.device", "cpu (logical devices) or gpu"),
-    Column("config.batch_per_device", "images per device and step", int, "images"),
-    Column("measurement.images_per_step", "images per step, over all devices", int, "images", name="batch_global"),
+    Column("config.device"),
+    Column("config.batch_per_device", kind=int, unit="images"),
+    Column("measurement.images_per_step", kind=int, unit="images", name="batch_global"),
     Column("config.data_name", "synthetic, or the data set's name", name="data"),
-    Column("config.data_format", "NHWC or NCHW"),
-    Column("config.precision", "precision of the arithmetic"),
-    Column("config.optimizer", "update rule"),
-    Column("config.forward_only", "inference, no training", bool),
+    Column("config.data_format"),
+    Column("config.precision"),
+    Column("config.optimizer"),
+    Column("config.forward_only", kind=bool),
     Column("derived.images_per_sec", "all images of the measured steps / sum of their times", float, "images/s"),
     Column(
         "derived.images_per_sec_low",
@@ -112,9 +102,9 @@ COLUMNS = (
     Column("derived.step_ms_p50", "median time of a step", float, "ms"),
     Column("derived.step_ms_p90", "90th percentile of the step times", float, "ms"),
     Column("derived.step_ms_p99", "99th percentile of the step times", float, "ms"),
-    Column("config.pipelined_input", "the next batch is copied to the device during a step", bool),
+    Column("config.pipelined_input", kind=bool),
     Column("config.message", "what is all-reduced: a size, or the gradients of a model"),
-    Column("measurement.message_bytes", "size of the message of one tower", int, "bytes"),
+    Column("measurement.message_bytes", kind=int, unit="bytes"),
     Column(
         "derived.algorithm_bandwidth_gb_per_sec",
         "message_bytes / mean time, in 1e9 bytes/s",
@@ -129,7 +119,7 @@ COLUMNS = (
         "1e9 bytes/s",
         name="busbw_gb_per_sec",
     ),
-    Column("measurement.largest_error", "largest relative difference (absolute below 1) to the mean in NumPy", float),
+    Column("measurement.largest_error", kind=float),
     Column(
         "derived.staleness_mean",
         "mean staleness of the gradients of asynchronous towers",
@@ -138,38 +128,19 @@ COLUMNS = (
         name="staleness_mean_updates",
     ),
     Column(lambda r: len(r.measurement.step_seconds), "number of measured steps", int, "steps", name="measured_steps"),
-    Column(
-        "measurement.first_step_seconds",
-        "time of the first step, which is never measured",
-        float,
-        "s",
-        name="first_step_s",
-    ),
-    Column(
-        "measurement.startup_seconds", "from the start of the process to the first step", float, "s", name="startup_s"
-    ),
+    Column("measurement.first_step_seconds", kind=float, unit="s", name="first_step_s"),
+    Column("measurement.startup_seconds", kind=float, unit="s", name="startup_s"),
     Column(_loss(0), "loss of the first step, without weight decay", float, name="loss_first"),
     Column(_loss(-1), "loss of the last step, without weight decay", float, name="loss_last"),
-    Column(
-        "model.gflop_per_image",
-        "operations of the forward pass, as published, 2 per multiply-add",
-        float,
-        "1e9 operations",
-    ),
-    Column(
-        "placement.sent_per_step.total_bytes",
-        "bytes sent between devices (in a cluster: processes), by formula",
-        int,
-        "bytes",
-        name="sent_bytes_per_step",
-    ),
-    Column("measurement.peak_host_memory_bytes", "largest resident set of a process", int, "bytes"),
-    Column("environment.tensorflow_version", "version of TensorFlow", name="tf_version"),
-    Column("identity.hardware_key", "equal for equal hardware"),
-    Column("identity.config_key", "equal for equal configuration"),
+    Column("model.gflop_per_image", kind=float, unit="1e9 operations"),
+    Column("placement.sent_per_step.total_bytes", kind=int, unit="bytes", name="sent_bytes_per_step"),
+    Column("measurement.peak_host_memory_bytes", kind=int, unit="bytes"),
+    Column("environment.tensorflow_version", name="tf_version"),
+    Column("identity.hardware_key"),
+    Column("identity.config_key"),
     Column("derived.input_wait_share", "time that steps only waited for images / measured time", float),
     Column("derived.synthetic_ratio", "images_per_sec / that of the same run with synthetic images", float),
-    Column("measurement.skipped_records", "bad records that were skipped", int, "records"),
+    Column("measurement.skipped_records", kind=int, unit="records"),
     Column(
         _last("top_1_accuracies"),
         "share of the last step's images classified correctly before its update",
@@ -182,9 +153,9 @@ COLUMNS = (
         float,
         name="top_5_accuracy",
     ),
-    Column("measurement.bare_decode_images_per_sec", "rate of decoding alone, with the same files", float, "images/s"),
-    Column("config.num_workers", "processes that train", int),
-    Column("config.num_ps", "parameter servers", int),
+    Column("measurement.bare_decode_images_per_sec", kind=float, unit="images/s"),
+    Column("config.num_workers", kind=int),
+    Column("config.num_ps", kind=int),
     Column("config.num_hosts", "different hosts in the addresses of the tasks", int),
     Column(
         "derived.slowest_worker", "the worker whose gradients take longer than the others' by more than the noise", int
@@ -198,9 +169,9 @@ COLUMNS = (
         name="busiest_ps_bytes_per_sec",
     ),
     Column("derived.step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", float, "ms"),
-    Column("config.xla", "jit: XLA compiles each tower as a whole"),
+    Column("config.xla"),
     Column("derived.compile_seconds", "with XLA: first step - median step", float, "s", name="compile_s"),
-    Column("config.conv1x1_as_matmul", "1x1 convolutions are matrix products", bool),
+    Column("config.conv1x1_as_matmul", kind=bool),
     Column(
         "derived.loss_difference_to_fp32",
         "mean loss of the last ten steps - that in fp32",
@@ -215,25 +186,15 @@ COLUMNS = (
         "images/J",
     ),
     Column("derived.cpu_cores_used", "CPU time of the measuring processes / elapsed time", float, "cores"),
-    Column(
-        "measurement.peak_gpu_memory_bytes",
-        "most memory that a traced step used on one GPU, or on one part of a split GPU",
-        int,
-        "bytes",
-    ),
-    Column("placement.flops_per_image", "operations of a step per image, counted in its graph", float, "operations"),
+    Column("measurement.peak_gpu_memory_bytes", kind=int, unit="bytes"),
+    Column("placement.flops_per_image", kind=float, unit="operations"),
     Column("derived.measured_peak_tflops", "rate of a large matrix product on all devices", float, "1e12 operations/s"),
-    Column(
-        of_measured_peak,
-        "images_per_sec x flops_per_image / measured peak; empty above 1",
-        float,
-        name="mfu_of_measured_peak",
-    ),
-    Column("config.onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", bool),
-    Column("config.filter_gradients_as_matmul", "filter gradients are matrix products", bool),
-    Column("config.fused_bn", "batch normalisation in a fused kernel", bool),
-    Column("config.pipeline.stages", "stages of the model, one per device", int, name="pipeline_stages"),
-    Column("config.pipeline.micro_batches", "micro-batches per step of a pipeline", int),
+    Column("derived.mfu_of_measured_peak", "images_per_sec x flops_per_image / measured peak", float),
+    Column("config.onednn", kind=bool),
+    Column("config.filter_gradients_as_matmul", kind=bool),
+    Column("config.fused_bn", kind=bool),
+    Column("config.pipeline.stages", kind=int, name="pipeline_stages"),
+    Column("config.pipeline.micro_batches", kind=int),
     Column("derived.slowest_tower", "the tower that takes longer than the others by more than the noise", int),
     Column("derived.slowest_tower_ratio", "its time / mean of the other towers' times", float),
     Column("config.eval_only", "a checkpoint is evaluated and nothing is trained", bool),
@@ -249,13 +210,8 @@ COLUMNS = (
         float,
         name="eval_top_5_accuracy",
     ),
-    Column(
-        "measurement.seconds_to_accuracy",
-        "from the first step until an evaluation reached the requested accuracy",
-        float,
-        "s",
-    ),
-    Column("measurement.restarts", "times that a cluster was started again after a task had died", int),
+    Column("measurement.seconds_to_accuracy", kind=float, unit="s"),
+    Column("measurement.restarts", kind=int),
     Column(
         "derived.gpu_memory_reserved_bytes",
         "largest memory of one GPU that all processes held, as its driver reports it",

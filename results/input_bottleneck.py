@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from results import loading
 from results.intervals import Interval, of_repeats, slower_than_best
-from results.record import Kind, Record, Status
+from results.record import Record, Status
 from results.summary import DATA, Siblings, summarize
 
 # A smaller share of waiting is not reported.
@@ -139,23 +140,13 @@ def verdict(
 
 
 def synthetic_ratio(record: Record, results: Path) -> float | None:
-    """Returns the rate of a run over that of the same run with synthetic images; None if there is none, or no rate.
+    """Returns the rate of a run over that of the same run with synthetic images, which the file `results` may have.
 
-    Of `results`, a file of records, only those of synthetic runs are parsed.
+    It is None if there is none, or no rate.
     """
     rate, reads_images = record.derived.images_per_sec, record.config.get("data_name") != "synthetic"
-    if rate is None or not reads_images or record.kind is not Kind.RUN or record.status is not Status.OK:
+    if rate is None or not reads_images or record.status is not Status.OK or not results.exists():
         return None
-    if not results.exists():
-        return None
-    others = []
-    with results.open("rb") as lines:
-        for line in lines:
-            if b'"synthetic"' in line:  # as any program writes it
-                try:
-                    others.append(Record.from_json(line))
-                except ValueError:
-                    continue  # `report` warns of such lines
-    rows = summarize([record, *others])
+    rows = summarize([record, *loading.load(results).records])  # `report` warns of lines that are no records
     synthetic = Siblings(rows).of(rows[0], DATA, {"data_name": "synthetic"})
     return None if synthetic is None else rate / synthetic.rate

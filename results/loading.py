@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from msgspec.structs import replace
 
-from results.record import Record, Shared, UnknownFormatError
+from results.record import Record, UnknownFormatError
 
 _MOST_PROBLEMS = 20  # of one file
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
@@ -82,7 +82,6 @@ class Loaded:
         self.problems: list[str] = []
         self._numbers: dict[str, int] = {}  # by id, in `records`
         self._by_key: dict[str, Record] = {}
-        self._shared: Shared = {}
 
     def add_lines(self, file: IO[bytes], path: Path) -> None:
         """Adds the records of an open file."""
@@ -105,7 +104,7 @@ class Loaded:
                     continue
                 try:
                     if line.strip():
-                        record = Record.from_json(line, self._shared)
+                        record = Record.from_json(line)
                         problems += (f"{path}:{number}: {contradiction}" for contradiction in self._add(record))
                 except UnknownFormatError as error:
                     problems.append(f"{path}:{number}: {error}")
@@ -164,8 +163,6 @@ def _is_same_run(record: Record, other: Record) -> bool:
 
 
 def _unlike(record: Record, other: Record) -> set[str]:
-    if record.config is other.config:
-        return set()
     names = record.config.keys() & other.config.keys() - {*record.config_not_in_key, *other.config_not_in_key}
     return {name for name in names if _differ(record.config[name], other.config[name])}
 

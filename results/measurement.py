@@ -25,6 +25,7 @@ POWER_LIMIT = "power limit"
 # No run measures larger numbers, and sums and products of them overflow.
 Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 _Rate = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -190,7 +191,7 @@ class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cpu_cores_used: Number | None = None
     gpu_memory_reserved_bytes: Count | None = None
     measured_peak_tflops: Number | None = None
-    mfu_of_measured_peak: Number | None = None
+    mfu_of_measured_peak: _Share | None = None
 
 
 def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:

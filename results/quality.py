@@ -12,6 +12,8 @@ from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 from results.text import counted
 
 OTHERS_SHARE = 0.10
+# How the warning begins of a cluster of which the record has the facts of one task only.
+UNLIKE_WORKERS = "Workers have unlike"
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import functools
 import hashlib
 import json
 import math
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 from results.masking import without_secrets
 from results.measurement import Derived, Measurement
 from results.record_parts import COUNTS, PARTS
+from results.step_statistics import rate
 from results.text import harmless
 from results.version import SUITE_VERSION
 
@@ -31,6 +33,7 @@ STEPS_PER_SLICE = "steps_per_slice"
 _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**64 - 1
 # No run takes so long; sums and products of larger numbers overflow.
 _LONGEST_SECONDS = 1e12
+_SAME = 1e-6  # relative: programs that rewrite a record round its numbers
 _DEEPEST, _DEEPEST_WRITTEN = 20, 200
 _FLAG = re.compile("--?[A-Za-z]")
 
@@ -128,7 +131,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def ended(self) -> float:
         """When it was made, in seconds since 1970; 0 if its time cannot be read."""
         try:
-            return datetime.datetime.fromisoformat(self.identity.time_utc).timestamp()
+            made = datetime.datetime.fromisoformat(self.identity.time_utc)
+            return (made if made.tzinfo else made.replace(tzinfo=datetime.UTC)).timestamp()
         except (ValueError, OverflowError):
             return 0.0
 
@@ -160,47 +164,33 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return json.dumps(strict(self, _DEEPEST_WRITTEN), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, line: str | bytes, shared: Shared | None = None) -> Record:
-        """Reads the output of `to_json`. Parts equal to those of earlier records, in `shared`, are the same objects.
+    def from_json(cls, line: str | bytes) -> Record:
+        """Reads the output of `to_json`.
 
         Raises:
             UnknownFormatError: this version cannot read the record's `format_version`.
             ValueError: the line is not a record.
         """
         line = line.encode() if isinstance(line, str) else line
-        shared = {} if shared is None else shared
         try:
             if b"NaN" in line or b"Infinity" in line:  # as Python writes them, which is no JSON
                 line = json.dumps(json.loads(line, parse_constant=lambda name: None)).encode()
             fields = msgspec.structs.asdict(_LINE.decode(_harmless_line(line)))
-            _check_steps(fields["status"], fields["measurement"].step_seconds)
-            identity = fields["identity"]
-            command = shared.setdefault(("command", "\0".join(identity.command)), identity.command)
-            msgspec.structs.force_setattr(identity, "command", command)
-            return cls(**fields | {name: _read_part(name, fields[name], shared) for name in _SHARED})
+            _check_steps(fields["status"], fields["measurement"], fields["derived"])
+            return cls(**fields | {name: _read_part(name, bytes(fields[name])) for name in PARTS})
         except (msgspec.MsgspecError, json.JSONDecodeError, UnicodeError, RecursionError) as error:
             raise _why_not_read(line, error) from error
 
 
-# What was read of the text of parts of records, by the name of the part.
-Shared = dict[tuple[str, str | bytes], Any]
-_SHARED = (*PARTS, "warnings", "config_not_in_key")
-# A record of which the parts that others may share are still text.
+# A record of which the parts are still text.
 _LINE = msgspec.json.Decoder(
     msgspec.defstruct(
         "Line",
-        [
-            (field.name, msgspec.Raw if field.name in _SHARED else field.type)
-            for field in msgspec.structs.fields(Record)
-        ],
+        [(field.name, msgspec.Raw if field.name in PARTS else field.type) for field in msgspec.structs.fields(Record)],
         forbid_unknown_fields=True,
     )
 )
-_ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_CHECKS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    **{name: msgspec.json.Decoder(part) for name, part in PARTS.items()},
-    **dict.fromkeys(("warnings", "config_not_in_key"), msgspec.json.Decoder(list[str])),
-}
+_CHECKS: Mapping[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(part) for name, part in PARTS.items()}
 
 
 class _Format(msgspec.Struct):
@@ -228,23 +218,15 @@ def _harmless_line(line: bytes) -> bytes:
     return msgspec.json.encode(strict(msgspec.json.decode(line)))
 
 
-def _read_part(name: str, text: msgspec.Raw, shared: Shared) -> Any:
-    """Returns a part of a record after a check of what views read, or what was read of equal text before.
-
-    Runs of one machine or configuration have most of it in common. That is two thirds of the memory of a record, and
-    of the time of the checks.
-    """
-    key = name, bytes(text)
-    if key not in shared:
-        try:
-            part = _CHECKS[name].decode(text)
-            if name in PARTS:
-                part = {entry: _read_entry(value, shared) for entry, value in _ENTRIES.decode(text).items()}
-                part |= {field: int(part[field]) for field in COUNTS if _is_count(part.get(field))}
-        except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(f"{name}: {error}") from error
-        shared[key] = part
-    return shared[key]
+@functools.lru_cache(maxsize=1024)  # runs of one configuration have most of them in common
+def _read_part(name: str, text: bytes) -> Mapping[str, Any]:
+    """Returns a part of a record after a check of what views read of it."""
+    try:
+        _CHECKS[name].decode(text)
+        part: dict[str, Any] = strict(msgspec.json.decode(text))
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"{name}: {error}") from error
+    return part | {field: int(part[field]) for field in COUNTS if _is_count(part.get(field))}
 
 
 def _is_count(value: Any) -> bool:
@@ -252,18 +234,25 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, float) and value.is_integer() and 0 <= value < -_SMALLEST_INTEGER
 
 
-def _read_entry(text: msgspec.Raw, shared: Shared) -> Any:
-    key = "", bytes(text)
-    if key not in shared:
-        shared[key] = strict(msgspec.json.decode(text))
-    return shared[key]
-
-
-def _check_steps(status: Status, step_seconds: Sequence[float]) -> None:
+def _check_steps(status: Status, measurement: Measurement, derived: Derived) -> None:
+    """Checks that the rate follows from the steps, so that no two views of a record have two rates."""
+    step_seconds, stated = measurement.step_seconds, derived.images_per_sec
     if status is Status.OK and not step_seconds:
         raise msgspec.ValidationError("status is ok, but no step was measured")
     if step_seconds and not (min(step_seconds) >= 0 and 0 < sum(step_seconds) < _LONGEST_SECONDS):
         raise msgspec.ValidationError("measurement.step_seconds are no times of steps")
+    if stated is None:
+        return
+    follows = rate(step_seconds, measurement.images_per_step or 0) if step_seconds else 0.0
+    if not math.isclose(stated, follows, rel_tol=_SAME):
+        raise msgspec.ValidationError(
+            f"derived.images_per_sec is {stated}, and {follows:.6g} follows from images_per_step and step_seconds"
+        )
+    low, high = derived.images_per_sec_low or 0.0, derived.images_per_sec_high or math.inf
+    if low > stated * (1 + _SAME) or stated > high * (1 + _SAME):
+        raise msgspec.ValidationError(
+            f"derived.images_per_sec is {stated}, outside of images_per_sec_low {low} to images_per_sec_high {high}"
+        )
 
 
 def identify(

@@ -12,7 +12,6 @@ import contextlib
 import csv
 import errno
 import fcntl
-import glob
 import io
 import os
 import stat
@@ -35,7 +34,6 @@ _BLOCK_BYTES = 2**16
 _NO_RECORDS = "does not begin with a record: name another directory, or move the file away"
 # What a results directory must have room for before a run starts: the record of some 50,000 steps.
 _ROOM_BYTES = 2**20
-_LEFT_SECONDS = 600.0  # no file takes so long to write
 
 
 class StoreError(OSError):
@@ -192,9 +190,8 @@ def _lock(file: IO[bytes], path: Path, seconds: float) -> None:
 def _why_not_appended_to(file: IO[bytes]) -> str:
     """Returns why no record may be appended to a file, to follow its name; nothing if its first line may be one."""
     file.seek(0)
-    line = file.readline(_BLOCK_BYTES).removeprefix(codecs.BOM_UTF8)
-    while line and not line.strip(b"\0 \t\r\n"):  # a crash of the host may leave NULs
-        line = file.readline(_BLOCK_BYTES)
+    start = file.read(_BLOCK_BYTES).removeprefix(codecs.BOM_UTF8)
+    line = start.lstrip(b"\0 \t\r\n").partition(b"\n")[0]  # a crash of the host may leave NULs
     if line.startswith(CONFLICT_MARKS):
         return "has a merge conflict of git: resolve it"
     begins_like_a_record = not line or line.startswith(b'{"identity"') or b'"format_version"' in line
@@ -276,10 +273,6 @@ def replace(path: Path, content: str | bytes) -> None:
             device.write(data)
         return
     target = Path(os.path.realpath(path))
-    for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}"):  # by a process that was killed
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-                left.unlink()
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     with partial.open("xb") as file:
         try:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from results import intervals, step_statistics
+from results import intervals
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
 from results.text import counted
@@ -25,7 +25,6 @@ DATA = (
 )
 # The precision, and what follows from it by default.
 PRECISION = ("precision", "loss_scaling", "data_format")
-_ROUNDED = 1 + 1e-9
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 # The fields that every label names, and fields that follow from these.
@@ -51,7 +50,6 @@ class Row:
         speed_up: over a one-device row, from `among_processes` of both; None if there is none.
         distinct: the machine, the software and the fields of the configuration in which the row differs from others,
             by their names, in words; may be empty, as may be the words: the value is None.
-        keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
     """
 
     records: Sequence[Record]
@@ -59,7 +57,6 @@ class Row:
     among_processes: Interval = Interval(math.nan)
     speed_up: Interval | None = None
     distinct: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    keys: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @property
     def also(self) -> str:
@@ -223,28 +220,21 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 
 def _row(records: Sequence[Record]) -> Row:
     valid = [record for record in records if record.status is Status.OK]
-    if not valid or not all(record.measurement.images_per_step for record in valid):
-        return Row(records=records)
-    rates = list(map(_rate, valid))
-    rate = intervals.geometric_mean(rates)
-    if not 0 < rate < math.inf:  # stored: steps may be shorter than any
+    rates = _rates(valid)
+    if not valid or len(rates) < len(valid):
         return Row(records=records)
     derived = valid[0].derived
-    interval = Interval.of(rate, derived.images_per_sec_low, derived.images_per_sec_high)
-    if len(valid) > 1:
-        interval = intervals.of_repeats(rates)
-    if not (0 < interval.low <= rate * _ROUNDED and rate <= interval.high * _ROUNDED < math.inf):  # stored: anything
-        interval = Interval(rate)
-    return Row(records=records, images_per_sec=interval)
+    interval = Interval.of(rates[0], derived.images_per_sec_low, derived.images_per_sec_high)
+    return Row(records=records, images_per_sec=intervals.of_repeats(rates) if len(rates) > 1 else interval)
 
 
-def _rate(record: Record) -> float:
-    return step_statistics.rate(record.measurement.step_seconds, record.measurement.images_per_step or 0)
+def _rates(records: Sequence[Record]) -> list[float]:
+    return [rate for record in records if (rate := record.derived.images_per_sec) is not None]
 
 
 def between_runs(rows: Iterable[Row]) -> float:
     """Returns by which share equal processes differ, as far as the repeats of rows with a rate show it together."""
-    return intervals.between_runs(list(map(_rate, row.valid)) for row in rows)
+    return intervals.between_runs(_rates(row.valid) for row in rows)
 
 
 def _among_processes(row: Row, between: float) -> Row:
@@ -360,13 +350,10 @@ class Siblings:
 
 def _key_without(row: Row, fields: tuple[str, ...]) -> str:
     """Returns a key that is equal for rows that differ only in these fields of the configuration."""
-    if fields not in row.keys:
-        first = row.records[0]
-        left_out = {*fields, *first.config_not_in_key}
-        config = {name: value for name, value in first.config.items() if name not in left_out}
-        machine = {"hardware": first.identity.hardware_key, "software": first.identity.software_key}
-        row.keys[fields] = key_of({**config, **machine})
-    return row.keys[fields]
+    first = row.records[0]
+    left_out = {*fields, *first.config_not_in_key}
+    config = {name: value for name, value in first.config.items() if name not in left_out}
+    return key_of({**config, "hardware": first.identity.hardware_key, "software": first.identity.software_key})
 
 
 def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:

@@ -53,11 +53,6 @@ def plausible(share: float | None) -> float | None:
     return None if share is None or share > 1 else share
 
 
-def of_measured_peak(record: Record) -> float | None:
-    """Returns the share of the peak that was measured on the run's machine; None if it is unknown or implausible."""
-    return plausible(record.derived.mfu_of_measured_peak)
-
-
 def used_gpus(record: Record) -> list[str]:
     """Returns the GPUs that a run used: by `--gpus` in its order, else the first; in a cluster all that may be used."""
     config, gpus = record.config, list(map(str, record.environment.get("gpus") or ()))

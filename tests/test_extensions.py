@@ -178,7 +178,6 @@ def test_a_tracker_is_a_sender_and_its_place_in_the_list(tmp_path: Path) -> None
     tree.add_line(
         listed, "TRACKERS = (", '    Tracker("toy_file", "Toy", "csv", "write the id of the run into this file"),'
     )
-    tree.add_line(listed, "    mlflow_uri: str | None = None", "    toy_file: str | None = None")
     assert len(tree.changed) == 2
     record = tree.train(f"--toy_file={tmp_path / 'id'}")
     assert (tmp_path / "id").read_text() == record["identity"]["run_id"]
@@ -301,7 +300,7 @@ def test_a_measured_number_is_produced_stated_and_shown(tmp_path: Path) -> None:
     )
     tree.add_line(
         "results/columns.py",
-        '    Column("kind", "run, allreduce, or input"),',
+        '    Column("kind"),',
         '    Column(_last("toy_numbers"), "last toy number", name="toy"),',
     )
     tree.add_line(

@@ -38,7 +38,7 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UsageError(f"publish: {directory} exists and is not an empty directory. Name another one.")
     files = record_files.paths(words[1:])
-    records = record_files.matching(record_files.load(files), values["where"])
+    records = record_files.load(files, values["where"])
     kept, refused, changed = publication.selected(records, _WORDS, values["machine"] or "")
     for why, number in refused.items():
         warn(f"{counted(number, 'record')} left out: {why}.")

@@ -27,7 +27,7 @@ from benchmarks.outside_text import shortened
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.run import run_verb
 from benchmarks.trackers import handover, tracker_list
-from results.exchange.formats import FORMATS, TABLES, MissingPackageError
+from results.exchange.formats import FORMATS, TABLES
 from results.exchange.public_table import TableError
 from results.masking import MASK
 from results.record import Record, flat
@@ -63,9 +63,9 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     paths = record_files.paths(words)
-    records = record_files.matching(record_files.load(paths), values["where"])
+    records = record_files.load(paths, values["where"])
     if not records:
-        raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
+        raise UsageError(f"There are no records in {', '.join(map(str, paths))}.")
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
     targets = tracker_list.targets_of(values)
     tracker_list.require(targets)
@@ -128,7 +128,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         raise UsageError(f"--output_format={name} is not text: give --output=FILE, too.")
     try:
         content = form.render(records, values["table"] or "runs")
-    except MissingPackageError as error:
+    except ImportError as error:
         raise UsageError(
             f"--output_format={name}: {error}. Run {sys.executable} -m pip install {error.name}."
         ) from error
@@ -136,8 +136,9 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         for line in str(content).split("\n")[:-1]:
             say(line)
         return
-    if any(path.resolve() == Path(values["output"]).resolve() for path in sources):
-        raise UsageError(f"--output={values['output']}: the records were read from it: name another file.")
+    derived = [path.with_name("results.csv") for path in sources]  # whose rows are those of all records
+    if any(path.resolve() == Path(values["output"]).resolve() for path in (*sources, *derived)):
+        raise UsageError(f"--output={values['output']}: it belongs to the records that were read: name another file.")
     with writing(f"--output={values['output']}"):
         replace(Path(values["output"]), content)
 

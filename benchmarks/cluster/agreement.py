@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.machine import linux
 from benchmarks.machine.provenance import recorded_variables, suite_commit
-from results.quality import unlike_variables
+from results.quality import UNLIKE_WORKERS, unlike_variables
 from results.text import counted
 
 # Machines made from one image may have one name; containers of one machine have one of these.
@@ -74,13 +74,13 @@ def doubts(messages: Mapping[str, Mapping[str, Any]], cluster: Cluster) -> list[
     leader = str(cluster.leader)  # may be the controller, which the record is of
     if names := unlike_variables([*workers.values(), messages[leader]]):
         found.append(
-            f"Workers have unlike environment variables ({', '.join(names)}), and the record has those of {leader} "
+            f"{UNLIKE_WORKERS} environment variables ({', '.join(names)}), and the record has those of {leader} "
             "only: start all tasks with the same."
         )
     if len({message["devices"] for message in workers.values()}) > 1:
         each = "; ".join(f"{worker}: {message['devices']}" for worker, message in workers.items())
         found.append(
-            f"Workers have unlike devices ({each}), and the record names those of {cluster.leader} only: do not "
+            f"{UNLIKE_WORKERS} devices ({each}), and the record names those of {cluster.leader} only: do not "
             "compare the rate with that of equal hosts."
         )
     hosts = {(message["host"], message["boot_id"]) for message in messages.values()}

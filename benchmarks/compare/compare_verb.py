@@ -125,12 +125,9 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     sides = []
     for word in words:
         (path,) = record_files.paths([word])
-        records = record_files.load([path])
-        if not records:
-            raise DataError(f"{path}: there are no records in it. Name a file that runs have left.")
-        sides.append(record_files.matching(records, values["where"]))
+        sides.append(record_files.load([path], values["where"]))
         if not sides[-1]:
-            raise UsageError(f"--where={values['where']}: no record in {word} matches.")
+            raise DataError(f"{path}: there are no records in it. Name a file that runs have left.")
     try:
         findings = comparison.compare(sides[0], sides[1], (words[0], words[1]), threshold or QUIET_THRESHOLD)
     except UnlikeError as error:

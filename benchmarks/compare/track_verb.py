@@ -55,11 +55,11 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise UsageError(f"--output={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
     directory = _directory(values)
-    records = record_files.load(record_files.paths(words)) if words else _stored(directory)
-    histories = session_history.histories(record_files.matching(records, values["where"]))
+    where = values["where"]
+    records = record_files.load(record_files.paths(words), where) if words else _stored(directory, where)
+    histories = session_history.histories(records)
     if not histories:
-        where = ", ".join(words) or directory
-        raise UsageError(f"There are no valid runs{_such(values)} in {where}. `track store FILE` adds some.")
+        raise UsageError(f"There are no valid runs in {', '.join(words) or directory}. `track store FILE` adds some.")
     as_json = values["output_format"] == "json"
     say(session_history.as_json(histories) if as_json else "\n".join(session_history.as_text(histories)))
     if plot is not None:
@@ -78,7 +78,7 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     directory, files = _directory(values), record_files.paths(words)
-    runs = record_files.matching(record_files.load(files), values["where"])
+    runs = record_files.load(files, values["where"])
     with writing(f"--baselines_dir={directory}", _FOLDER):
         stored = baselines.store_runs(Path(directory), runs)
     for sentence in stored.refused[:_MOST_REFUSALS]:
@@ -86,7 +86,7 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if len(stored.refused) > _MOST_REFUSALS:
         warn(f"{len(stored.refused) - _MOST_REFUSALS} more runs cannot be stored.")
     if not stored.added and not stored.present:
-        raise UsageError(f"There is no run{_such(values)} in {', '.join(map(str, files))} that can be stored.")
+        raise UsageError(f"There is no run in {', '.join(map(str, files))} that can be stored.")
     for group in rounds.group(stored.added).values():
         group_sessions = sessions(group.records)
         size = f"{counted(len(group.records), 'run')} in {counted(len(group_sessions), 'session')}"
@@ -103,11 +103,7 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     directory = _directory(values)
-    records = _stored(directory)
-    if values["output_format"] == "json":
-        say(session_history.as_json(session_history.histories(records)))
-        return ExitStatus.OK
-    with_sessions = [group for group in rounds.group(records).values() if sessions(group.records)]
+    with_sessions = [group for group in rounds.group(_stored(directory)).values() if sessions(group.records)]
     machines = grouped(with_sessions, lambda group: group.records[0].identity.hardware_key)
     if not machines:
         say(f"There are no sessions in {directory}. `track store FILE` adds some.")
@@ -118,35 +114,9 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
             *earlier, newest = sessions(group.records)
             rate = f"{newest.images_per_sec:.2f}"
             rows.append([group.config_key, group.title, str(1 + len(earlier)), newest.date, rate])
-        _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", Table(columns, rows, columns[2::2]))
-    return ExitStatus.OK
-
-
-def show(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    """Shows the sessions of the configurations or the machine whose key begins with a word.
-
-    Raises:
-        UsageError: there is none.
-        DataError: a file cannot be read.
-    """
-    if len(words) != 1:
-        raise UsageError("track show: name one hardware_key or config_key, or its beginning, from `track list`.")
-    key, directory = words[0], _directory(values)
-    matching = [
-        record
-        for record in _stored(directory)
-        if key and any(each.startswith(key) for each in (record.identity.hardware_key, record.identity.config_key))
-    ]
-    if not matching:
-        raise UsageError(
-            f"track show: no hardware_key or config_key in {directory} begins with '{key}'. `track list` prints them."
-        )
-    if values["output_format"] == "json":
-        say(session_history.as_json(session_history.histories(matching)))
-        return ExitStatus.OK
-    for group in rounds.group(matching).values():
-        table = session_history.sessions_table(sessions(group.records))
-        _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", table)
+        say(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}")
+        for line in Table(columns, rows, columns[2::2]).text():
+            say(f"  {line}")
     return ExitStatus.OK
 
 
@@ -172,24 +142,14 @@ def _directory(values: Mapping[str, Any]) -> str:
     return str(values["baselines_dir"] or BASELINES_DIR)
 
 
-def _stored(directory: str | Path) -> list[Record]:
+def _stored(directory: str, where: str | None = None) -> list[Record]:
     files = baselines.paths(Path(directory))
-    return record_files.load(files, "Make it readable, or name another --baselines_dir.")
-
-
-def _such(values: Mapping[str, Any]) -> str:
-    return f" with {values['where']}" if values["where"] else ""
-
-
-def _say_table(title: str, table: Table) -> None:
-    for line in [title, *(f"  {line}" for line in table.text())]:
-        say(line)
+    return record_files.load(files, where, "Make it readable, or name another --baselines_dir.")
 
 
 _DIRECTORY = Flag(
     "baselines_dir", str, "directory of the stored sessions, to be committed", default=BASELINES_DIR, path="directory"
 )
-_FORMAT = only(OUTPUT_FLAGS, "output_format")
 VERB = Verb(
     "track",
     examples=("track store out/results.jsonl", "track check out/results.jsonl"),
@@ -205,20 +165,10 @@ VERB = Verb(
         ),
         Verb(
             "track list",
-            {"What is listed": (_DIRECTORY, *_FORMAT)},
+            {"What is listed": (_DIRECTORY,)},
             lambda given, command: list_stored(given.values),
             examples=("track list",),
             meaning="list the stored configurations",
-        ),
-        Verb(
-            "track show",
-            {"What is shown": (_DIRECTORY, *_FORMAT)},
-            lambda given, command: show(given.words, given.values),
-            takes="words",
-            words="KEY",
-            details="KEY is the beginning of a hardware_key or config_key that `track list` prints.",
-            examples=("track show f13e1c",),
-            meaning="show the sessions of a configuration or a machine",
         ),
         Verb(
             "track prune",
@@ -256,14 +206,14 @@ VERB = Verb(
                     _DIRECTORY,
                     WHERE,
                     Flag("output", str, "plot into this .png or .svg file", path="file"),
-                    *_FORMAT,
+                    *only(OUTPUT_FLAGS, "output_format"),
                 )
             },
             lambda given, command: history(given.words, given.values),
             takes="words",
             words="[FILE ...]",
             details="Without files: of the stored sessions.",
-            examples=("track history --output=history.png",),
+            examples=("track history --output=history.png", "track history --where=config_key=f13e1c470598"),
             meaning="print or plot the rate of each session, and mark where it changed",
         ),
         Verb(

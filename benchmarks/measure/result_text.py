@@ -11,7 +11,7 @@ from results.measurement import Measurement, named_gpus
 from results.record import Record
 from results.summary import summarize
 from results.text import amount, counted
-from results.utilisation import Utilisation, of_measured_peak
+from results.utilisation import Utilisation
 from variable_mgr.transfers import NETWORK
 
 
@@ -149,7 +149,7 @@ def _evaluation_lines(measurement: Measurement) -> list[str]:
 
 def mfu_lines(record: Record) -> list[str]:
     """Returns the model FLOP utilisation with the source of each peak, or why it is unknown on a GPU."""
-    lines, share, tflops = list[str](), of_measured_peak(record), record.derived.measured_peak_tflops
+    lines, share, tflops = list[str](), record.derived.mfu_of_measured_peak, record.derived.measured_peak_tflops
     if share is not None and tflops is not None:
         peak, precision = amount(1e12 * tflops, "FLOP/s"), record.config["precision"]
         lines = [f"{100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision})"]

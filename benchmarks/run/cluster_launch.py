@@ -97,7 +97,7 @@ def launch_cluster(
     if cluster.local and not private_network.is_entered():
         if values["private_network"] is not False:
             _require_no_addresses(values)
-            if config.output.trackers.named and saves_record:
+            if config.output.trackers and saves_record:
                 return _run_and_send(config.output, command)
             words = _in_private_network(command)
             os.execv(words[0], words)

@@ -69,8 +69,8 @@ def run_cells(
     grid.refuse_too_many(len(cells) * repeats)
     _refuse_shared_trainings(cells, repeats)
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
-    for targets in {cell.config.output.trackers for cell in cells if cell.config}:
-        tracker_list.require(targets)
+    for targets in {frozenset(cell.config.output.trackers.items()) for cell in cells if cell.config}:
+        tracker_list.require(dict(targets))
     on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in cells)
     runner = CellRunner(
         output_dir=output_dir,

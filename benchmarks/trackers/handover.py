@@ -20,7 +20,7 @@ from benchmarks.console import progress, warn
 from benchmarks.errors import Terminated, headline
 from benchmarks.process import signals, subprocesses
 from benchmarks.process.subprocesses import RUN_BENCH
-from benchmarks.trackers.tracker_list import Targets, Tracker
+from benchmarks.trackers.tracker_list import Targets, Tracker, named
 from results.masking import without_secrets
 from results.record import Record
 from results.text import counted, one_line
@@ -45,7 +45,7 @@ def send_of_run(
         with signals.raised_once():
             send([record], targets, stored_in, announce, limit_seconds)
     except (KeyboardInterrupt, Terminated):
-        warn(f"Interrupted while its result was sent to trackers. {_later(targets.named, [record], stored_in)}")
+        warn(f"Interrupted while its result was sent to trackers. {_later(named(targets), [record], stored_in)}")
 
 
 def send(
@@ -69,7 +69,7 @@ def send(
     """
     limit_seconds += _MORE_SECONDS * (len(records) - 1)
     all_sent = True
-    for tracker, target in targets.named.items():
+    for tracker, target in named(targets).items():
         progress.begin(f"sending {counted(len(records), 'record')} to {tracker.title}")
         try:
             places, why = _sent(records, tracker, target, limit_seconds)
@@ -150,10 +150,9 @@ def _in_words(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {headline(error)}")
 
 
-def _later(named: Mapping[Tracker, str], records: Sequence[Record], stored_in: Sequence[Path]) -> str:
-    """Returns how stored records are sent again."""
+def _later(targets: Mapping[Tracker, str], records: Sequence[Record], stored_in: Sequence[Path]) -> str:
     which = [f"--where=run_id={records[0].identity.run_id}"] if len(records) == 1 else []
-    flags = [f"--{tracker.flag}={target}" for tracker, target in named.items()]
+    flags = [f"--{tracker.flag}={target}" for tracker, target in targets.items()]
     words = without_secrets([*map(str, stored_in), *which, *flags])
     return f"What is stored can be sent later: report {shlex.join(words)}"
 

@@ -98,9 +98,8 @@ def tracked(record: Record) -> TrackedRun:
 
 
 def _facts(record: Record) -> Mapping[str, Any]:
-    identity = {name: value for name, value in msgspec.structs.asdict(record.identity).items() if name != "command"}
     return {
-        **identity,
+        **msgspec.structs.asdict(record.identity),
         "command": " ".join(record.identity.command),
         "status": str(record.status),
         "kind": str(record.kind),

@@ -19,10 +19,10 @@ _NOT_IN_A_PROJECT = re.compile(r"[/\\#?%:]")
 
 @dataclasses.dataclass(frozen=True)
 class Tracker:
-    """A tracker. To add one is to write its module, and to add a line to `TRACKERS` and a field to `Targets`.
+    """A tracker. To add one is to write its module, and to add a line to `TRACKERS`.
 
     Attributes:
-        flag: the flag that names where, and its field in `Targets`.
+        flag: the flag that names where.
         title: its name in sentences.
         package: what is imported and installed. `send(run, target)` of the module `to_PACKAGE` sends
             a `TrackedRun` and returns where it can be seen. A complete run of the same id is replaced or stays; a
@@ -67,19 +67,8 @@ TRACKERS = (
 FLAGS = tuple(tracker.flag for tracker in TRACKERS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Targets:
-    """Where a record is sent: the values of the flags in `TRACKERS`; None: not to this tracker."""
-
-    tensorboard_dir: str | None = None
-    wandb_project: str | None = None
-    mlflow_uri: str | None = None
-
-    @property
-    def named(self) -> dict[Tracker, str]:
-        """Returns the trackers that get the record, each with its target."""
-        targets = {tracker: getattr(self, tracker.flag) for tracker in TRACKERS}
-        return {tracker: target for tracker, target in targets.items() if target is not None}
+# Where a record is sent: the values of the flags in `TRACKERS` that are given.
+Targets = Mapping[str, str]
 
 
 def targets_of(given: Mapping[str, Any]) -> Targets:
@@ -88,15 +77,21 @@ def targets_of(given: Mapping[str, Any]) -> Targets:
     Raises:
         UsageError: a value cannot be what the tracker wants.
     """
-    targets = Targets(**{name: given[name] for name in FLAGS})
-    if targets.wandb_project and (found := _NOT_IN_A_PROJECT.search(targets.wandb_project)):
+    targets = {name: given[name] for name in FLAGS if given[name] is not None}
+    project, directory = targets.get("wandb_project", ""), targets.get("tensorboard_dir", "")
+    if found := _NOT_IN_A_PROJECT.search(project):
         raise UsageError(
-            f"--wandb_project={targets.wandb_project}: the name of a project has no '{found[0]}'. Give the name alone; "
-            "the environment variable WANDB_ENTITY names the team."
+            f"--wandb_project={project}: the name of a project has no '{found[0]}'. Give the name alone; the "
+            "environment variable WANDB_ENTITY names the team."
         )
-    if targets.tensorboard_dir and "://" in targets.tensorboard_dir:
-        raise UsageError(f"--tensorboard_dir={targets.tensorboard_dir}: give a directory of this machine, no address.")
+    if "://" in directory:
+        raise UsageError(f"--tensorboard_dir={directory}: give a directory of this machine, no address.")
     return targets
+
+
+def named(targets: Targets) -> dict[Tracker, str]:
+    """Returns the trackers that get a record, each with its target."""
+    return {tracker: targets[tracker.flag] for tracker in TRACKERS if tracker.flag in targets}
 
 
 def require(targets: Targets) -> None:
@@ -105,7 +100,7 @@ def require(targets: Targets) -> None:
     Raises:
         UsageError: a library is not installed, or a directory cannot be written.
     """
-    for tracker, target in targets.named.items():
+    for tracker, target in named(targets).items():
         if importlib.util.find_spec(tracker.package) is None:
             raise UsageError(
                 f"--{tracker.flag} needs the package '{tracker.package}', which is not installed: "

@@ -35,10 +35,6 @@ _PREFIX = "cnn_train_bench_"
 _NANOSECONDS = 1e9
 
 
-class MissingPackageError(ImportError):
-    """A format needs a package that is not installed; `name` is the package."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Format:
     """A format: what it is, what renders records, and whether it holds any of `TABLES` or only its own view.
@@ -74,12 +70,10 @@ def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
     """Returns a table as Parquet. Types, times and missing values stay; the units are in pandas' metadata.
 
     Raises:
-        MissingPackageError: pyarrow is not installed.
+        ImportError: pyarrow is not installed; `name` is the package.
     """
-    try:
-        import pyarrow  # noqa: F401 - pandas needs it
-    except ImportError as error:
-        raise MissingPackageError(str(error), name="pyarrow") from error
+    import pyarrow  # noqa: F401 - pandas needs it
+
     file = io.BytesIO()
     frame = _frame(records, table)
     # A column may hold lists, or values of several types.

@@ -27,8 +27,7 @@ _DTYPES: Mapping[type, str] = {
 }
 _STEP_UNITS = {"seconds": "s", "images_per_sec": "images/s", "input_wait_seconds": "s"}
 _WORKER_UNITS = {"seconds": "s", "compute_seconds": "s"}
-_CONDITION = r"\w+=[^=,]*"
-_TIME = re.compile(r"""(\btime_utc\s*[<>=!]=?\s*)(['"])(.*?)\2""")
+_CONDITION = r"\w+=[^=,<>]*"
 
 
 class FilterError(ValueError):
@@ -60,7 +59,8 @@ class Results:
     def where(self, condition: str) -> Results:
         """Returns the results whose row of `to_frame` fulfils a condition, as in `pandas.DataFrame.query`.
 
-        `model=vgg16,status=ok` is short for both, in any case of letters.
+        `model=vgg16,status=ok` is short for both, in any case of letters, and `time_utc=2026-01-31` for a day. Times
+        are in UTC, without a zone.
 
         Raises:
             FilterError: it is no condition, or names no column.
@@ -70,7 +70,7 @@ class Results:
         return dataclasses.replace(self, records=list(itertools.compress(self.records, kept)))
 
     def to_frame(self) -> pd.DataFrame:
-        """Returns a row per run, with the columns of `results.csv` (docs/reference/columns.md)."""
+        """Returns a row per run, with the columns of `results.csv` (docs/reference/record.md)."""
         return _frame(self.records, COLUMNS)
 
     def configuration(self) -> pd.DataFrame:
@@ -139,23 +139,20 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
     Raises:
         FilterError: it is no condition, or names no column.
     """
+    if "time_utc" in frame:  # with a zone, pandas would compare it with no text that has none
+        frame["time_utc"] = frame["time_utc"].dt.tz_localize(None)
     if re.fullmatch(rf"{_CONDITION}(,\s*{_CONDITION})*", condition):
         kept = pd.Series(True, frame.index)
         for name, value in (map(str.strip, part.split("=")) for part in condition.split(",")):
             if name not in frame:
                 raise FilterError(f"there is no column '{name}'", unknown=name)
-            kept &= frame[name].astype("string").fillna("").str.lower() == value.lower()
+            texts, wanted = frame[name].astype("string").fillna("").str.lower(), value.strip("'\"").lower()
+            # A time may be a day, or the beginning of another time.
+            is_time = name == "time_utc" and wanted
+            kept &= texts.str.startswith(wanted.replace("t", " ")) if is_time else texts == wanted
         return list(kept)
-    times: dict[str, pd.Timestamp] = {}
-
-    def named(found: re.Match[str]) -> str:
-        name = f"time_{len(times)}"
-        times[name] = _utc(found[3])
-        return f"{found[1]}@{name}"
-
-    condition = _TIME.sub(named, condition)
     try:  # without the variables of this program
-        fulfilled = frame.eval(condition, engine="python", local_dict=times, global_dict={})
+        fulfilled = frame.eval(condition, engine="python", local_dict={}, global_dict={})
     except pd.errors.UndefinedVariableError as error:
         name = str(error).partition("'")[2].partition("'")[0]
         raise FilterError(f"there is no column '{name}'", unknown=name) from error
@@ -164,19 +161,6 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
     if not isinstance(fulfilled, pd.Series) or not pd.api.types.is_bool_dtype(fulfilled):
         raise FilterError("it is no condition that is true or false for each run")
     return list(fulfilled.fillna(False))
-
-
-def _utc(text: str) -> pd.Timestamp:
-    """Returns a time, which is in UTC unless it names another zone.
-
-    Raises:
-        FilterError: it is no time.
-    """
-    try:
-        time = pd.Timestamp(datetime.datetime.fromisoformat(text))
-    except ValueError as error:
-        raise FilterError(f"'{text}' is no time, such as 2026-01-31 or 2026-01-31T12:00") from error
-    return time.tz_localize("UTC") if time.tz is None else time
 
 
 def _series(values: Sequence[Any], kind: type) -> pd.Series[Any]:

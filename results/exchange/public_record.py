@@ -18,12 +18,12 @@ from msgspec.structs import asdict, replace
 from results.gate.comparison import HARDWARE
 from results.masking import MASK
 from results.measurement import derive
-from results.quality import conditions_of, quality_warnings, restart_warning
+from results.quality import UNLIKE_WORKERS, conditions_of, quality_warnings, restart_warning
 from results.record import Kind, Record, Status, flat
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import hardware_in_words, summarize
 from results.text import ODD_VALUE, one_line
-from results.utilisation import Utilisation, data_sheet, of_measured_peak
+from results.utilisation import Utilisation, data_sheet
 
 OWN_MODEL = "own model"
 # The suite's own words that are no value of a flag.
@@ -67,11 +67,15 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
         yield "slowed_down_by: its steps were delayed on purpose: measure it without the delay"
     if (record.identity.suite_commit or "").endswith("+"):
         yield "suite_commit ends in +: files of the suite were changed: commit or undo that, and measure it again"
+    if any(sentence.startswith(UNLIKE_WORKERS) for sentence in record.warnings):
+        yield "its workers were unlike, and the record describes one of them: measure it with equal hosts and variables"
     if steps < MIN_STEPS_FOR_INTERVAL:
         yield (f"it has {steps} steps, and an interval needs {MIN_STEPS_FOR_INTERVAL}: increase --num_batches")
     try:
         yield from _wrong_numbers(record)
-        yield from _too_fast(record)
+        for row in summarize([record]):
+            if isinstance(row.data_sheet, Utilisation) and row.data_sheet.share is None:
+                yield f"MFU {row.data_sheet.text}: measure it again"
     except ODD_VALUE:  # telemetry and evaluations may hold anything
         yield "what was observed are no numbers of a run: measure it again"
     needed = (*HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
@@ -79,19 +83,6 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
         yield f"environment lacks {', '.join(missing)}: nobody can tell what was measured: measure it with this version"
     if missing := [n for n in ("model", "num_devices", "batch_per_device", "device") if record.config.get(n) is None]:
         yield f"config lacks {', '.join(missing)}: it cannot be compared: measure it with this version"
-
-
-def _too_fast(record: Record) -> Iterator[str]:
-    """Yields a sentence for each peak that the record claims to have exceeded."""
-    share = record.derived.mfu_of_measured_peak
-    if share != of_measured_peak(record):
-        yield (
-            f"derived.mfu_of_measured_peak is {share:.3g}, and no run exceeds the peak of its devices: measure the "
-            "peak on a quiet machine (doctor), and then the run again"
-        )
-    for row in summarize([record]):
-        if isinstance(row.data_sheet, Utilisation) and row.data_sheet.share is None:
-            yield f"MFU {row.data_sheet.text}: measure it again"
 
 
 def _wrong_numbers(record: Record) -> Iterator[str]:
@@ -122,7 +113,7 @@ def _wrong_numbers(record: Record) -> Iterator[str]:
 def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
     """Returns a valid run without what is not public. It has the same keys, steps and derived numbers.
 
-    `words` are those that flags of the suite may have. Without `machine`, the machine keeps its title.
+    `words` are those that flags of the suite may have. `machine` is the title of a machine that has none yet.
 
     Raises:
         ValueError: the run is not valid, has odd values or an odd identity, or its machine has no title.
@@ -133,7 +124,7 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
     for name, form in _IDENTITY.items():
         if not re.fullmatch(form, str(getattr(identity, name)), re.ASCII):
             raise ValueError(f"{name} is not as a run writes it")
-    if not (title := one_line(machine or str(environment.get("machine") or ""))):
+    if not (title := one_line(str(environment.get("machine") or machine))):
         raise ValueError(f"the machine has no title: give --machine=TEXT, such as '{hardware_in_words(record)}'")
     try:
         taken = replace(record.measurement, telemetry=_numbered(record.measurement.telemetry))

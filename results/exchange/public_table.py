@@ -87,16 +87,7 @@ class Figure:
 
 COLUMNS = tuple(PublicColumn(field.name, **field.metadata) for field in dataclasses.fields(Figure))
 # Also as spreadsheets in German and French save them.
-_BOOLS = {
-    "true": True,
-    "false": False,
-    "wahr": True,
-    "falsch": False,
-    "vrai": True,
-    "faux": False,
-    "1": True,
-    "0": False,
-}
+_BOOLS = dict.fromkeys(("true", "wahr", "vrai", "1"), True) | dict.fromkeys(("false", "falsch", "faux", "0"), False)
 # What may be decimals or thousands. Excel separates by semicolons where numbers have a decimal comma.
 _POINTS = re.compile(r"-?\d{1,3}(?:\.\d{3})+")
 _POINTS_OR_COMMAS = re.compile(r"-?\d{1,3}(?:[.,]\d{3})+")
@@ -113,8 +104,10 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
         text = rest
     # A spreadsheet saves semicolons or tabs where numbers have a comma.
     separator = max((",", ";", "\t"), key=text.partition("\n")[0].count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator, skipinitialspace=True)
     try:
+        if twice := [c.name for c in COLUMNS if (reader.fieldnames or []).count(c.name) > 1]:
+            raise TableError(f"{name}:1: there are several columns {', '.join(twice)}. Keep one of each name.")
         if missing := [c.name for c in COLUMNS if c.required and c.name not in (reader.fieldnames or ())]:
             if "run_id" in (reader.fieldnames or ()):
                 raise TableError(f"{name} is results.csv of a report: name results.jsonl, of which it was made.")
@@ -180,12 +173,7 @@ def of_rows(rows: Iterable[Row]) -> tuple[Figure, ...]:
 
 
 def _of_row(row: Row) -> Figure:
-    first, config = row.valid[0], row.config
-    stated: dict[str, Any] = {}
-    if isinstance(config.get("batch_per_device"), int) and row.count("batch_per_device") == config["batch_per_device"]:
-        stated["batch_per_device"] = config["batch_per_device"]
-    if row.measured.low <= row.measured.high:
-        stated |= {"images_per_sec_low": row.measured.low, "images_per_sec_high": row.measured.high}
+    first, config, (low, high) = row.valid[0], row.config, row.measured.bounds
     texts: dict[str, Any] = {
         "machine": first.environment.get("machine") or hardware_in_words(first),
         "model": config.get("model"),
@@ -198,14 +186,16 @@ def _of_row(row: Row) -> Figure:
         "gpu": row.gpu,
         "run_ids": " ".join(record.identity.run_id for record in row.valid),
     }
-    stated |= {name: one_line(str(text)) for name, text in texts.items()}
     return Figure(
         devices=row.devices,
+        batch_per_device=row.count("batch_per_device", 0) or None,
         images_per_sec=row.rate,
+        images_per_sec_low=low,
+        images_per_sec_high=high,
         repeats=len(row.valid),
         forward_only=config["forward_only"] if isinstance(config.get("forward_only"), bool) else None,
         xla=None if config.get("xla") is None else config["xla"] == "jit",
-        **stated,
+        **{name: one_line(str(text)) for name, text in texts.items()},
     )
 
 

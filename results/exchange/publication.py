@@ -13,7 +13,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from results import loading
 from results.exchange import public_table
@@ -21,7 +20,7 @@ from results.exchange.public_record import differing, public, reasons_not_to_pub
 from results.gate import comparison
 from results.gate.comparison import HARDWARE
 from results.masking import MASK
-from results.record import Record, flat
+from results.record import Record
 from results.report import headline
 from results.report.anomalies import title, warnings_of
 from results.store import JSONL_NAME, replace
@@ -147,10 +146,10 @@ def check(directory: Path, words: frozenset[str]) -> Checked:
         refusals += [f"record {_id(record)}: {why}." for why in reasons]
         records += published
     refusals += contradictions(records)
-    expected, names = {} if refusals else files_of(records), {path.name for path in directory.iterdir()}
+    expected, names = {} if refusals else files_of(records), (JSONL_NAME, TABLE_NAME, README_NAME)
     refusals += [edit for name, text in expected.items() if (edit := _first_edit(directory / name, text))]
-    if other := sorted(names - {JSONL_NAME, TABLE_NAME, README_NAME}):
-        refusals.append(f"{directory}: no part of a publication: {', '.join(other)}. Move it elsewhere.")
+    if other := sorted(path.name for path in directory.iterdir() if path.is_symlink() or path.name not in names):
+        refusals.append(f"{directory}: no file of a publication: {', '.join(other)}. Move it elsewhere; copy no links.")
     rows, warnings = summarize(records), warnings_of(records)
     if once := sum(len(row.records) == 1 for row in rows):
         warnings.append(
@@ -177,28 +176,18 @@ def _first_edit(path: Path, expected: str) -> str:
 
 
 def contradictions(records: Sequence[Record]) -> Iterator[str]:
-    """Yields a sentence for two records whose keys contradict what they state: equal keys are those of equal facts."""
-    for key, what in (("hardware_key", "hardware"), ("software_key", "software"), ("config_key", "configuration")):
+    """Yields a sentence for two records with equal keys and unlike hardware or software.
+
+    Equal keys of unlike configurations are found when records are loaded.
+    """
+    versions = [f"{name.lower()}_version" for name in _SOFTWARE]
+    for key, what, names in (("hardware_key", "hardware", HARDWARE), ("software_key", "software", versions)):
         first_with: dict[str, Record] = {}
         for record in records:
-            facts = _facts(record, what)
-            alike = [first_with.setdefault(getattr(record.identity, key), record)]
-            if MASK not in str(facts):  # else what differs may be what is not public
-                alike.append(first_with.setdefault(f"{record.identity.suite_version} {sorted(facts.items())}", record))
-            for other in alike:
-                first, second = ({key: getattr(mine.identity, key), **_facts(mine, what)} for mine in (other, record))
-                if differing := comparison.differences(first, second, (_id(other), _id(record))):
-                    yield (
-                        f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
-                        f"{comparison.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
-                    )
-
-
-def _facts(record: Record, what: str) -> dict[str, Any]:
-    if what != "configuration":
-        names = HARDWARE if what == "hardware" else [f"{name.lower()}_version" for name in _SOFTWARE]
-        return {name: record.environment.get(name) for name in names}
-    not_in_key = {*record.config_not_in_key, "cluster"}
-    inside = {name: value for name, value in record.config.items() if name not in not_in_key}
-    # A cluster of one worker has another key than no cluster.
-    return {**{n: str(v) for n, v in flat(inside).items()}, "cluster": str(bool(record.config.get("cluster")))}
+            other = first_with.setdefault(getattr(record.identity, key), record)
+            first, second = ({name: of.environment.get(name) for name in names} for of in (other, record))
+            if differing := comparison.differences(first, second, (_id(other), _id(record))):
+                yield (
+                    f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
+                    f"{comparison.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
+                )

@@ -28,7 +28,7 @@ from results.text import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLUMNS = ("date (UTC)", "suite", "TensorFlow", "runs", "images/s")
+_COLUMNS = ("date (UTC)", "suite", "TensorFlow", "runs", "images/s", "change %", "")
 _NUMBERS = ("runs", "images/s", "change %")
 _MOST_DATES = 8
 # Each panel shows at least this share below and above the median, so that noise does not look like a change.
@@ -101,8 +101,7 @@ def as_text(histories: Sequence[History]) -> list[str]:
     """Returns a heading and a table for each configuration; where a new level begins, the row shows both levels."""
     lines = []
     for history in histories:
-        table = Table((*_COLUMNS, "change %", ""), _rows(history), _NUMBERS)
-        lines += [f"{history.title} on {history.hardware}", *table.text(), ""]
+        lines += [f"{history.title} on {history.hardware}", *Table(_COLUMNS, _rows(history), _NUMBERS).text(), ""]
     return lines[:-1]
 
 
@@ -133,23 +132,16 @@ def draw(histories: Sequence[History], path: Path) -> int:
     return len(shown)
 
 
-def sessions_table(found: Sequence[Session]) -> Table:
-    """Returns a row per session."""
-    return Table(_COLUMNS, list(map(_cells, found)), _NUMBERS)
-
-
-def _cells(session: Session) -> list[str]:
-    rate, count = f"{session.images_per_sec:.2f}", str(len(session.records))
-    return [session.date, session.commit, session.tensorflow_version, count, rate]
-
-
 def _rows(history: History) -> list[list[str]]:
     marks = {
         after[0]: f"<- {in_words(after[2] / before[2] - 1)} from here: {before[2]:.2f} to {after[2]:.2f}"
         for before, after in itertools.pairwise(history.levels)
     }
     return [
-        [*_cells(session), "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")]
+        [
+            *(session.date, session.commit, session.tensorflow_version, str(len(session.records))),
+            *(f"{session.images_per_sec:.2f}", "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")),
+        ]
         for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
     ]
 

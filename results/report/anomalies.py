@@ -11,7 +11,7 @@ from results.quality import unlike_variables
 from results.record import Record
 from results.summary import DATA, PRECISION, Row, Siblings, grouped, manager_of, processes_of
 from results.text import counted, rounded
-from results.utilisation import Utilisation, of_measured_peak
+from results.utilisation import Utilisation
 
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
@@ -57,11 +57,6 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     config, data_sheet = row.config, row.data_sheet
     if isinstance(data_sheet, Utilisation) and data_sheet.share is None:
         yield f"MFU {data_sheet.text}."
-    if any(record.derived.mfu_of_measured_peak != of_measured_peak(record) for record in row.valid):
-        yield (
-            "MFU of measured peak unknown: above 100 %, so the peak was measured too low ('run_bench.py doctor' "
-            "measures it on a quiet machine)."
-        )
     builds = {(record.identity.suite_version, record.identity.suite_commit) for record in row.valid}
     if len(builds) > 1:
         yield (

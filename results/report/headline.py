@@ -8,11 +8,9 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 
-from results.record import Record
 from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
 from results.text import Table, counted, rounded
-from results.utilisation import of_measured_peak
 
 # More fields in which rows differ share a column, so that the rates are on the screen.
 _MOST_DISTINCT = 4
@@ -50,8 +48,8 @@ def _rounded(number: float | None, factor: float = 1) -> str:
     return "" if number is None else rounded(factor * number)
 
 
-def _median(row: Row, of: Callable[[Record], float | None]) -> float | None:
-    values = [value for record in row.valid if (value := of(record)) is not None]
+def _median(row: Row, name: str) -> float | None:
+    values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
     return statistics.median(values) if values else None
 
 
@@ -102,9 +100,9 @@ MEASURED = (
     Column("efficiency %", True, _efficiency, lambda row: row.devices > 1),
     Column("TFLOP/s", True, lambda row: _like_rate(row, row.tflops)),
     Column("MFU %", True, lambda row: _rounded(row.mfu, 100)),
-    Column("MFU of measured peak %", True, lambda row: _rounded(_median(row, of_measured_peak), 100)),
-    Column("step p50 ms", True, lambda row: _rounded(_median(row, lambda run: run.derived.step_ms_p50))),
-    Column("step p99 ms", True, lambda row: _rounded(_median(row, lambda run: run.derived.step_ms_p99))),
+    Column("MFU of measured peak %", True, lambda row: _rounded(_median(row, "mfu_of_measured_peak"), 100)),
+    Column("step p50 ms", True, lambda row: _rounded(_median(row, "step_ms_p50"))),
+    Column("step p99 ms", True, lambda row: _rounded(_median(row, "step_ms_p99"))),
     Column("sent MB", True, lambda row: _rounded(_sent_megabytes(row, "total_bytes"))),
     Column("MB/s per ps", True, ps_megabytes_per_sec, brief=True),
 )

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,9 +118,6 @@ def test_the_synthetic_run_of_the_same_configuration_is_the_measure(results: Pat
         force_gpu_compatible=True,
     )
     assert synthetic_ratio(_rated(real), results) == pytest.approx(0.8)
-    first = json.dumps(json.loads(results.read_text().splitlines()[0]))  # with blanks after colons
-    results.write_text(f"{first}\n")
-    assert synthetic_ratio(_rated(real), results) == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +126,4 @@ def test_the_synthetic_run_of_the_same_configuration_is_the_measure(results: Pat
 def test_without_a_sibling_there_is_no_ratio(results: Path, changes: dict) -> None:
     real = fake_run(**{"step_seconds": 0.125, "data_name": "imagenet"} | changes)
     assert synthetic_ratio(_rated(real), results) is None
-
-
-def test_no_results_no_ratio(tmp_path: Path) -> None:
-    assert synthetic_ratio(_rated(fake_run(data_name="imagenet")), tmp_path / "results.jsonl") is None
+    assert synthetic_ratio(_rated(fake_run(data_name="imagenet")), results / "none") is None

@@ -359,12 +359,6 @@ def test_labels_name_only_what_is_needed_to_tell_rows_apart() -> None:
     assert headline.labels(summarize(switched))[1] == ["batchnorm_persistent True", "batchnorm_persistent False"]
 
 
-def test_a_record_with_steps_of_no_time_has_no_rate() -> None:
-    record = fake_run()
-    (row,) = summarize([replace(record, measurement=replace(record.measurement, step_seconds=[1e-320] * 10))])
-    assert row.images_per_sec is None
-
-
 def test_interleaved_runs_are_a_row_of_their_own() -> None:
     alone = fake_run()
     beside = replace(alone, environment={**alone.environment, STEPS_PER_SLICE: 3})

@@ -103,12 +103,13 @@ class Runs:
         if isinstance(end, signal.Signals):
             interrupt(end)
         few = stage == self._told.get("slow") and int(flags["time_limit_seconds"]) < 112
-        made = fake_run(step_seconds=[9.0] * 4 if few else 0.1)
+        images = round((9.0 if few else 0.1) * end)
+        made = fake_run(step_seconds=[images / end] * (4 if few else 20))  # of about 9 s or 0.1 s
         low, high = (None, None) if few else (0.999 * end, 1.001 * end)
         derived = replace(made.derived, images_per_sec=end, images_per_sec_low=low, images_per_sec_high=high)
         measurement = replace(
             made.measurement,
-            images_per_step=round(0.1 * end),  # in the steps' 0.1 s
+            images_per_step=images,
             startup_seconds=self._told.get("startup", 3.0),
         )
         return replace(made, measurement=measurement, derived=derived)

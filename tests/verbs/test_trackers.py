@@ -31,7 +31,7 @@ NOTING = (
 
 def test_no_flag_of_a_tracker_changes_the_configuration_key() -> None:
     plain, sending = (resolve(*SMALL, *flags) for flags in ((), SENT))
-    assert sending.output.trackers.wandb_project == "demo" and plain.key_fields() == sending.key_fields()
+    assert sending.output.trackers["wandb_project"] == "demo" and plain.key_fields() == sending.key_fields()
     assert "trackers" in sending.fields_not_in_key()
 
 
@@ -98,7 +98,7 @@ def test_the_trials_of_a_batch_are_not_sent() -> None:
 
 def test_a_sweep_sends_each_run_and_takes_a_comma_as_part_of_the_name() -> None:
     values = grid.of_flags({"model": "trivial,mlp", "mlflow_uri": "http://a,b"})
-    assert [cell.config.output.trackers.mlflow_uri for cell in grid.cells([values], lambda: 0)] == ["http://a,b"] * 2
+    assert [cell.config.output.trackers["mlflow_uri"] for cell in grid.cells([values], lambda: 0)] == ["http://a,b"] * 2
 
 
 @pytest.mark.process

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from benchmarks.errors import UsageError
 from benchmarks.trackers import handover, tracker_list
 from benchmarks.trackers.tracked_run import tracked
-from benchmarks.trackers.tracker_list import Targets
 from results.record import Record, Status
 from tests.support.records import make_record
 
@@ -54,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def sent(record: Record, **targets: str) -> list[str]:
     """Sends a record, and returns what is announced."""
     announced: list[str] = []
-    assert handover.send([record], Targets(**targets), [Path("out/results.jsonl")], announced.append)
+    assert handover.send([record], targets, [Path("out/results.jsonl")], announced.append)
     return announced
 
 
@@ -85,7 +84,7 @@ def test_tensorboard_shows_the_run_and_one_folder_after_it_was_sent_twice(here: 
 def test_mlflow_has_the_run_once_after_it_was_sent_twice(here: Path) -> None:
     record, failed = of_session(), make_record(status=Status.CRASH, reason="It crashed.")
     for _ in range(2):
-        assert handover.send([record, failed], Targets(mlflow_uri="sqlite:///m.db"), [here], lambda sentence: None)
+        assert handover.send([record, failed], {"mlflow_uri": "sqlite:///m.db"}, [here], lambda sentence: None)
     done = subprocess.run([sys.executable, "-c", READ_MLFLOW], check=True, capture_output=True, text=True)
     runs = json.loads(done.stdout)
     assert {run["tags"]["run_id"]: run["status"] for run in runs} == {
@@ -183,7 +182,7 @@ def test_a_record_that_cannot_be_sent_does_not_stop_the_others(here: Path, capfd
     nameless = replace(made, identity=replace(made.identity, run_id=""))
     (here / "tb").mkdir()
     (here / "tb" / "events.out.tfevents.1.host").touch()
-    assert not handover.send([nameless, good], Targets(tensorboard_dir="tb"), [here], print)
+    assert not handover.send([nameless, good], {"tensorboard_dir": "tb"}, [here], print)
     assert "1 of 2 runs were not sent: ValueError: the record has no run_id" in capfd.readouterr().err
     assert {path.name for path in (here / "tb").iterdir()} == {"events.out.tfevents.1.host", good.identity.run_id}
 
@@ -207,7 +206,7 @@ def test_records_that_were_sent_in_time_are_counted(
     (here / "sitecustomize.py").write_text(script)
     monkeypatch.setenv("PYTHONPATH", str(here))
     monkeypatch.setattr(handover, "_MORE_SECONDS", 1.0)
-    assert not handover.send([good, slow], Targets(tensorboard_dir="tb"), [here], print, limit_seconds=9.0)
+    assert not handover.send([good, slow], {"tensorboard_dir": "tb"}, [here], print, limit_seconds=9.0)
     assert "1 of 2 runs were not sent: it took longer than 10 s" in capfd.readouterr().err
 
 
@@ -258,7 +257,7 @@ def test_wandb_that_is_switched_off_is_not_said_to_have_the_run(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert not handover.send([make_record()], Targets(wandb_project="demo"), [here], print)
+    assert not handover.send([make_record()], {"wandb_project": "demo"}, [here], print)
     assert "the run was not sent: ValueError: WANDB_MODE" in capfd.readouterr().err
 
 
@@ -270,7 +269,7 @@ def test_a_tracker_that_hangs_is_ended_and_the_other_has_the_run(
     monkeypatch.setenv("PYTHONPATH", str(here))
     monkeypatch.setenv("STARTED", str(here / "started"))
     record, announced = make_record(), []
-    targets = Targets(wandb_project="demo", tensorboard_dir="tb")
+    targets = {"wandb_project": "demo", "tensorboard_dir": "tb"}
     assert not handover.send([record], targets, [Path("out/results.jsonl")], announced.append, limit_seconds=6.0)
     assert announced == [f"TensorBoard, tb/{record.identity.run_id}"]
     later = f"report out/results.jsonl --where=run_id={record.identity.run_id} --wandb_project=demo"
@@ -285,7 +284,7 @@ def test_why_a_tracker_failed_is_said_without_its_secrets(
 ) -> None:
     (here / "mlflow.py").write_text("raise OSError('http://me:hunter2@host: api_key=abc is \\x1b[2J wrong')")
     monkeypatch.setenv("PYTHONPATH", str(here))
-    assert not handover.send([make_record()], Targets(mlflow_uri="http://me:hunter2@host"), [here], print)
+    assert not handover.send([make_record()], {"mlflow_uri": "http://me:hunter2@host"}, [here], print)
     printed = capfd.readouterr()
     assert "OSError: http://***@host: api_key=***" in printed.err and "--mlflow_uri=http://***@host" in printed.err
     assert not {"hunter2", "abc", "\x1b"} & set(printed.err.split()) and "hunter2" not in printed.err + printed.out
@@ -295,7 +294,7 @@ def test_a_library_that_is_missing_is_named_with_its_install_command(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for tracker in tracker_list.TRACKERS:
         with pytest.raises(UsageError, match=f"--{tracker.flag} needs .* -m pip install {tracker.package},"):
-            tracker_list.require(Targets(**{tracker.flag: "x"}))
+            tracker_list.require({tracker.flag: "x"})
 
 
 @pytest.mark.parametrize(
@@ -313,6 +312,6 @@ def test_a_value_that_no_tracker_takes_is_refused(flag: str, value: str, why: st
 def test_a_directory_that_cannot_be_written_is_refused_and_none_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="/file is not a directory. Name a directory that can be"):
-        tracker_list.require(Targets(tensorboard_dir=str(tmp_path / "file" / "tb")))
-    tracker_list.require(Targets(tensorboard_dir=str(tmp_path / "new" / "tb")))
+        tracker_list.require({"tensorboard_dir": str(tmp_path / "file" / "tb")})
+    tracker_list.require({"tensorboard_dir": str(tmp_path / "new" / "tb")})
     assert not (tmp_path / "new").exists()
