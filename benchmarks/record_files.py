@@ -59,6 +59,19 @@ def load(files: Sequence[Path], where: str | None = None, advice: str = _ADVICE)
     return found
 
 
+def chosen(files: Sequence[Path], where: str | None) -> list[Record]:
+    """Reads records as `load` does: at least one.
+
+    Raises:
+        UsageError: none fulfils the condition, or it is no condition.
+        DataError: a file cannot be read, or they contain no records.
+    """
+    records = load(files, where)
+    if not records:
+        raise DataError(f"{', '.join(map(str, files))}: there are no records in it. Name a file that runs have left.")
+    return records
+
+
 def open_store(output_dir: str) -> Store:
     """Opens the results directory.
 

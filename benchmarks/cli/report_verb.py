@@ -7,9 +7,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,7 +18,7 @@ from benchmarks.compare.compare_verb import WHERE
 from benchmarks.config import flag, outside_models, peer_flags, run_flags
 from benchmarks.config.flag import local_path
 from benchmarks.config.verb import Verb
-from benchmarks.console import progress, say, warn
+from benchmarks.console import say, warn
 from benchmarks.data import input_verb
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, writing
 from benchmarks.microbench import allreduce_verb
@@ -34,9 +34,7 @@ from results.record import Record, flat
 from results.report import published
 from results.report.contents import Report
 from results.store import JSONL_NAME, replace
-
-if TYPE_CHECKING:
-    from results.report.figures import Plot
+from results.text import counted
 
 _MOST_NOTES = 10
 # Of files that users want where a report would be a directory.
@@ -59,13 +57,11 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """Reports the records of files: writes a page and more into a directory, exports them, or prints a table.
 
     Raises:
-        UsageError: there is nothing to report, or the directory cannot be written, or holds results of its own.
-        DataError: a file cannot be read.
+        UsageError: no record matches, or the directory cannot be written, or holds results of its own.
+        DataError: a file cannot be read, or contains no records.
     """
     paths = record_files.paths(words)
-    records = record_files.load(paths, values["where"])
-    if not records:
-        raise UsageError(f"There are no records in {', '.join(map(str, paths))}.")
+    records = record_files.chosen(paths, values["where"])
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
     targets = tracker_list.targets_of(values)
     tracker_list.require(targets)
@@ -104,12 +100,12 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
     with writing("TMPDIR", "directory that can be written"):
         from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
     with writing(f"--output={output}", "directory that can be written"):
-        write.write(contents, sources, output, _shown_drawing)
+        write.write(contents, sources, output)
     for line in contents.lines:
         say(line)
     for note in contents.notes[:_MOST_NOTES]:
         warn(note)
-    say(f"{len(contents.records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
+    say(f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, report.md, results.csv and plots/")
 
 
 def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Sequence[Path]) -> None:
@@ -162,13 +158,6 @@ def _tables(names: str) -> list[published.FigureTable]:
             f"--against={names}: {file}: {error.strerror}.{did_you_mean(file, published.SOURCES)} "
             f"Name {known}, a directory of results, or a CSV file in the format of docs/reference/public-table.md."
         ) from error
-
-
-def _shown_drawing(plots: Sequence[Plot]) -> Iterator[Plot]:
-    with progress.counted("drawing plots", len(plots)):
-        for plot in plots:
-            yield plot
-            progress.advance()
 
 
 def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:

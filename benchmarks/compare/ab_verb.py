@@ -18,6 +18,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.machine import hardware
+from benchmarks.measure.interleaved_steps import waited_in_vain
 from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
@@ -44,14 +45,13 @@ _UNKNOWN = "unknown, no run was valid"
 
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
-    """What is compared: `commits` are by revision, `grids` of flags and their values.
+    """What is compared; `grids` are of flags and their values.
 
     `repository` is None if no side is a revision.
     """
 
     plan: RoundsPlan
     repository: Repository | None
-    commits: Mapping[str, str]
     grids: Sequence[Mapping[str, Sequence[str]]]
 
 
@@ -64,17 +64,16 @@ def _plan_ab(values: Mapping[str, Any]) -> _Comparison:
     if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
         raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
     grids: list[Mapping[str, Sequence[str]]] = [*grid.grids_of(values)]
-    repository, commits = None, dict[str, str]()
-    if revisions := [values[side] for side in (BASE, CANDIDATE) if values[side] is not None]:
+    repository = None
+    if any(values[side] is not None for side in (BASE, CANDIDATE)):
         usual = (DEFAULTS["model"],)
         repository = repository_of(dict.fromkeys(model for each in grids for model in each.get("model", usual)))
-        commits = {revision: repository.commit(revision) for revision in revisions}
         grids = list(map(repository.with_common_paths, grids))
     cells = [cell for cell in grid.runnable(grids, hardware.count_gpus) if not cell.same_as_before]
     if repository and repository.models:
         cells = list(map(_with_batch, cells))
     plan = interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR)
-    return _Comparison(plan, repository, commits, grids)
+    return _Comparison(plan, repository, grids)
 
 
 def _with_batch(cell: Cell) -> Cell:
@@ -95,7 +94,7 @@ def _sides(values: Mapping[str, Any], compared: _Comparison) -> Iterator[dict[st
             if command is not None:
                 sides[side] = builds.of_command(f"{side}_command", command)
             elif revision is not None and compared.repository:
-                sides[side] = stack.enter_context(compared.repository.at(revision, compared.commits[revision]))
+                sides[side] = stack.enter_context(compared.repository.at(revision))
             else:
                 sides[side] = compared.repository.now() if compared.repository else builds.this_suite()
         of = f"{compared.repository.title}: " if compared.repository else ""
@@ -119,15 +118,18 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
 
     def compare() -> ExitStatus:
         with _sides(values, compared) as sides:
-            findings = _compare(compared, threshold, sides, command)
-        return compare_verb.report(findings, values)
+            findings, candidate_runs = _compare(compared, threshold, sides, command)
+        status = compare_verb.report(findings, values)
+        # Both sides fail if their common environment is broken, and a gate only warns of status 3.
+        return ExitStatus.RUN_FAILED if status is ExitStatus.UNDECIDED and not candidate_runs else status
 
     return until_stopped(compare, interleaved_rounds.STOPPED.format(compared.plan.output_dir))
 
 
 def _compare(
     compared: _Comparison, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]
-) -> Findings:
+) -> tuple[Findings, bool]:
+    """Returns the findings, and whether the candidate ran, or only waited for a base that did not."""
     plan, cells, max_repeats = compared.plan, compared.plan.cells, compared.plan.max_repeats
     once = 2 * sum(estimate_seconds(cell.config, []) for cell in cells if cell.config)
     warn(
@@ -148,13 +150,14 @@ def _compare(
     of_suite = compared.repository is not None and not compared.repository.models
     base = [pair.base for pair in pairs if rate(pair.base) is not None]
     candidate = [pair.candidate for pair in pairs if rate(pair.candidate) is not None]
-    return Findings(
+    findings = Findings(
         base=Side(name=sides[BASE].name, software=software_in_words(base) or _UNKNOWN),
         candidate=Side(name=sides[CANDIDATE].name, software=software_in_words(candidate) or _UNKNOWN),
         hardware=next(map(hardware_in_words, [*base, *candidate]), _UNKNOWN),
         findings=[each.finding(title) for each, title in zip(decided, interleaved_rounds.titles(decided), strict=True)],
         notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs, of_suite), *refused])),
     )
+    return findings, bool(candidate) or any(waited_in_vain(pair.candidate.reason) for pair in pairs)
 
 
 def _supported_threshold(baselines_dir: Path, pair: Pair, notes: list[str]) -> float:

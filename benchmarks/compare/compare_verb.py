@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import record_files
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import DataError, ExitStatus, UsageError, writing
+from benchmarks.errors import ExitStatus, UsageError, writing
 from benchmarks.option import Flag, Groups
 from results import store
 from results.gate import comparison, views
@@ -122,14 +122,9 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             f"branch/results.jsonl; {len(words)} were given."
         )
     threshold = threshold_of(values["threshold"])
-    sides = []
-    for word in words:
-        (path,) = record_files.paths([word])
-        sides.append(record_files.load([path], values["where"]))
-        if not sides[-1]:
-            raise DataError(f"{path}: there are no records in it. Name a file that runs have left.")
+    base, candidate = (record_files.chosen(record_files.paths([word]), values["where"]) for word in words)
     try:
-        findings = comparison.compare(sides[0], sides[1], (words[0], words[1]), threshold or QUIET_THRESHOLD)
+        findings = comparison.compare(base, candidate, (words[0], words[1]), threshold or QUIET_THRESHOLD)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return report(findings, values)

@@ -19,6 +19,7 @@ from benchmarks.errors import UsageError
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
 from benchmarks.option import Flag
+from benchmarks.sweep import grid
 from benchmarks.sweep.grid import SUITE_FLAG, Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
@@ -77,8 +78,9 @@ def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_repeats: i
     """Turns flag values (None: not given) into a plan; `output_dir` is the default.
 
     Raises:
-        UsageError: the runs would be sent to trackers.
+        UsageError: the runs would be sent to trackers, or continue one training.
     """
+    grid.refuse_shared_trainings(cells, 2 * max_repeats)
     directory = Path(values["output_dir"] or output_dir)
     words = (word for cell in cells for word in cell.arguments)
     to_trackers = tuple(f"--{name}=" for name in tracker_list.FLAGS)

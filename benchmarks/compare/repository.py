@@ -45,12 +45,8 @@ class Repository:
         """Returns what is compared and where it is, in words."""
         return f"{', '.join(self.models) or 'this suite'}, repository {self.root}"
 
-    def commit(self, revision: str) -> str:
-        """Returns the commit that a revision names.
-
-        Raises:
-            UsageError: there is none, or it lacks the suite or the file of a model.
-        """
+    def _commit(self, revision: str) -> str:
+        """Returns the commit that a revision names; raises if it lacks the suite or the file of a model."""
         is_shallow = _git(self.root, "rev-parse", "--is-shallow-repository", why=f"{self.root} cannot be read")
         why = f"There is no revision '{revision}' in the repository {self.root}"
         why += ", a shallow clone: complete it with git fetch --unshallow" * (is_shallow == "true")
@@ -63,15 +59,16 @@ class Repository:
         return commit
 
     @contextlib.contextmanager
-    def at(self, revision: str, commit: str) -> Iterator[Build]:
-        """Yields the build of a revision, whose `commit` is checked out into a temporary folder.
+    def at(self, revision: str) -> Iterator[Build]:
+        """Yields the build of a revision, which is checked out into a temporary folder.
 
         The folder stands for the root of the file system: below it the checkout has its usual path, and runs that build
         a model of it start in the usual working directory. So a relative path names the same file in each checkout.
 
         Raises:
-            UsageError: git fails.
+            UsageError: git fails, or there is no such revision.
         """
+        commit = self._commit(revision)
         folder = Path(tempfile.mkdtemp(prefix="run_bench_ab_")).resolve()
         worktree = _below(folder, self.root)
         clean_up = 'sleep 1; rm -rf "$1"; git -C "$2" worktree prune'  # the runs in it die in that second

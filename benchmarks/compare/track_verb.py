@@ -19,7 +19,7 @@ from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import UnlikeError
 from results.gate.rounds import sessions
 from results.record import Record
-from results.summary import grouped, hardware_in_words
+from results.summary import grouped
 from results.text import Table, counted
 
 _PICTURES = (".png", ".svg")
@@ -103,20 +103,17 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     directory = _directory(values)
-    with_sessions = [group for group in rounds.group(_stored(directory)).values() if sessions(group.records)]
-    machines = grouped(with_sessions, lambda group: group.records[0].identity.hardware_key)
-    if not machines:
+    histories = session_history.histories(_stored(directory))
+    if not histories:
         say(f"There are no sessions in {directory}. `track store FILE` adds some.")
-    for hardware_key, groups in machines.items():
+    for hardware_key, of_machine in grouped(histories, lambda history: history.identity.hardware_key).items():
         columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
-        rows = []
-        for group in groups:
-            *earlier, newest = sessions(group.records)
-            rate = f"{newest.images_per_sec:.2f}"
-            rows.append([group.config_key, group.title, str(1 + len(earlier)), newest.date, rate])
-        say(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}")
-        for line in Table(columns, rows, columns[2::2]).text():
-            say(f"  {line}")
+        rows = [
+            [one.identity.config_key, one.title, str(len(one.sessions)), one.sessions[-1].date, f"{one.rates[-1]:.2f}"]
+            for one in of_machine
+        ]
+        lines = Table(columns, rows, columns[2::2]).text()
+        say("\n  ".join([f"{hardware_key}: {of_machine[0].hardware}", *lines]))
     return ExitStatus.OK
 
 

@@ -183,6 +183,20 @@ def refuse_too_many(runs: int) -> None:
         )
 
 
+def refuse_shared_trainings(cells: Sequence[Cell], runs_of_each: int) -> None:
+    """Checks that no two runs continue one training.
+
+    Raises:
+        UsageError: they do.
+    """
+    trained = [cell.config for cell in cells if cell.config and cell.runs and not cell.config.workload.eval_only]
+    directories = [directory for each in trained if (directory := each.checkpoints.train_dir)] * runs_of_each
+    if len(directories) > len({*directories}):
+        raise UsageError(
+            f"--train_dir={directories[0]}: each run would continue the training of the one before: leave it out."
+        )
+
+
 def doublings(most: int) -> list[int]:
     """Returns 1, 2, 4 ... and the largest number."""
     return [*(2**power for power in range((most - 1).bit_length())), most]

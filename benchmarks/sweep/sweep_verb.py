@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance
 from benchmarks.option import Flag, Groups, only
@@ -67,7 +67,7 @@ def run_cells(
     """
     repeats = values["repeats"] or 1
     grid.refuse_too_many(len(cells) * repeats)
-    _refuse_shared_trainings(cells, repeats)
+    grid.refuse_shared_trainings(cells, repeats)
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     for targets in {frozenset(cell.config.output.trackers.items()) for cell in cells if cell.config}:
         tracker_list.require(dict(targets))
@@ -108,15 +108,6 @@ def run_cells(
 
     hint = f"The same command with --resume runs only what is missing from {store.jsonl_path}."
     return until_stopped(sweep, f"Interrupted. {hint}")
-
-
-def _refuse_shared_trainings(cells: Sequence[Cell], repeats: int) -> None:
-    trained = [cell.config for cell in cells if cell.config and cell.runs and not cell.config.workload.eval_only]
-    directories = [directory for each in trained if (directory := each.checkpoints.train_dir)] * repeats
-    if len(directories) > len({*directories}):
-        raise UsageError(
-            f"--train_dir={directories[0]}: each run would continue the training of the one before: leave it out."
-        )
 
 
 def _split(

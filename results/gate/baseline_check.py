@@ -11,8 +11,9 @@ simulation, for error rates below 1 % in normal noise.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 
 from results.gate import rounds
@@ -28,7 +29,7 @@ from results.gate.decision import (
     log_threshold,
 )
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
-from results.gate.rounds import RunGroup, Session, session_of, sessions
+from results.gate.rounds import Key, RunGroup, Session, session_of, sessions
 from results.gate.session_history import change_points
 from results.intervals import Interval, t_quantile
 from results.record import Record, Status
@@ -51,9 +52,10 @@ def check(
 ) -> Findings:
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
-    Of today's records, those that are already stored are neither judged nor used to judge. If all records of a
-    configuration are stored, its latest session is judged by the others. `names` are today's records and the baselines
-    in messages. The default threshold is 5 %, or twice the noise of the stored sessions.
+    Of today's records, those that are already stored are neither judged nor used to judge. If all are stored, the
+    latest session of each configuration is judged by the others. A configuration that the compared sessions ran, and
+    today's did not, is missing. `names` are today's records and the baselines in messages. The default threshold is
+    5 %, or twice the noise of the stored sessions.
 
     Raises:
         UnlikeError: there are no runs, or no baselines of their hardware.
@@ -64,47 +66,66 @@ def check(
         raise UnlikeError(f"There is no record of a run in {today_name}. Name a file that `run` or `sweep` wrote.")
     findings: list[Finding] = []
     bases: list[Session] = []
-    candidates: list[Record] = []
+    candidates: dict[Key, list[Record]] = {}
     notes: list[str] = []
+    new = {session_of(record) for key, of_file in mine.items() for record in _new(of_file, theirs.get(key))}
     for key, of_file in mine.items():
         refuse_new_hardware(of_file.records[0], stored, stored_name)
-        history, judged = _split(of_file, theirs.get(key))
-        findings.append(_finding(judged, history, threshold))
-        bases += history
-        candidates += judged.records
-        notes += _note_on_levels(findings[-1], history)
+        session_ids = new or {session_of(of_file.records[-1])}
+        judged = [record for record in of_file.records if session_of(record) in session_ids]
+        if judged:
+            history = _history(theirs.get(key), session_ids)
+            findings.append(_finding(key, of_file.title, judged, history, threshold))
+            bases += history
+            candidates[key] = judged
+            notes += _note_on_levels(findings[-1], history)
     hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
-    notes += rounds.notes_on_interleaving([*candidates, *stored])
-    missing = [group.title for key, group in theirs.items() if key[1] in hardware and key not in mine]
-    if missing:
-        notes.append(f"{today_name} lacks runs of stored configurations: {'; '.join(missing)}.")
+    of_today = [*itertools.chain.from_iterable(candidates.values())]
+    notes += rounds.notes_on_interleaving([*of_today, *stored])
+    compared = {session_of(session.records[0]) for session in bases}
+    of_other_sessions = []
+    for key, group in theirs.items():
+        if key in candidates or key[1] not in hardware:
+            continue
+        history = _history(group, new)
+        if compared & {session_of(session.records[0]) for session in history}:
+            findings.append(_finding(key, group.title, [], history, threshold))
+        else:
+            of_other_sessions.append(group.title)
+    if of_other_sessions:
+        notes.append(f"{today_name} lacks runs of stored configurations: {'; '.join(of_other_sessions)}.")
     return Findings(
         base=_side(stored_name, bases),
-        candidate=Side(name=today_name, software=software_in_words(candidates)),
+        candidate=Side(name=today_name, software=software_in_words(of_today)),
         hardware="; ".join(hardware.values()),
         findings=findings,
         notes=notes,
     )
 
 
-def _split(of_file: RunGroup, of_store: RunGroup | None) -> tuple[list[Session], RunGroup]:
-    """Returns the stored sessions to judge by, and the rounds to judge."""
+def _new(of_file: RunGroup, of_store: RunGroup | None) -> list[Record]:
+    """Returns the records of a configuration that neither are stored nor were judged before."""
     stored = of_store.records if of_store else []
     known = {record.identity.run_id for record in stored}
     latest = max((record.identity.time_utc for record in stored), default="")
     # Failures are never stored: those before the newest session were judged when they were new.
-    new = [
+    return [
         record
         for record in of_file.records
         if record.identity.run_id not in known and (record.status is Status.OK or record.identity.time_utc > latest)
-    ] or of_file.records[-1:]
-    names = {session_of(record) for record in new}
-    judged = [record for record in of_file.records if session_of(record) in names]
-    history = [session for session in sessions(stored) if session_of(session.records[0]) not in names]
-    return history[-MOST_SESSIONS:], dataclasses.replace(of_file, records=judged)
+    ]
 
 
-def _finding(today: RunGroup, history: Sequence[Session], threshold: float | None) -> Finding:
+def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Session]:
+    """Returns the stored sessions to judge by."""
+    stored = sessions(of_store.records if of_store else [])
+    return [session for session in stored if session_of(session.records[0]) not in of_today][-MOST_SESSIONS:]
+
+
+def _finding(
+    key: Key, title: str, records: Sequence[Record], history: Sequence[Session], threshold: float | None
+) -> Finding:
+    today = RunGroup(title=title, records=records)
     limits = SessionLimits([session.images_per_sec for session in history])
     limit = limits.threshold if threshold is None else threshold
     decision = limits.judge(today.rates, threshold=limit)
@@ -114,12 +135,13 @@ def _finding(today: RunGroup, history: Sequence[Session], threshold: float | Non
         reason += f"ran. {rounds.why_failed(failed[0])}"
         decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
     elif not today.rates:
-        reason = f"Today has no valid run of it. {rounds.why_failed(today.records[0])}"
+        why = f"If it is no longer wanted, remove {key[1]}/{key[0]}.jsonl from the stored sessions."
+        reason = f"Today has no valid run of it. {rounds.why_failed(records[0]) if records else why}"
         decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
     stored_rounds = sum(len(session.records) for session in history)
     base = (math.exp(limits.centre) if history else None, stored_rounds)
     candidate = (median(today.rates) if today.rates else None, len(today.rates))
-    return decision.finding(today.title, today.config_key, limit, base, candidate)
+    return decision.finding(title, key[0], limit, base, candidate)
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:

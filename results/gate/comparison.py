@@ -149,7 +149,7 @@ def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: De
     if decision.change is None and mine is not None and other is not None:
         decision = dataclasses.replace(decision, change=Interval(other / mine - 1))
     sides = ((mine, len(base.rates)), (other, len(candidate.rates)))
-    return decision.finding(base.title, base.config_key, threshold, *sides)
+    return decision.finding(base.title, base.records[0].identity.config_key, threshold, *sides)
 
 
 def _how_it_ended(side: RunGroup) -> str:
@@ -201,8 +201,7 @@ def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGrou
     ]
     if not couples:
         first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
-        keys = [{"hardware_key": record.identity.hardware_key} for record in (first, second)]
-        differing = differences(hardware(first), hardware(second), names) or differences(keys[0], keys[1], names)
+        differing = differences(hardware(first), hardware(second), names)
         raise UnlikeError(
             f"The hardware differs: {listed(differing)}. Only rates of equal machines compare: run both on one of them."
         )

@@ -30,11 +30,6 @@ class RunGroup:
     records: Sequence[Record]
 
     @property
-    def config_key(self) -> str:
-        """Returns the key that all records have."""
-        return self.records[0].identity.config_key
-
-    @property
     def rates(self) -> list[float]:
         """Returns images per second of the valid rounds."""
         return [images_per_sec for record in self.records if (images_per_sec := rate(record)) is not None]

@@ -21,7 +21,7 @@ import numpy as np
 from results.gate import rounds
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
-from results.record import Record
+from results.record import Identity, Record
 from results.summary import hardware_in_words
 from results.text import Table
 
@@ -51,6 +51,11 @@ class History:
     hardware: str
     sessions: Sequence[Session]
     points: Sequence[int]
+
+    @property
+    def identity(self) -> Identity:
+        """Returns the keys of the configuration and the hardware, as of the first run."""
+        return self.sessions[0].records[0].identity
 
     @property
     def rates(self) -> list[float]:
@@ -139,21 +144,25 @@ def _rows(history: History) -> list[list[str]]:
     }
     return [
         [
-            *(session.date, session.commit, session.tensorflow_version, str(len(session.records))),
-            *(f"{session.images_per_sec:.2f}", "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")),
+            session.date,
+            session.commit,
+            session.tensorflow_version,
+            str(len(session.records)),
+            f"{session.images_per_sec:.2f}",
+            "" if change is None else f"{100 * change:+.1f}",
+            marks.get(index, ""),
         ]
         for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
     ]
 
 
 def _fields(history: History) -> dict[str, Any]:
-    first = history.sessions[0].records[0].identity
     level = [rate for begin, end, rate in history.levels for _ in range(begin, end)]
     return {
         "title": history.title,
         "hardware": history.hardware,
-        "config_key": first.config_key,
-        "hardware_key": first.hardware_key,
+        "config_key": history.identity.config_key,
+        "hardware_key": history.identity.hardware_key,
         "sessions": [
             {
                 "time_utc": session.records[0].identity.time_utc,

@@ -18,6 +18,7 @@ _SLOW_INPUT = 0.9
 _FAR_OFF = 0.2
 # Not a part of a name, a version or the value of a flag.
 _NUMBER = re.compile(r"(?<![\w=.:#/-])(\d+(?:\.\d+)?)(?!\w|\.\d)")
+_SELECT = "select runs with --where (session_id, time_utc), or name their files alone."
 # A label names only other values.
 _USUAL = {"data_name": "synthetic", "precision": "fp32"}
 
@@ -61,10 +62,10 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     if len(builds) > 1:
         yield (
             f"its repeats are of {len(builds)} commits of the suite, and a difference between these counts as noise: "
-            "select runs with --where (session_id, time_utc), or name their files alone."
+            f"{_SELECT}"
         )
     if unlike := unlike_variables([record.environment for record in row.valid]):
-        yield f"its repeats have unlike environment variables ({', '.join(unlike)}): select those that are alike."
+        yield f"its repeats have unlike environment variables ({', '.join(unlike)}): {_SELECT}"
     yield from _of_scaling(row)
     rates = [record.derived.images_per_sec for record in row.valid if record.derived.images_per_sec]
     if len(rates) >= 3:

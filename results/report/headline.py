@@ -140,15 +140,15 @@ def in_all(rows: Sequence[Row]) -> str:
     return f"{'All rows' if len(rows) > 1 else 'The run'}: {', '.join(common)}." if common else ""
 
 
-def labels(rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """Returns what distinguishes rows: the name of the setting (empty if several are needed), and a label of each."""
+def labels(rows: Sequence[Row]) -> list[str]:
+    """Returns a label of each row, of what distinguishes it from the others."""
     columns, words = settings(rows, most_distinct=sys.maxsize)[0], [""] * len(rows)
-    for number, column in enumerate(columns, start=1):
+    for column in columns:
         cells = [_as_label(column, row) for row in rows]
         words = [", ".join(filter(None, both)) for both in zip(words, cells, strict=True)]
         if len(set(words)) == len(rows):
-            return ("" if number > 1 else column.name), words
-    return "", list(map(title, rows))
+            return words
+    return list(map(title, rows))
 
 
 def _as_label(column: Column, row: Row) -> str:

@@ -177,18 +177,13 @@ def why_none(rows: Sequence[Row], table: FigureTable) -> str | None:
     """Returns a sentence if no row with a rate has a figure that is comparable or near, with what the table has."""
     if not table.figures or any(_nearest(row, [table]) for row in rows):
         return None
-    batches: dict[str, set[int]] = {}
-    for figure in table.figures:
-        ours = [name for name, published in PUBLISHED_NAMES.items() if published == figure.model]
-        for name in ours or [figure.model]:
-            batches.setdefault(name, set()).update([figure.batch_per_device] if figure.batch_per_device else [])
-    order = sorted(batches, key=lambda name: ([*PUBLISHED_NAMES, name].index(name), name))
-    known = [f"{name} ({', '.join(map(str, sorted(batches[name])))})" for name in order if batches[name]]
-    more = f" and {len(known) - _MOST_MODELS} more" if len(known) > _MOST_MODELS else ""
+    ours = {published: name for name, published in PUBLISHED_NAMES.items()}
+    models = sorted({ours.get(figure.model, figure.model) for figure in table.figures})
+    more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""
     devices = ", ".join(map(str, sorted({figure.devices for figure in table.figures})))
     return (
-        f"No row has a figure in {table.name}: the model and the number of devices must be the same. It has these "
-        f"models (batches per device): {', '.join(known[:_MOST_MODELS])}{more}; on {devices} devices."
+        f"No row has a figure in {table.name}: the model and the number of devices must be the same. It has the models "
+        f"{', '.join(models[:_MOST_MODELS])}{more}, on {devices} devices."
     )
 
 
@@ -204,10 +199,8 @@ def ratio(row: Row, figure: Figure) -> Interval:
 
 def in_words(row: Row, figure: Figure) -> str:
     """Returns whether a row is faster than a figure by more than processes differ by."""
-    once = ("", "theirs is", "yours is", "both are")[2 * (len(row.valid) == 1) + (not figure.is_repeated)]
-    why = f" (assumed to be {ASSUMED_SPREAD:.0%}: {once} not repeated)" if once else ""
     beyond = {1: "faster, beyond", 0: "within", -1: "slower, beyond"}[ratio(row, figure).side_of(1)]
-    return f"{beyond} what processes differ by{why}"
+    return f"{beyond} what processes differ by"
 
 
 def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[str, str]]:

@@ -231,8 +231,8 @@ def how_many(number: Interval, fit: Fit) -> str:
     """Returns a number of devices with its interval, as far as the points can tell."""
     farthest, low = FARTHEST * fit.most, max(1, math.floor(min(number.low, FARTHEST * fit.most)))
     if number.value > farthest:
-        return f"beyond {farthest}" + (f" (at least {low})" if low < farthest else "")
-    high = f"beyond {farthest}" if number.high > farthest else f"{math.ceil(number.high)}"
+        return f"more than {farthest}" + (f" (at least {low})" if low < farthest else "")
+    high = f"more than {farthest}" if number.high > farthest else f"{math.ceil(number.high)}"
     return f"{number.value:.0f} ({low} to {high})"
 
 
@@ -302,17 +302,9 @@ def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
         f"Predicted: with {number} {curve.noun}s, {rate.rounded()} images/s ({rate.range()}) and an "
         f"efficiency of {percent(fit.efficiency(number))}, {gain:+.0%} over {fit.most}."
     )
-    yield f"The efficiency falls below 50 % {_where(fit.half_efficient, curve, fit)}."
+    yield f"The efficiency is 50 % with {how_many(fit.half_efficient, fit)} {curve.noun}s."
     if fit.has_kappa:
-        yield f"The rate is highest {_where(fit.fastest, curve, fit)}."
-
-
-def _where(number: Interval, curve: Curve, fit: Fit) -> str:
-    limit, _, interval = how_many(number, fit).partition(" (")
-    words = limit.split()
-    noun = f"{curve.noun}{'s' * (limit != '1')}"
-    at = f"{'at ' if len(words) == 1 else ''}{limit} {noun}{f' ({interval}' if interval else ''}"
-    return at if len(words) == 1 else f"{at}, outside the measured range"
+        yield f"The rate is highest with {how_many(fit.fastest, fit)} {curve.noun}s."
 
 
 def _law(curve: Curve, fit: Fit) -> Iterator[str]:

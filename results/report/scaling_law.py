@@ -8,7 +8,6 @@ transaction systems"; with kappa = 0 it is Amdahl's law of 1967.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -159,22 +158,10 @@ def _noise(shape: tuple[int, int], degrees: int | None) -> np.ndarray:
 
 
 def _non_negative(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns the non-negative least-squares solution for each row of targets: (rows, columns of the design).
+    """Returns the non-negative least-squares solution for each row of targets: (rows, columns of the design)."""
+    from scipy import optimize  # imported late: it takes its time
 
-    Of three columns, each choice of those that are not 0 is tried, for all rows at once: `scipy.optimize.nnls`, which
-    takes one row, needs four times as long for 2,000.
-    """
-    columns = range(design.shape[1])
-    solutions, least = np.zeros((len(targets), design.shape[1])), np.full(len(targets), np.inf)
-    for chosen in itertools.chain.from_iterable(itertools.combinations(columns, size + 1) for size in columns):
-        part = design[:, chosen]
-        solution = targets @ np.linalg.pinv(part).T
-        squares = ((targets - solution @ part.T) ** 2).sum(axis=1)
-        better = (solution >= 0).all(axis=1) & (squares < least)
-        solutions[better] = 0.0
-        solutions[np.ix_(better, chosen)] = solution[better]
-        least[better] = squares[better]
-    return solutions
+    return np.stack([optimize.nnls(design, target)[0] for target in targets])
 
 
 def ratio(over: float, spread: float, degrees: int | None) -> Interval:

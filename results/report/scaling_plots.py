@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from results.report import anomalies, figures, headline, scalability
 from results.report.ranking import ranking_groups
 from results.report.scalability import Curve
+from results.report.scaling_law import Fit
 from results.summary import Row, grouped, manager_of, processes_of
 
 # Step times of runs that differ by less are drawn to one scale.
@@ -18,71 +19,28 @@ _SAME_SCALE = 5
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
-    """Rate against devices: a panel per model, a line per variable manager and kind of cluster, and the ideal line."""
-    training = figures.valid_training(rows)
-    panels = figures.grouped(training, figures.model_and_batch, varying=lambda row: row.devices)
-    if not panels:
-        return None
-    figure, axes = figures.panels_of(len(panels))
-    for axis, (name, group) in zip(axes, panels.items(), strict=True):
-        key = min(_KEYS_OF_LINES, key=lambda key: len(set(map(key, group))))
-        lines = figures.grouped(group, key, figures.MOST_LINES)
-        for number, (label, line) in enumerate(lines.items()):
-            points = [(row.devices, row.measured) for row in line]
-            figures.draw_line(axis, number, points, label=figures.wrapped(label))
-        single = max((row.rate for row in group if row.devices == 1), default=0.0)
-        most = max(row.devices for row in group)
-        if single:
-            axis.plot([1, most], [single, single * most], linestyle=":", color="#7F7F7F", label="ideal")
-        devices = sorted({row.devices for row in group})
-        axis.set(title=figures.wrapped(name), xlabel="devices", ylabel="images/s", xticks=devices)
-        figures.end_axis(axis, "y", [(row.devices, row.measured) for row in group], single * most)
-        axis.legend()
-    return figure
+    """Curves of at least two numbers of devices or workers; the law is fitted from three on."""
+    return of_curves(list(scalability.curves(figures.valid_training(rows), least=2)), fewest_fitted=3)
 
 
-def _with_processes(row: Row) -> str:
-    return ", ".join(filter(None, (manager_of(row.config), processes_of(row.config))))
+def of_curves(curves: Sequence[Curve], fewest_fitted: int = 2) -> Figure | None:
+    """Rate and efficiency against devices or workers: a pair of panels for what has the same title and noun.
 
-
-def _with_servers(row: Row) -> str:
-    return _of_several(row, f"{row.count('num_ps', 0)} ps")
-
-
-def _with_servers_per_worker(row: Row) -> str:
-    return _of_several(row, f"{row.count('num_ps', 0) / row.count('num_workers'):.3g} ps per worker")
-
-
-def _of_several(row: Row, servers: str) -> str:
-    if not row.config.get("cluster"):
-        return manager_of(row.config)
-    devices = row.count("num_devices")
-    each = f" of {devices} devices" if devices > 1 else ""
-    return f"{manager_of(row.config)} in several processes{each}{f', {servers}' if row.config.get('num_ps') else ''}"
-
-
-# Labels of the lines of a panel: along a line of clusters grow the workers, the workers with their parameter servers,
-# or the devices of each worker. Of these, the one that makes the fewest lines describes what was varied.
-_KEYS_OF_LINES = (_with_servers, _with_servers_per_worker, _with_processes)
-
-
-def predicted(rows: Sequence[Row]) -> Figure | None:
-    """Curves of at least three numbers of devices: measured, fitted and predicted."""
-    return of_curves(scalability.to_report(rows))
-
-
-def of_curves(curves: Sequence[Curve]) -> Figure | None:
-    """Rate and efficiency against devices or workers: a pair of panels for what has the same title and noun."""
+    Where at least `fewest_fitted` numbers can be fitted, the curve is the law.
+    """
     shown = list(grouped(curves, lambda curve: (curve.panel, curve.noun)).items())[: figures.MOST_PANELS]
     if not shown:
         return None
     figure, axes = figures.panels_of(2 * len(shown))
     for ((title, noun), group), rates, shares in zip(shown, axes[::2], axes[1::2], strict=True):
-        numbers = sorted({number for curve in group for number in (*curve.rows, *curve.predicted)})
-        for place, curve in enumerate(group[: figures.MOST_LINES]):
-            _curve(rates, shares, curve, place)
+        lines = group[: figures.MOST_LINES]
+        fits = [curve.fit if len(curve.fitted) >= fewest_fitted else None for curve in lines]
+        predicted = [number for curve, fit in zip(lines, fits, strict=True) if fit for number in curve.predicted]
+        numbers = sorted({*predicted, *(number for curve in lines for number in curve.rows)})
+        for place, (curve, fit) in enumerate(zip(lines, fits, strict=True)):
+            _curve(rates, shares, curve, fit, place)
         steepest = max((c.rows[1].rate if 1 in c.rows else c.fit.rate(1).value if c.fit else 0.0) for c in group)
-        for axis, last in ((rates, [steepest, steepest * numbers[-1]]), (shares, [100, 100])):
+        for axis, last in ((rates, [steepest, steepest * numbers[-1]]), (shares, [100, 100])) if steepest else ():
             axis.plot([1, numbers[-1]], last, linestyle=":", color="#7F7F7F", label="ideal")
         figures.log_scale(rates, "x", "y")
         figures.log_scale(shares, "x")
@@ -95,22 +53,21 @@ def of_curves(curves: Sequence[Curve]) -> Figure | None:
     return figure
 
 
-def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
+def _curve(rates: Axes, shares: Axes, curve: Curve, fit: Fit | None, place: int) -> None:
     """Draws one curve in both panels: bars and band are 95 % intervals, and what is predicted is dashed."""
-    colour, linestyle = figures.look(place)["color"], "none" if curve.fit else "-"
+    colour, linestyle = figures.look(place)["color"], "none" if fit else "-"
     name = f"{curve.label}, sharing hardware" if curve.shared else curve.label
     measured = [(number, curve.rate(number)) for number in curve.rows]
     figures.draw_line(rates, place, measured, linestyle=linestyle, label=name)
     gains = [(number, gain.scaled(100 / number)) for number in curve.rows if (gain := curve.speed_up(number))]
     if gains:
         figures.draw_line(shares, place, gains, linestyle=linestyle)
-    if curve.fit is None:
+    if fit is None:
         return
     within, beyond = (
-        np.geomspace(first, last, 50)
-        for first, last in ((curve.fitted[0], curve.fit.most), (curve.fit.most, curve.predicted[-1]))
+        np.geomspace(first, last, 50) for first, last in ((curve.fitted[0], fit.most), (fit.most, curve.predicted[-1]))
     )
-    for axis, of, factor in ((rates, curve.fit.rate, 1), (shares, curve.fit.efficiency, 100)):
+    for axis, of, factor in ((rates, fit.rate, 1), (shares, fit.efficiency, 100)):
         for numbers, linestyle in ((within, "-"), (beyond, "--")):
             line = [of(number).scaled(factor) for number in numbers]
             axis.plot(numbers, [rate.value for rate in line], linestyle=linestyle, color=colour, linewidth=1.4)
@@ -118,11 +75,8 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
             axis.fill_between(numbers, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def efficiency(rows: Sequence[Row]) -> Figure | None:
-    """Bars: the efficiency of each setting on several devices, of those with the most devices."""
-    many = sorted(figures.valid_training(rows), key=lambda row: row.devices)
-    shown = [(row, row.speed_up.scaled(100 / row.devices)) for row in many if row.speed_up and row.devices > 1]
-    return figures.bars_beside(shown[-figures.MOST_BARS :], 100, "efficiency, %", ":")
+def _with_processes(row: Row) -> str:
+    return ", ".join(filter(None, (manager_of(row.config), processes_of(row.config))))
 
 
 def managers(rows: Sequence[Row]) -> Figure | None:
@@ -175,7 +129,7 @@ def steps(rows: Sequence[Row]) -> Figure | None:
     runs = sorted(runs, key=lambda run: run[1].identity.time_utc)[-figures.MOST_TRACES :]
     if not runs:
         return None
-    labels = dict(zip(map(id, rows), headline.labels(rows)[1], strict=True))
+    labels = dict(zip(map(id, rows), headline.labels(rows), strict=True))
     figure = Figure(figsize=(9.2, 2.0 * len(runs)), layout="constrained")
     axes = figure.subplots(len(runs), 2, squeeze=False, width_ratios=(3, 1))
     slowest = [1000 * max(record.measurement.step_seconds) for _, record in runs]

@@ -168,7 +168,8 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
         cells,
         ("your images/s", "images/s", "yours / published"),
     )
-    beside = "Each row of yours beside the next slower and the next faster machine, or beside the nearest figures."
+    beside = "Each row of yours beside the next slower and the next faster machine, or beside the nearest figures. "
+    beside += f"Processes are assumed to differ by {ASSUMED_SPREAD:.0%} where a side was not repeated."
     sources = "; ".join(table.source for table in tables)
     return [
         SideTable("standing", "Where yours stand", standings, beside),

@@ -13,7 +13,6 @@ from results.text import counted
 
 _MOST_SENTENCES = 3
 _IN_ENGLISH = ("no ", "a cluster ", "one process ")  # other sentences begin with the name of a setting
-_PLURALS = {"variable manager": "managers", "batch per device": "batch sizes", "processes": "numbers of processes"}
 
 
 def verdict(rows: Sequence[Row]) -> str:
@@ -54,8 +53,7 @@ def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:
 
 def _compared(rivals: Sequence[Row]) -> str:
     """Returns what at least two rows, the fastest first, show about each other."""
-    setting, names = headline.labels(rivals)
-    kind = f"{len(rivals)} {_PLURALS.get(setting, (setting or 'setting') + 's')}"
+    names, kind = headline.labels(rivals), f"{len(rivals)} settings"
     is_close = [True, *(not beats(rivals[0], row) for row in rivals[1:])]
     close = [name for name, is_one in zip(names, is_close, strict=True) if is_one]
     if len(close) == 1:

@@ -7,7 +7,7 @@ import importlib.resources
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from results.masking import without_secrets
 from results.record import Record, Status, recorded_command
 from results.report import headline
 from results.report.anomalies import title as label
-from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
+from results.report.breakdown_plots import against, reductions, time_goes
 from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, MOST_BARS, MOST_LINES, MOST_PANELS, Plot, drawn, is_broad
-from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
+from results.report.scaling_plots import batches, managers, scaling, steps
 from results.store import as_csv, replace
 from results.summary import Row, grouped, hardware_in_words
 from results.text import CODE, Table
@@ -33,13 +33,12 @@ _OF_ALL_PLOTS = (
     "Error bars are 95 % intervals."
 )
 PLOTS = (
-    Plot("scaling", "Scaling", "Dotted: one device times the number of devices.", scaling),
-    Plot("efficiency", "Efficiency", "Speed-up over one device / devices. Dotted: ideal.", efficiency),
     Plot(
-        "predicted",
-        "How far it scales",
-        "Points: measured. Line: the law fitted to them; dashed: predicted; band: its 95 % interval.",
-        predicted,
+        "scaling",
+        "Scaling",
+        "Points: measured. Line: the law, if three numbers fit it; dashed: predicted; band: its 95 % interval. Dotted: "
+        "ideal.",
+        scaling,
     ),
     Plot(
         "managers",
@@ -54,8 +53,6 @@ PLOTS = (
         "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
         time_goes,
     ),
-    Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
-    Plot("real_over_synthetic", "Real over synthetic", "1: input costs nothing.", real_over_synthetic),
     Plot(
         "steps",
         "Step times",
@@ -71,19 +68,10 @@ _MOST_NOTES = 30
 _MOST_ENVIRONMENTS = 6
 
 
-def write(
-    report: Report,
-    sources: Sequence[str],
-    output: Path,
-    one_by_one: Callable[[Sequence[Plot]], Iterable[Plot]] = iter,
-) -> None:
-    """Writes `report.html`, `report.md`, `results.csv` and a folder of plots.
+def write(report: Report, sources: Sequence[str], output: Path) -> None:
+    """Writes `report.html`, `report.md`, `results.csv` and a folder of plots; creates the directory `output`.
 
-    Args:
-        report: its contents.
-        sources: where the records come from.
-        output: a directory, which is created if it is missing.
-        one_by_one: passes the plots on, to show progress.
+    `sources` are where the records come from.
 
     Raises:
         OSError: the directory cannot be written.
@@ -91,7 +79,7 @@ def write(
     (output / "plots").mkdir(parents=True, exist_ok=True)
     replace(output / "results.csv", as_csv(report.records))  # of many records it is large, so while there is memory
     plots = [*PLOTS, reductions(report.records), *map(against, report.others)]
-    drawings = list(drawn(one_by_one(plots), report.rows, output / "plots"))
+    drawings = list(drawn(plots, report.rows, output / "plots"))
     pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
     replace(output / "report.html", html(report, drawings, sources))
     replace(output / "report.md", report.markdown(pictures, _OF_ALL_PLOTS))
@@ -114,7 +102,6 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),
-        statuses=sorted({str(record.status) for record in report.records}),
         notes=report.notes[:_MOST_NOTES],
         more_notes=max(0, len(report.notes) - _MOST_NOTES),
         of_all_plots=_OF_ALL_PLOTS,
@@ -162,8 +149,7 @@ def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     packed = []
     for row, cells in zip(rows, table.rows, strict=True):
         numbers = [words.setdefault(word, len(words)) for word in command(row)]
-        statuses = sorted({str(record.status) for record in row.records})
-        packed.append([cells, int(_failed(row)), numbers, statuses, _of_chart(row.images_per_sec)])
+        packed.append([cells, int(_failed(row)), numbers, _of_chart(row.images_per_sec)])
     data = {
         "names": table.columns,
         "settings": len(headline.settings(rows)[0]),
@@ -224,12 +210,8 @@ GLOSSARY = {
     "variable manager": "decides where variables are stored, how they are read and how gradients are combined.",
     "worker": "a process with one or more towers.",
     "ps": "parameter server: a process that hosts variables.",
-    "cluster, job, task": "a cluster is all processes; a job is those with the same role; a task is one process.",
     "computing, exchange, input": "parts of a step's time: the time under `independent`; the time that the variable "
     "manager adds; the time that real data add.",
-    "algbw, busbw": "bytes of a message / mean time of an all-reduce; algbw x 2(n-1)/n, which compares with a link's "
-    "speed.",
-    "power, images per joule": "mean power of the GPUs during the measured steps, without their host; images/s / "
-    "watts. Empty if a part cannot be read.",
+    "busbw": "bytes of a message / mean time of an all-reduce x 2(n-1)/n, which compares with a link's speed.",
     "status": "ok; invalid (numbers must not be used); oom; timeout; crash; skipped (cannot run here); interrupted.",
 }

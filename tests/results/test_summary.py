@@ -276,7 +276,7 @@ def test_repeats_with_unlike_environment_variables_are_noted() -> None:
     assert not anomalies(summarize(runs))
     runs[0].environment["variables"]["TF_ENABLE_ONEDNN_OPTS"] = "0"
     (note,) = anomalies(summarize(runs))
-    assert "unlike environment variables (TF_ENABLE_ONEDNN_OPTS)" in note
+    assert "unlike environment variables (TF_ENABLE_ONEDNN_OPTS): select runs with --where (session_id," in note
 
 
 def test_numbers_of_processes_are_in_the_title() -> None:
@@ -338,7 +338,7 @@ def test_a_field_without_a_value_has_no_words(count: int) -> None:
     rows = summarize([fake_run(**dict.fromkeys(fields, 2.5)), fake_run(**dict.fromkeys(fields))])
     assert rows[1].also == "" and "field_0 2.5" in rows[0].also
     assert set(headline.table(rows).rows[1][: count if count < 5 else 1]) == {""}
-    assert headline.labels(summarize([fake_run(xla=2.5), fake_run(xla=None)])) == ("xla", ["xla 2.5", "no xla"])
+    assert headline.labels(summarize([fake_run(xla=2.5), fake_run(xla=None)])) == ["xla 2.5", "no xla"]
 
 
 def test_an_option_that_older_records_lack_tells_rows_apart_only_if_it_acts() -> None:
@@ -349,14 +349,14 @@ def test_an_option_that_older_records_lack_tells_rows_apart_only_if_it_acts() ->
 
 def test_labels_name_only_what_is_needed_to_tell_rows_apart() -> None:
     runs = [fake_run(variable_update=name, num_devices=n) for name, n in (("independent", 1), ("replicated", 2))]
-    assert headline.labels(summarize(runs)) == ("variable manager", ["independent", "replicated psgpu"])
+    assert headline.labels(summarize(runs)) == ["independent", "replicated psgpu"]
     more = [*runs, fake_run(variable_update="independent", num_devices=2)]
-    assert headline.labels(summarize(more))[1][2] == "independent, 2 devices"
+    assert headline.labels(summarize(more))[2] == "independent, 2 devices"
     clusters = [fake_run(num_workers=n, cluster=n > 1 and "hosts") for n in (1, 2)]
-    assert headline.labels(summarize(clusters)) == ("processes", ["one process", "a cluster of 2 workers"])
-    assert headline.labels(summarize([fake_run(), fake_run(precision=None)]))[1] == ["fp32", "unknown precision"]
+    assert headline.labels(summarize(clusters)) == ["one process", "a cluster of 2 workers"]
+    assert headline.labels(summarize([fake_run(), fake_run(precision=None)])) == ["fp32", "unknown precision"]
     switched = [fake_run(batchnorm_persistent=on) for on in (True, False)]
-    assert headline.labels(summarize(switched))[1] == ["batchnorm_persistent True", "batchnorm_persistent False"]
+    assert headline.labels(summarize(switched)) == ["batchnorm_persistent True", "batchnorm_persistent False"]
 
 
 def test_interleaved_runs_are_a_row_of_their_own() -> None:

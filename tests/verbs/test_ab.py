@@ -160,6 +160,12 @@ def test_a_base_that_crashes_decides_nothing(ab: Ab) -> None:
     assert found.findings[0]["base_images_per_sec"] is None
 
 
+def test_a_candidate_that_never_ran_beside_a_base_that_did_not_passes_no_gate(ab: Ab) -> None:
+    """As in an environment of both sides that is broken: a gate only warns of what is undecided."""
+    found = ab(base={"crashes": [1, 2]}, crashes=[1, 2])
+    assert (found.verdicts, found.status) == (["inconclusive"], ExitStatus.RUN_FAILED)
+
+
 def test_a_candidate_that_refuses_what_the_base_runs_has_failed(ab: Ab, builds: Builds) -> None:
     found = ab(models="trivial,mlp", refuses=["mlp"])
     assert (found.verdicts, found.status) == (["unchanged", "failed"], ExitStatus.REGRESSED)
@@ -319,8 +325,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 def checked_out(revision: str) -> contextlib.AbstractContextManager[Build]:
-    suite = repository_of([])
-    return suite.at(revision, suite.commit(revision))
+    return repository_of([]).at(revision)
 
 
 def test_a_revision_is_checked_out_and_removed(ab: Ab, builds: Builds, repository: Repository, tmp_path: Path) -> None:
@@ -638,6 +643,7 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
         (["--base=a", "--base_command=true"], "--base and --base_command"),
         (["--base_command=nowhere --x"], "there is no program 'nowhere'"),
         (["--base_command='a"], "No closing quotation"),
+        (["--base_command=true", "--train_dir=x"], "each run would continue the training of the one before"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:

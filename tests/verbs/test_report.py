@@ -155,6 +155,22 @@ def test_an_export_goes_to_stdout_or_a_file_alike(run_bench: RunBench, tmp_path:
     assert (tmp_path / "file").read_text() == printed.stdout != ""
 
 
+@pytest.mark.parametrize(
+    ("flags", "status", "why"),
+    [
+        (["empty.jsonl"], 5, "empty.jsonl: there are no records in it"),
+        (["--where=model=vgg16"], 2, "--where=model=vgg16: no record in out/results.jsonl matches"),
+    ],
+)
+def test_nothing_to_report_is_a_sentence(
+    run_bench: RunBench, tmp_path: Path, flags: list[str], status: int, why: str
+) -> None:
+    Store(tmp_path / "out").append(fake_run())
+    (tmp_path / "empty.jsonl").touch()
+    done = run_bench("report", *flags)
+    assert done.status == status and why in done.stderr
+
+
 def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Path) -> None:
     Store(tmp_path / "out").append(fake_run(), fake_run(model="vgg16"))
     done = run_bench("report", "--where=model=vgg16", "--output_format=csv", "--table=steps")

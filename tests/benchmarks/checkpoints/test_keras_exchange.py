@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks.checkpoints import keras_exchange
 from benchmarks.config.outside_models import Facts, outside_spec
-from benchmarks.errors import DataError
+from benchmarks.errors import DataError, UsageError
 from models import building, specs
 from models.building import Model
 from tests.support.models import build

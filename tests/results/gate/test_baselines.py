@@ -197,8 +197,18 @@ class TestCheck:
         finding = only(judged(today, nights(10)))
         assert finding.verdict is Verdict.MISSING and "asks for 8 GPUs" in finding.reason
 
-    def test_what_is_stored_but_not_in_the_file_is_a_note(self) -> None:
-        found = judged(night(20), [*nights(10), *nights(10, model="vgg16")])
+    @pytest.mark.parametrize("earlier", [0, 10], ids=["a file of today", "a file of all nights"])
+    def test_what_the_compared_sessions_ran_and_today_did_not_is_missing(self, earlier: int) -> None:
+        """Else a gate would pass after a change by which a configuration no longer runs."""
+        stored = [*nights(10), *nights(10, model="vgg16")]
+        found = judged([*stored[: 6 * earlier], *night(20)], stored)
+        unchanged, missing = found.findings
+        assert (unchanged.verdict, missing.verdict) == (Verdict.UNCHANGED, Verdict.MISSING) and found.is_undecided
+        assert missing.title.startswith("vgg16") and (missing.base_rounds, missing.candidate_rounds) == (30, 0)
+        assert f"remove {stored[0].identity.hardware_key}/{missing.config_key}.jsonl" in missing.reason
+
+    def test_what_only_other_sessions_ran_is_a_note(self) -> None:
+        found = judged(night(20), [*nights(10), *(run(day, model="vgg16", session="weekly") for day in range(1, 9))])
         assert only(found).verdict is Verdict.UNCHANGED
         (note,) = found.notes
         assert "today.jsonl lacks runs of stored configurations: vgg16" in note

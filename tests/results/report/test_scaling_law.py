@@ -130,17 +130,6 @@ def test_a_missing_single_device_is_extrapolated() -> None:
     assert fit.rate(1).value == pytest.approx(100)
 
 
-def test_non_negative_least_squares_agree_with_scipy() -> None:
-    from scipy import optimize
-
-    generator = np.random.default_rng(2)
-    design, targets = generator.normal(size=(6, 3)), generator.normal(size=(50, 6))
-    found = scaling_law._non_negative(design, targets)
-    wanted = [optimize.nnls(design, target)[0] for target in targets]
-    assert found == pytest.approx(np.array(wanted), abs=1e-9)
-    assert {int((row > 0).sum()) for row in found} == {0, 1, 2, 3}, "every number of bounds is reached"
-
-
 def test_the_interval_of_a_ratio_is_that_of_a_t_distribution() -> None:
     # 97.5 % of a t distribution with 4 degrees of freedom are below 2.776, of a normal one below 1.960.
     assert scaling_law.ratio(2.0, 0.1, 4).high == pytest.approx(2 * math.exp(0.2776), rel=1e-4)

@@ -29,7 +29,7 @@ def test_a_difference_has_its_interval() -> None:
     slow, fast = _runs(100.0, variable_update="parameter_server"), _runs(112.0)
     assert _verdict(slow, fast) == "replicated psgpu is 12.0 % faster than parameter_server on gpu (8.1 to 16.0 %)."
     third = _runs(90.0, variable_update="collective_all_reduce")
-    assert "faster than parameter_server on gpu, the next of 3 managers (" in _verdict(slow, fast, third)
+    assert "faster than parameter_server on gpu, the next of 3 settings (" in _verdict(slow, fast, third)
 
 
 def test_what_only_pairs_show_has_the_interval_of_pairs() -> None:
@@ -61,10 +61,10 @@ def test_no_difference_is_the_result_where_none_is_shown() -> None:
     managers = [_runs(100.0, variable_update="parameter_server"), _runs(101.0, OTHERWISE)]
     assert _verdict(*managers) == "No difference shown between replicated psgpu and parameter_server on gpu."
     slow = _runs(50.0, variable_update="distributed_replicated")
-    assert _verdict(*managers, slow).endswith(" and parameter_server on gpu, the fastest of 3 managers.")
+    assert _verdict(*managers, slow).endswith(" and parameter_server on gpu, the fastest of 3 settings.")
     managers.append(_runs(100.2, variable_update="collective_all_reduce"))
-    assert _verdict(*managers) == "No difference shown between the 3 managers."
-    assert _verdict(*managers, slow) == "No difference shown between the fastest 3 of 4 managers."
+    assert _verdict(*managers) == "No difference shown between the 3 settings."
+    assert _verdict(*managers, slow) == "No difference shown between the fastest 3 of 4 settings."
 
 
 def test_without_repeats_the_assumption_is_told() -> None:
