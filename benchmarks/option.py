@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,8 +121,9 @@ class Flag:
         """Returns a sentence if a number is out of range; None, and words, are not numbers."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
-        most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else _LARGEST)
-        least = -_LARGEST if self.at_least is None else self.at_least
+        largest = _LARGEST if self.kind is int else sys.float_info.max
+        most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else largest)
+        least = -largest if self.at_least is None else self.at_least
         if least <= value <= most and (self.above is None or value > self.above):
             return None
         low = f"at least {least}" if self.above is None else f"above {self.above}"
