@@ -34,7 +34,7 @@ def _choices(before: Sequence[str], word: str) -> Sequence[str]:
     is_flag = word.startswith("-")
     if before[:1] == ["help"] or not (before or is_flag):
         return (*verbs.NAMES, "help")
-    if not is_flag and before[0] in verbs.NAMES and (parts := verbs.load(before[0]).parts):
+    if not is_flag and len(before) == 1 and before[0] in verbs.NAMES and (parts := verbs.load(before[0]).parts):
         return [part.word for part in parts]
     verb, given = verbs.chosen(before)
     return list(_flags(verb, word)) if is_flag else () if given else verb.known_words

@@ -101,7 +101,8 @@ VERB = Verb(
             Flag(
                 "machine",
                 str,
-                "name of the machine, published as it is; names of CPUs and of most GPUs are not published",
+                "name of a machine that has none in its records, published as it is; names of CPUs and of most GPUs "
+                "are not published",
             ),
             WHERE,
         )

@@ -23,7 +23,6 @@ from benchmarks.data import input_verb
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, writing
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
-from benchmarks.outside_text import shortened
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.run import run_verb
 from benchmarks.trackers import handover, tracker_list
@@ -38,6 +37,7 @@ from results.text import counted
 
 _MOST_NOTES = 10
 # Of files that users want where a report would be a directory.
+_LONGEST_VALUE = 200  # characters
 _SUFFIXES = (".html", *(f".{name}" for name in FORMATS))
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 # The flags that `rerun` repeats: those of these groups, and some others.
@@ -255,7 +255,8 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
 
 
 def _shown(value: Any) -> str:
-    return shortened("nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value))
+    text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
 
 
 REPORT = Verb(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -15,9 +14,6 @@ from benchmarks.machine import linux
 from benchmarks.machine.provenance import recorded_variables, suite_commit
 from results.quality import UNLIKE_WORKERS, unlike_variables
 from results.text import counted
-
-# Machines made from one image may have one name; containers of one machine have one of these.
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def hello(must_agree: Mapping[str, Any], devices: str, gpus: Sequence[str] = ()) -> dict[str, Any]:
@@ -30,7 +26,7 @@ def hello(must_agree: Mapping[str, Any], devices: str, gpus: Sequence[str] = ())
         "variables": recorded_variables(),
         "gpus": list(gpus),
         "host": socket.gethostname(),
-        "boot_id": linux.text(_BOOT_ID),
+        "boot_id": linux.boot_id(),
         "pid": os.getpid(),
     }
 

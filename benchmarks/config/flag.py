@@ -228,10 +228,13 @@ def read_files(arguments: Sequence[str], inside: Sequence[str] = ()) -> list[str
         if name not in ("--flagfile", "--preset"):
             words.append(word)
             continue
-        source = f"{name}={value if equals else next(following, '')}"
+        value = value if equals else next(following, "")
+        if not value or value.startswith("-"):
+            raise UsageError(f"{name} has no value: write {name}={'FILE' if name == '--flagfile' else 'NAME'}.")
+        source = f"{name}={value}"
         if source in inside:
             raise UsageError(f"{source} is a line of the file itself: take it out.")
-        words += read_files(_lines(*source.split("=", 1)), (*inside, source))
+        words += read_files(_lines(name, value), (*inside, source))
     return words
 
 

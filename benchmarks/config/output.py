@@ -25,7 +25,7 @@ class Output:
         default_text="total_loss, where one process takes all steps together and all copies of the weights are equal",
     )
     session_id: str = option("name that the records of several runs share; a sweep sets one", default="")
-    trackers: Targets = dataclasses.field(default_factory=dict)
+    trackers: Targets = dataclasses.field(default_factory=dict, hash=False)  # a dict has none
 
 
 OUTPUT_FLAGS = (

@@ -107,7 +107,8 @@ def _balance(balance: Balance, model: ModelFacts, *, towers: int, divides: bool)
         )
     if balance.ratio is not None:
         facts["Bound by"] = f"{balance.bound_by}: exchanging takes {rounded(balance.ratio)} times as long as computing"
-        if balance.exchange_seconds and not divides:  # else more images are more to exchange
+        # Divided layers exchange more with more images.
+        if balance.exchange_seconds and balance.compute_bound_batch and not divides:
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch} per device"
     if expected := balance.expected_images_per_sec:
         low, high = expected

@@ -121,8 +121,13 @@ class Balance:
 
     @property
     def compute_bound_batch(self) -> int | None:
-        """Returns the smallest batch per device that is compute-bound, if bytes and images/s do not depend on it."""
-        return None if self.ratio is None else max(1, math.ceil(self.ratio * self.batch_per_device))
+        """Returns the smallest batch per device that is compute-bound, if bytes and images/s do not depend on it.
+
+        None if it is unknown: a step of the least time takes it with any batch.
+        """
+        if self.ratio is None or (self.images_per_sec and self.images_per_sec.factor == _FACTOR_OF_LEAST):
+            return None
+        return max(1, math.ceil(self.ratio * self.batch_per_device))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,11 @@ def text(path: Path) -> str | None:
         return None
 
 
+def boot_id(root: Path = Path("/")) -> str:
+    """Returns what all processes of a machine have in common until it starts again; containers do not change it."""
+    return text(root / "proc/sys/kernel/random/boot_id") or ""
+
+
 def number(path: Path) -> int | None:
     """Returns the number in a file that holds nothing but a whole number."""
     found = text(path)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.devices.options import Devices
-from benchmarks.machine import contention, nvml
+from benchmarks.machine import contention, linux, nvml
 from benchmarks.machine.contention import CpuReading
 from benchmarks.machine.nvml import DriverGpu
 from benchmarks.measure.timing import Clock
@@ -69,7 +69,8 @@ class Sources:
         self.gpus = list({gpu.index: gpu for gpu in gpus}.values())
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [gpu.is_divided for gpu in self.gpus]
-        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"GPU {gpu.index}") for gpu in self.gpus]
+        host = linux.boot_id(root)[:8]
+        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{host}/{gpu.index}") for gpu in self.gpus]
 
     def sample(self) -> Sample:
         """Takes a sample now."""

@@ -269,7 +269,9 @@ def _temporary_file(directory: Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be written.
     """
-    folders = (directory, Path(tempfile.gettempdir()))
+    folders = [directory]
+    with contextlib.suppress(FileNotFoundError):  # there is none that can be written
+        folders.append(Path(tempfile.gettempdir()))
     return tempfile.TemporaryFile(dir=max(folders, key=_free_bytes))
 
 

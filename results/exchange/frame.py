@@ -149,7 +149,8 @@ def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
             texts, wanted = frame[name].astype("string").fillna("").str.lower(), value.strip("'\"").lower()
             # A time may be a day, or the beginning of another time.
             is_time = name == "time_utc" and wanted
-            kept &= texts.str.startswith(wanted.replace("t", " ")) if is_time else texts == wanted
+            time = wanted.replace("t", " ").removesuffix("z").removesuffix("+00:00")
+            kept &= texts.str.startswith(time) if is_time else texts == wanted
         return list(kept)
     try:  # without the variables of this program
         fulfilled = frame.eval(condition, engine="python", local_dict={}, global_dict={})

@@ -8,6 +8,7 @@ recovery from it together in 33 % of 30 sessions, where PELT finds both in 93 %.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -41,16 +42,11 @@ _PRICE, _PRICE_PER_LOG = 10.0, 3.0
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The sessions of one configuration on equal hardware, at least one, in the order of time.
-
-    Attributes:
-        points: indices of the sessions with which the rate's level changes.
-    """
+    """The sessions of one configuration on equal hardware, at least one, in the order of time."""
 
     title: str
     hardware: str
     sessions: Sequence[Session]
-    points: Sequence[int]
 
     @property
     def identity(self) -> Identity:
@@ -61,6 +57,11 @@ class History:
     def rates(self) -> list[float]:
         """Returns images per second of each session."""
         return [session.images_per_sec for session in self.sessions]
+
+    @functools.cached_property
+    def points(self) -> list[int]:
+        """Returns the indices of the sessions with which the rate's level changes."""
+        return change_points(self.rates)
 
     @property
     def changes(self) -> list[float | None]:
@@ -97,8 +98,7 @@ def histories(records: Iterable[Record]) -> list[History]:
     all_histories = []
     for group in rounds.group(records).values():
         if members := sessions(group.records):
-            points = change_points([session.images_per_sec for session in members])
-            all_histories.append(History(group.title, hardware_in_words(group.records[0]), members, points))
+            all_histories.append(History(group.title, hardware_in_words(group.records[0]), members))
     return all_histories
 
 

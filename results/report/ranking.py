@@ -36,7 +36,15 @@ REFERENCE_LOOPS = {
     "pytorch_ddp": "PyTorch",
 }
 # Fields of the configuration that change the arithmetic of training, besides those of the variable manager.
-_ARITHMETIC = ("precision", "optimizer", "clipping", "weight_decay", "weight_decay_on", "label_smoothing")
+_ARITHMETIC = (
+    "precision",
+    "optimizer",
+    "gradient_clip",
+    "gradient_clip_norm",
+    "weight_decay",
+    "weight_decay_on",
+    "label_smoothing",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +102,8 @@ def _how_unusual(group: Sequence[Row]) -> tuple[bool, int, bool, int]:
 def _arithmetic(row: Row) -> dict[str, str]:
     names = ("precision",) if row.config.get("forward_only") else _ARITHMETIC
     of_manager = {"loop": _loop(row), "exchange": ", ".join(_exchange(row))}
-    return {name: _in_words(row.config.get(name)) for name in names} | of_manager
-
-
-def _in_words(value: object) -> str:
-    if isinstance(value, Mapping):  # such as both limits of clipped gradients
-        return " ".join(f"{name} {item}" for name, item in value.items() if item is not None) or "off"
-    return str(value)
+    values = {name: row.config.get(name) for name in names}
+    return {name: "off" if value is None else str(value) for name, value in values.items()} | of_manager
 
 
 def _loop(row: Row) -> str:

@@ -49,7 +49,8 @@ def of_curves(curves: Sequence[Curve], fewest_fitted: int = 2) -> Figure | None:
             axis.set_xticks(numbers, [str(number) for number in numbers])
             axis.set_xticks([], minor=True)
             axis.set(title=figures.wrapped(f"{what}: {title}"), xlabel=f"{noun}s", ylabel=what)
-        rates.legend()
+        # Efficiencies leave room below them.
+        shares.legend(*rates.get_legend_handles_labels(), loc="lower left")
     return figure
 
 
@@ -58,7 +59,7 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, fit: Fit | None, place: int)
     colour, linestyle = figures.look(place)["color"], "none" if fit else "-"
     name = f"{curve.label}, sharing hardware" if curve.shared else curve.label
     measured = [(number, curve.rate(number)) for number in curve.rows]
-    figures.draw_line(rates, place, measured, linestyle=linestyle, label=name)
+    figures.draw_line(rates, place, measured, linestyle=linestyle, label=figures.wrapped(name))
     gains = [(number, gain.scaled(100 / number)) for number in curve.rows if (gain := curve.speed_up(number))]
     if gains:
         figures.draw_line(shares, place, gains, linestyle=linestyle)

@@ -50,6 +50,7 @@ _run_bench
         ("run-bench track l", ["list"]),
         ("run-bench track check --thr", ["--threshold="]),
         ("run-bench track list --thr", []),
+        ("run-bench track check pr", []),
         ("run-bench data make-mnist --over", ["--overwrite"]),
         ("run-bench export-model --keras", ["--keras_file="]),
         ("run-bench completion z", ["zsh"]),

@@ -95,7 +95,8 @@ def test_a_flagfile_is_read(tmp_path: Path, lines: str) -> None:
     [
         (b"\xff\xfe\x00", "flags cannot be read: 'utf-8' codec .* Name a text file with one --name=value per line"),
         (b"--flagfile=flags", "--flagfile=flags is a line of the file itself: take it out"),
-        (b"--flagfile=", "--flagfile= cannot be read"),  # as of a variable that is empty
+        (b"--flagfile=", "--flagfile has no value: write --flagfile=FILE"),  # as of a variable that is empty
+        (b"--preset --xla", "--preset has no value: write --preset=NAME"),
         (b"--preset quik", "--preset=quik cannot be read: .* Did you mean 'quick'"),
     ],
 )

@@ -156,6 +156,7 @@ def test_the_configuration_has_a_column_for_each_field() -> None:
         ("time_utc<'2001-02-03T04:05:06'", []),
         ("time_utc=2001-02-03", ["vgg16"]),
         ("time_utc=2001-02-03T04", ["vgg16"]),
+        ("time_utc=2001-02-03T04:05:06+00:00", ["vgg16"]),
         ("model='vgg16', num_gpus=1", ["vgg16"]),
     ],
 )

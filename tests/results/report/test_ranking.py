@@ -110,7 +110,7 @@ STALE = {"asynchronous": False, "staged_vars": False, "relaxed_consistency": Fal
     [
         ({"precision": "bf16"}, "precision bf16 instead of fp32"),
         ({"optimizer": "adam"}, "optimizer adam instead of sgd"),
-        ({"clipping": {"value": None, "norm": 1.0}}, "clipping norm 1.0 instead of off"),
+        ({"gradient_clip_norm": 1.0}, "gradient_clip_norm 1.0 instead of off"),
         ({"modifiers": {**STALE, "asynchronous": True}}, "asynchronous updates"),
         ({"modifiers": {**STALE, "staged_vars": True}}, "weights of the step before"),
         ({"modifiers": {**STALE, "relaxed_consistency": True}}, "gradients of the step before"),
@@ -121,7 +121,7 @@ STALE = {"asynchronous": False, "staged_vars": False, "relaxed_consistency": Fal
 )
 def test_what_trains_differently_is_not_ranked_with_the_rest(other: dict[str, object], differs: str) -> None:
     """Not even as the fastest, and wherever it stands among the records."""
-    usual = {"num_devices": 2, "optimizer": "sgd", "clipping": {"value": None, "norm": None}, "modifiers": STALE}
+    usual = {"num_devices": 2, "optimizer": "sgd", "gradient_clip_norm": None, "modifiers": STALE}
     fast = _runs(_at(300.0), batch=32, **{**usual, **other})
     records = [*fast, *_runs(_at(100.0), batch=16, **usual), *_runs(_at(200.0), batch=32, **usual)]
     same, apart = ranking.ranking_groups(summarize(records))
