@@ -36,6 +36,8 @@ def contained() -> Iterator[None]:
     from unittest import mock  # it imports asyncio, for which no other command should wait
 
     in_main_thread = threading.current_thread() is threading.main_thread()
+    mask = os.umask(0o077)
+    os.umask(mask)
     try:
         with (
             mock.patch.multiple(os, **_REFUSED),
@@ -57,6 +59,7 @@ def contained() -> Iterator[None]:
         what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         raise UnusableModelError(f"its code would end the process: {what}.") from error
     finally:
+        os.umask(mask)
         _left_behind.update(_children().keys() - before)
 
 

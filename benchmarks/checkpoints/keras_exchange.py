@@ -72,12 +72,8 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
         model: of the same architecture; its data format and precision do not matter.
 
     Raises:
-        DataError: the file is missing, cannot be read, or is of another model.
+        DataError: the file cannot be read, or is of another model.
     """
-    if not Path(path).is_file():
-        raise DataError(
-            f"{path} is no file on this host: pass one that Model.save() or Model.save_weights() of Keras has written."
-        )
     pairs = zip(building.ordered(model.keras_model), model.variables, strict=True)
     known = {id(variable): described for variable, described in pairs}
     wanted = [known[id(variable)] for variable in model.keras_model.weights]

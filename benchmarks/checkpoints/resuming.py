@@ -231,7 +231,14 @@ def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
     Raises:
         DataError: it is missing, damaged or of another format. This is found before anything is built.
     """
-    if path is None or keras_exchange.is_of_keras(path):
+    if path is None:
+        return {}
+    if keras_exchange.is_of_keras(path):
+        if not Path(path).is_file():
+            raise DataError(
+                f"--initial_weights={path} is no file on this host: pass one that Model.save() or Model.save_weights() "
+                "of Keras has written."
+            )
         return {}
     return checkpoint_files.read_checkpoint(path).values
 

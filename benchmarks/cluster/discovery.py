@@ -27,8 +27,11 @@ _TF_CONFIG_KEYS = (
     "service_type", "model_dir",
 )  # fmt: skip
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
-# A host in SageMaker's list of them.
-_OF_SM_HOSTS = re.compile(r'[\[,]\s*"[^"\s]+"')
+# What some clouds set, with how a task looks there: SageMaker's list of hosts, and what Vertex AI and TonY set.
+_OF_CLOUDS = (
+    ("SM_HOSTS", re.compile(r'[\[,]\s*"[^"\s]+"')),
+    ("CLUSTER_SPEC", re.compile(r'"[^"\s]+:[0-9]+"')),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,11 +84,12 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
         ranks.refuse_copies(environ)
-        if len(_OF_SM_HOSTS.findall(environ.get("SM_HOSTS", ""))) > 1:
-            raise UsageError(
-                f"SM_HOSTS={environ['SM_HOSTS']}: each host would measure alone, since only TF_CONFIG is read: set it "
-                f"to {_TF_CONFIG_FORM}, or unset SM_HOSTS."
-            )
+        for name, task in _OF_CLOUDS:
+            if len(task.findall(environ.get(name, ""))) > 1:
+                raise UsageError(
+                    f"{name}={environ[name]}: each host would measure alone, since only TF_CONFIG is read: set it to "
+                    f"{_TF_CONFIG_FORM}, or unset {name}."
+                )
         return None, ()
     if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
         ranks.refuse_copies(environ, can_join=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ _REMIND_SECONDS = 30.0
 # How long the others wait for a task that has failed: it looks for a lost task for 18 s, and then for a damaged record
 # for up to 600 s.
 _EXPLAINING_SECONDS = 660.0
+_ANSWER_SECONDS = 6.0
 # What the end of another task, or of its step, raises here; or any error with these words.
 _OF_OTHER_TASKS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 _ABORTED = "Collective ops is aborted"
@@ -109,6 +111,8 @@ class ClusterTeam(_Watched):
 
     def __post_init__(self) -> None:
         self._in_graph = self.manager in IN_GRAPH
+        self._known_failures = 0
+        self.watchdog.extension = self._extension
         self.device = self.cluster.own.device
         self.is_leader = self.cluster.own == self.cluster.leader
         # With a key, steps of all workers have equal numbers, and a parameter server would take them for one step.
@@ -185,13 +189,27 @@ class ClusterTeam(_Watched):
         if not from_others:
             self.rendezvous.report_failure()
         lost = self.watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
-        if not lost and from_others and self.rendezvous.failures():
+        if not lost and from_others and self._count_failures():
             lost = self.watcher.wait_for_verdict(_EXPLAINING_SECONDS)
         if lost:
             return cause(lost, self.rendezvous, leads=self.is_leader)
         if from_others:
             return ClusterError(f"The connection to another task broke, though all tasks answer: {headline(error)}")
         return None
+
+    def _extension(self) -> float:
+        """Returns for how much longer than its deadline to wait, since a task has failed and looks for the reason."""
+        known = self._known_failures
+        return _EXPLAINING_SECONDS if self._count_failures() > known else 0.0
+
+    def _count_failures(self) -> int:
+        """Asks the leader how many tasks have failed; it may not answer."""
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(len(self.rendezvous.failures())), daemon=True)
+        asking.start()
+        asking.join(_ANSWER_SECONDS)
+        self._known_failures = max([self._known_failures, *answers])
+        return self._known_failures
 
 
 # The processes that train together, as one of them sees them. None of its calls is timed.

@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.25
 # Limits of the two parts of the end itself: a lock on results may take a minute, a paused reader of stdout forever.
 _SAVE_SECONDS = 90.0
 SHOW_SECONDS = 5.0
-# What the thread gets to end.
+# What the thread gets to end: it may be asking for an extension.
 _STOP_SECONDS = 5.0
 
 
@@ -43,6 +43,9 @@ class Watchdog:
         show: prints why the process ends, after that. It may be cut off, since a reader of the output may have paused.
         clock: seconds, monotonic.
         end: ends the process.
+
+    Attributes:
+        extension: asked when a deadline has passed; returns by how many seconds it is moved, 0 for not at all.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Watchdog:
         end: Callable[[int], None] = os._exit,
     ) -> None:
         self._save, self._show, self._clock, self._end = save, show, clock, end
+        self.extension: Callable[[], float] = lambda: 0.0
         self._lock = threading.Lock()
         self._expected: tuple[str, float, float] | None = None
         self._trouble: tuple[BenchError, float] | None = None
@@ -97,7 +101,13 @@ class Watchdog:
 
     def look(self) -> None:
         """Checks once, and ends the process if it must end."""
-        expected, trouble = self._expected, self._trouble
+        expected = self._expected
+        more = self.extension() if expected and not self._trouble and self._clock() > expected[2] else 0.0
+        if self._expected is not expected:  # it was met meanwhile
+            return
+        if expected and more:
+            self._expected = expected = (*expected[:2], self._clock() + more)
+        trouble = self._trouble
         with self._lock:
             if self._stopped.is_set():
                 return

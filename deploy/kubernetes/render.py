@@ -24,6 +24,7 @@ RESERVED = (
     "num_ps", "server_port", "local_cluster", "hosts", "ssh", "nossh", "output_dir", "flagfile",
 )  # fmt: skip
 _USAGE_ERROR = 2
+_NO = ("false", "f", "0")  # of run_bench
 # JSON writes them as two escapes, which YAML takes for two letters.
 _BEYOND_YAML = re.compile("[\ud800-\udfff\U00010000-\U0010ffff]")
 _LONGEST_NAME = 63
@@ -147,8 +148,11 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _uses_nccl(options: argparse.Namespace, bench_flags: Sequence[str]) -> bool:
     """Returns whether NCCL connects the pods: run_bench's default for several workers with GPUs and no servers."""
     given = {_flag_name(flag): flag.partition("=")[2].lower() for flag in bench_flags}
+    usual = "psgpu" if given.get("variable_update") == "distributed_all_reduce" else "nccl"
     several = options.workers > 1 and options.gpus_per_worker > 0 and options.ps == 0
-    return several and "nccl" in given.get("all_reduce_spec", "nccl")
+    whole = given.get("device") != "cpu" and given.get("virtual_gpus", "1") == "1"
+    trains = given.get("forward_only", "false") in _NO
+    return several and whole and trains and "nccl" in given.get("all_reduce_spec", usual)
 
 
 def _flag_name(flag: str) -> str:

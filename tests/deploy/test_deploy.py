@@ -329,9 +329,11 @@ def test_pods_have_no_privileges(kind: str, options: tuple[str, ...]) -> None:
     ("options", "bench"),
     [
         (("--nccl",), ()),
+        (("--gpus_per_worker=1",), ("--device=CPU",)),
         (("--ps=1",), ()),
         (("--workers=1",), ()),
         ((), ("--all_reduce_spec=collective",)),
+        ((), ("--variable_update=distributed_all_reduce",)),
     ],
 )
 def test_ports_are_opened_only_where_nccl_connects_pods(options: tuple[str, ...], bench: tuple[str, ...]) -> None:
@@ -441,6 +443,7 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("jobset", *BASE, "--", "--note=\U0001f600"), "has a letter beyond U+FFFF"),
         (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
         (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/NCCL"), "add --nccl"),
+        (("jobset", *BASE, "--gpus_per_worker=1", "--", "--forward_only=False"), "add --nccl"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(

@@ -80,6 +80,8 @@ def defects(
 def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> tuple[int, list[Defect]]:
     bad = []
     for file in files:
+        if bad and work.is_over:
+            break
         work.go_on(file)
         try:
             problem = problem_of_photo(read_file(file), True)
@@ -97,6 +99,8 @@ def _check_shard(
     try:
         work.go_on(file)
         for record in tfrecord.walk(file):
+            if bad and work.is_over:
+                break
             work.go_on(file)
             records += 1
             if isinstance(record, Defect):

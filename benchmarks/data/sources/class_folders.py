@@ -117,7 +117,9 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
     folder = _folder_of(root, split)
     if folder is None:
         return None
-    classes = _class_names(folder) if split == "train" else _trained_classes(root, folder)
+    # Labels of a folder called val are those of the folder train beside it, whatever split it is read as.
+    is_other = root.absolute().name.lower() in FOLDERS_OF["validation"] and _below(root.absolute().parent, "train")
+    classes = _class_names(folder) if split == "train" and not is_other else _trained_classes(root, folder)
     found = _photos(folder, split, classes, endings)
     if found and folder == root and _are_splits(found):
         return None

@@ -34,6 +34,7 @@ _SHARD = re.compile(
     rf"(?P<stem>(?:[^.].*[-._])?(?P<split>{'|'.join(sum(FOLDERS_OF.values(), ()))}))"
     rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|(?:[-_.]?\d+)?{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
 )
+_LEAST_DATE = 10_000_000  # 8 digits, as in 20240131
 _NUMBER = re.compile(r"(?<!\d)(?<!-of-)\d++(?=-of-|\.)")
 _RECORDS = re.compile(rf"(?!\.|.*test).+{_KIND}(?:[-_.]?\d[-\w]*)?(?:\.gz|\.gzip|\.zlib|\.z)?")
 # Of the photos that a run reads from folders.
@@ -217,8 +218,10 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     numbers = Counter(int(found[0]) for match in shards.values() if (found := _NUMBER.search(match["ending"])))
     if twice := [number for number, count in numbers.items() if count > 1]:
         raise DataError(f"--data_dir={path} holds several shards {twice[0]} ({some([*shards])}): keep one set.")
-    # With a number alone, shards are numbered from 0 or 1 on.
-    total = int(next(iter(shards.values()))["total"] or max(numbers, default=0) + (0 in numbers) or len(shards))
+    # With a number alone, shards are numbered from 0 or 1 on, if it is no date.
+    last = max(numbers, default=0)
+    counted = last + (0 in numbers) if last < _LEAST_DATE else 0
+    total = int(next(iter(shards.values()))["total"] or counted or len(shards))
     if len(shards) < total:
         warn(
             f"{path} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "

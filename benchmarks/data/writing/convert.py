@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,12 +89,13 @@ def convert(
     }
     _check_plan(directory, split, plan)
     paths, total = split.paths(directory), Conversion()
+    shares = list(_shares(source, split, seed, num_classes))
     write = functools.partial(_write_shard, shorter_side, decoded, work)
     # Without those of finished shards, which take no time.
-    missing = sum(not _finished(path) for path in paths) * split.images // split.shards
+    missing = sum(not _finished(*each) for each in zip(paths, shares, strict=True)) * split.images // split.shards
     with (
         progress.counted(f"Converting the photos to {directory}", missing),
-        work.on_all_cores(write, zip(paths, _shares(source, split, seed, num_classes), strict=True)) as parts,
+        work.on_all_cores(write, zip(paths, shares, strict=True)) as parts,
     ):
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
@@ -160,9 +162,9 @@ def _write_shard(
     work: FileWork,
     share: tuple[Path, Iterable[Photo] | Iterable[RecordedPhoto]],
 ) -> Conversion:
-    """Writes a shard and, beside it, the result, unless both exist."""
+    """Writes a shard and, beside it, the result, unless both exist and no photo of a list has changed since."""
     path, photos = share
-    if known := _finished(path):
+    if known := _finished(path, photos):
         return known
     result = Conversion()
     with written_whole(path) as file:
@@ -183,14 +185,26 @@ def _write_shard(
     return result
 
 
-def _finished(path: Path) -> Conversion | None:
-    """Returns the result of a shard without photos that were left out; they may have been repaired since."""
-    known = _read_json(_notes_of(path)) if path.exists() else None
-    return Conversion(**known) if known and not known["left_out"] else None
+def _finished(path: Path, photos: Iterable[Photo] | Iterable[RecordedPhoto]) -> Conversion | None:
+    """Returns the result of a shard that is whole, and of which no photo has changed since."""
+    notes = _notes_of(path)
+    known = _read_json(notes) if path.exists() else None
+    if not known:
+        return None
+    written_at, files = notes.stat().st_mtime, {photo.file for photo in photos} if isinstance(photos, list) else ()
+    return Conversion(**known) if all(_changed_at(file) <= written_at for file in files) else None
 
 
 def _notes_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.json")
+
+
+def _changed_at(file: Path) -> float:
+    """Returns when a file last changed, or was put where it is; of a link without a file, that is always now."""
+    try:
+        return file.stat().st_ctime
+    except OSError:
+        return math.inf
 
 
 def _converted(original: Original, shorter_side: int | None, decoded: bool) -> tuple[bytes, bool]:

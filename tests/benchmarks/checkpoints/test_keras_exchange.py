@@ -95,8 +95,6 @@ def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     model = build("mlp", num_classes=10)
-    with pytest.raises(DataError, match="gone.keras is no file on this host: pass one that"):
-        keras_exchange.read_keras_weights(tmp_path / "gone.keras", model)
     for ending in (".keras", ".h5", ".hdf5"):
         (tmp_path / f"bad{ending}").write_bytes(b"PK\3\4 no archive")
         with pytest.raises(DataError, match=rf"bad{ending} cannot be read into mlp: "):

@@ -262,6 +262,13 @@ def test_hosts_of_sagemaker_are_refused_if_there_are_several() -> None:
         assert resolve({"SM_HOSTS": hosts}) == (None, ())
 
 
+def test_tasks_that_vertex_ai_names_are_refused() -> None:
+    pools = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, "task": {"type": "workerpool0"}}'
+    with pytest.raises(UsageError, match="CLUSTER_SPEC=.*: each host would measure alone"):
+        resolve({"CLUSTER_SPEC": pools})
+    assert resolve({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"]}}'}) == (None, ())
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

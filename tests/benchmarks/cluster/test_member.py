@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -160,6 +161,26 @@ def test_who_fails_itself_announces_it_and_does_not_wait_for_others(kind: type[t
     rendezvous, watcher = FakeRendezvous(worker_1=None), FakeWatcher(None)
     assert team(rendezvous, watcher, Watchdog(print)).explain(kind(None, None, "it failed")) is None
     assert rendezvous.reported == {LEADER: None, "worker 1": None}
+
+
+def test_a_deadline_is_moved_once_for_each_task_that_has_failed() -> None:
+    rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
+    team(rendezvous, FakeWatcher(), watchdog)
+    moved = []
+    for failed in (0, 1, 1, 2, 2):
+        rendezvous.reported = dict.fromkeys(map(str, range(failed)))
+        moved.append(watchdog.extension() > 600)
+    assert moved == [False, True, False, True, False]
+
+
+def test_a_leader_that_does_not_answer_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "_ANSWER_SECONDS", 0.1)
+    rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
+    answered = threading.Event()
+    rendezvous.failures = lambda: answered.wait(60) and {"worker 1": None}  # type: ignore[method-assign]
+    team(rendezvous, FakeWatcher(), watchdog)
+    assert watchdog.extension() == 0
+    answered.set()
 
 
 def test_a_task_that_failed_is_known_and_then_its_reason() -> None:

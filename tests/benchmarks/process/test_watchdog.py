@@ -82,6 +82,29 @@ def test_the_next_expectation_replaces_the_one_before(watched: Watched) -> None:
     assert str(error) == "A step took longer than 30 s."
 
 
+def test_a_deadline_may_be_moved_when_it_has_passed(watched: Watched) -> None:
+    more = [30.0, 0.0]
+    watched.watchdog.extension = lambda: more.pop(0)
+    watched.watchdog.expect("A step", 10.0)
+    assert watched.after(9.0) == [] and len(more) == 2, "it is asked for only then"
+    assert watched.after(2.0) == []
+    assert watched.after(29.0) == []
+    error, status = watched.after(2.0)
+    assert str(error) == "A step took longer than 10 s." and status == OverdueError.exit_status
+
+
+def test_what_has_come_meanwhile_is_not_overdue(watched: Watched) -> None:
+    """The main thread goes on while the watchdog asks for more time."""
+
+    def extension() -> float:
+        watched.watchdog.expect_nothing()
+        return 0.0
+
+    watched.watchdog.extension = extension
+    watched.watchdog.expect("A step", 10.0)
+    assert watched.after(11.0) == [] and watched.after(1000.0) == []
+
+
 def test_who_is_told_of_trouble_gets_time_to_end_in_order(watched: Watched, capfd: pytest.CaptureFixture[str]) -> None:
     gone = ClusterError("worker 1 has ended.")
     watched.watchdog.report(gone)
