@@ -78,7 +78,7 @@ def defects(
 
 
 def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> tuple[int, list[Defect]]:
-    bad = []
+    bad = list[Defect]()
     for file in files:
         if bad and work.is_over:
             break
@@ -95,7 +95,7 @@ def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequenc
 def _check_shard(
     source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem, work: FileWork, file: Path
 ) -> tuple[int, list[Defect]]:
-    bad, records = [], 0
+    bad, records = list[Defect](), 0
     try:
         work.go_on(file)
         for record in tfrecord.walk(file):
