@@ -82,7 +82,7 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
         (["explain", "--gpu=V100", "--precision=bf16"], "has no rate for --precision=bf16: use fp32, fp16."),
         (["explain", "--gpu=RTX 6000"], "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
         (["explain", "--gpu=H1000"], "'H1000' is no known GPU."),
-        (["explain", "--peak_tflops=1e300"], "too large: it must be at most 1000000"),
+        (["explain", "--peak_tflops=1e300"], "out of range: it must be above 0 and at most 1000000"),
         (["explain", "--list_models", "replicated"], "leave out what is beside it"),
         (["explain", "replicated", "--output_format=json"], "explain has JSON of --placement, or of several models"),
     ],
