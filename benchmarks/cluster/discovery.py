@@ -82,8 +82,12 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
         ranks.refuse_copies(environ)
-        for name, task in (("SM_HOSTS", _OF_SM_HOSTS), ("CLUSTER_SPEC", _OF_CLUSTER_SPEC)):
-            if len(task.findall(environ.get(name, ""))) > 1:
+        of_clouds = {
+            "SM_HOSTS": _OF_SM_HOSTS.findall(environ.get("SM_HOSTS", "")),
+            "CLUSTER_SPEC": _OF_CLUSTER_SPEC.findall(environ.get("CLUSTER_SPEC", "")),
+        }
+        for name, tasks in of_clouds.items():
+            if len(tasks) > 1:
                 raise UsageError(
                     f"{name}={environ[name]}: each host would measure alone, since only TF_CONFIG is read: set it to "
                     f"{_TF_CONFIG_FORM}, or unset {name}."
