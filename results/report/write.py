@@ -19,7 +19,7 @@ from results.masking import without_secrets
 from results.record import Record, Status, recorded_command
 from results.report import headline
 from results.report.anomalies import title as label
-from results.report.breakdown_plots import against, reductions, time_goes
+from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
 from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, MOST_BARS, MOST_LINES, MOST_PANELS, Plot, drawn, is_broad
 from results.report.scaling_plots import batches, managers, scaling, steps
@@ -53,6 +53,8 @@ PLOTS = (
         "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
         time_goes,
     ),
+    Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
+    Plot("real_over_synthetic", "Real over synthetic", "1: input costs nothing.", real_over_synthetic),
     Plot(
         "steps",
         "Step times",
@@ -102,6 +104,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),
+        statuses=sorted({str(record.status) for record in report.records}),
         notes=report.notes[:_MOST_NOTES],
         more_notes=max(0, len(report.notes) - _MOST_NOTES),
         of_all_plots=_OF_ALL_PLOTS,
@@ -149,7 +152,8 @@ def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     packed = []
     for row, cells in zip(rows, table.rows, strict=True):
         numbers = [words.setdefault(word, len(words)) for word in command(row)]
-        packed.append([cells, int(_failed(row)), numbers, _of_chart(row.images_per_sec)])
+        statuses = sorted({str(record.status) for record in row.records})
+        packed.append([cells, int(_failed(row)), numbers, statuses, _of_chart(row.images_per_sec)])
     data = {
         "names": table.columns,
         "settings": len(headline.settings(rows)[0]),

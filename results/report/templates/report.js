@@ -3,8 +3,8 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const names = data.names, isNumber = data.numbers;
-  const rows = data.rows.map(([cells, failed, words, [rate, low, high]], index) => ({
-    index, cells, failed, rate, low, high, text: cells.join(" ").toLowerCase(), command: words.map(w => data.words[w]).join(" "),
+  const rows = data.rows.map(([cells, failed, words, statuses, [rate, low, high]], index) => ({
+    index, cells, failed, statuses, rate, low, high, text: cells.join(" ").toLowerCase(), command: words.map(w => data.words[w]).join(" "),
   }));
   const number = text => { const value = parseFloat(text); return Number.isNaN(value) ? null : value; };
   const column = name => names.indexOf(name);
@@ -21,7 +21,7 @@
   // The table.
   const page = 150;
   const table = byId("table"), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells].slice(1, -1);
-  const filter = byId("filter"), sort = byId("sort"), count = byId("count"), more = byId("more");
+  const filter = byId("filter"), status = byId("status"), sort = byId("sort"), count = byId("count"), more = byId("more");
   let shown = page, sorted = null, descending = false, found = rows;
   const chosen = new Set();  // indices of rows, in the order of their choice
 
@@ -49,7 +49,7 @@
   };
   const draw = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    found = rows.filter(row => words.every(word => row.text.includes(word)));
+    found = rows.filter(row => words.every(word => row.text.includes(word)) && (!status.value || row.statuses.includes(status.value)));
     if (sorted !== null) found = [...found].sort(compare(sorted));
     body.replaceChildren(...found.slice(0, shown).map(line));
     count.textContent = found.length === rows.length ? `${rows.length} rows` : `${found.length} of ${rows.length} rows`;
@@ -66,6 +66,7 @@
   sort.addEventListener("change", () => sortBy(sort.value === "" ? null : Number(sort.value)));
   const refilter = () => { shown = page; draw(); chart.draw(); };
   filter.addEventListener("input", refilter);
+  status.addEventListener("change", refilter);
   more.addEventListener("click", () => { shown += page; draw(); });
   table.addEventListener("click", async event => {
     const button = event.target.closest("button.copy");
@@ -114,8 +115,8 @@
     const section = byId("explore"), canvas = byId("chart"), detail = byId("detail"), tip = byId("tip");
     const axes = { x: byId("x"), y: byId("y") }, colour = byId("colour"), logs = { x: byId("logx"), y: byId("logy") };
     const palette = {{ colours }};
-    const mostBars = 400, reach = 20, mostColours = palette.length - 1, others = "other";
-    let view = null, drawings = 0, points = [], order = [], categories = [], focus = null, domain = {};
+    const mostBars = 400, step = 1.5, reach = 20, mostColours = palette.length - 1, others = "other";
+    let view = null, drawings = 0, points = [], order = [], categories = [], focus = null, whole = {}, domain = {};
     if (typeof vegaEmbed === "undefined" || rate < 0 || rows.filter(row => row.rate).length < 2) return { draw: () => {}, mark: () => {} };
     section.hidden = false;
     for (const link of document.querySelectorAll("a[href='#explore']")) link.hidden = false;
@@ -158,15 +159,45 @@
       const room = 0.06 * (high - low) || 0.5 * Math.abs(high) || 1;
       return [low === 0 ? 0 : low - room, high + room];
     };
+    const show = () => {
+      if (!view) return;
+      for (const name of ["x", "y"]) {
+        if (!domain[name]) continue;
+        view.signal(`${name}min`, unscaled(name, domain[name][0])).signal(`${name}max`, unscaled(name, domain[name][1]));
+      }
+      view.signal("focus", focus ? focus.index : -1).run();
+    };
+    // Zooms by a factor around a place, which is given in shares of both axes from the lower left.
+    const zoom = (factor, place = { x: 0.5, y: 0.5 }) => {
+      for (const name of ["x", "y"]) {
+        if (!domain[name]) continue;
+        const [low, high] = domain[name], size = (high - low) / factor, fixed = low + place[name] * (high - low);
+        domain[name] = [fixed - place[name] * size, fixed + (1 - place[name]) * size];
+      }
+      show();
+    };
+    const move = (x, y) => {
+      for (const [name, share] of [["x", x], ["y", y]]) {
+        if (!domain[name]) continue;
+        const shift = share * (domain[name][1] - domain[name][0]);
+        domain[name] = domain[name].map(end => end + shift);
+      }
+      show();
+    };
+    const reset = () => { domain = { ...whole }; show(); };
     const describe = point => [
       label(point.row), `${names[axes.x.value]}: ${point.row.cells[axes.x.value]}`, `${names[axes.y.value]}: ${point.row.cells[axes.y.value]}`,
       ...(interval >= 0 && Number(axes.y.value) === rate && point.row.cells[interval] ? [`95 % interval: ${point.row.cells[interval]}`] : []),
     ];
-    const show = () => { if (view) view.signal("focus", focus ? focus.index : -1).run(); };
+    const placeOf = point => Object.fromEntries(["x", "y"].map(name => {
+      if (!domain[name]) return [name, 0.5];
+      return [name, (scaled(name, point[name]) - domain[name][0]) / (domain[name][1] - domain[name][0])];
+    }));
     const go = to => {
       if (!order.length) return;
       focus = order[(to + order.length) % order.length];
-      show();
+      const place = placeOf(focus);
+      if (Math.min(place.x, place.y) < 0 || Math.max(place.x, place.y) > 1) move(place.x - 0.5, place.y - 0.5); else show();
       describeFocus();
     };
 
@@ -183,7 +214,7 @@
       const height = 320 + 18 * Math.ceil(entries.length / columns) + (isNumber[Number(axes.x.value)] ? 0 : 80);
       const at = { x: Number(axes.x.value), y: Number(axes.y.value), c: Number(colour.value) };
       const scale = name => isNumber[at[name]]
-        ? { name, type: isLog(name) ? "log" : "linear", zero: false, domain: domain[name].map(end => unscaled(name, end)) }
+        ? { name, type: isLog(name) ? "log" : "linear", zero: false, domain: [{ signal: `${name}min` }, { signal: `${name}max` }] }
         : { name, type: "point", padding: 0.5, domain: categories };
       const named = (name, title) => ({ scale: name, title, labelOverlap: true, grid: true, labelLimit: 110, labelAngle: isNumber[at[name]] ? 0 : -35, labelAlign: isNumber[at[name]] ? undefined : "right", tickCount: narrow ? 4 : 8, values: few(name), format: few(name) ? "d" : undefined });
       // Few whole numbers, such as those of devices, are the ticks.
@@ -196,7 +227,10 @@
       const text = { labelColor: ink, titleColor: ink, gridColor: rule, domainColor: rule, tickColor: rule, labelFontSize: 12, titleFontSize: 13 };
       return {
         width, height, autosize: { type: "fit", contains: "padding", resize: true }, padding: { left: 0, top: 0, right: 5, bottom: 8 },
-        signals: [{ name: "focus", value: -1 }],
+        signals: [
+          ...["x", "y"].flatMap(name => [0, 1].map(end => ({ name: name + ["min", "max"][end], value: domain[name] ? unscaled(name, domain[name][end]) : 0 }))),
+          { name: "focus", value: -1 },
+        ],
         data: [{ name: "points", values: points }],
         scales: [
           { ...scale("x"), range: "width" }, { ...scale("y"), range: "height" },
@@ -220,7 +254,7 @@
         }],
       };
     };
-    const redraw = async () => {
+    const redraw = async ({ keep = false } = {}) => {
       const at = { x: Number(axes.x.value), y: Number(axes.y.value) }, withBars = at.y === rate && interval >= 0 && found.length <= mostBars;
       const colours = new Set(coloured(Number(colour.value)));
       points = found.map(row => {
@@ -233,7 +267,8 @@
       order = [...points].sort((a, b) => (isNumber[at.x] ? a.x - b.x : rank.get(a.x) - rank.get(b.x)) || a.y - b.y);
       points.sort((a, b) => a.chosen - b.chosen);  // chosen ones are on top
       focus = focus && points.find(point => point.index === focus.index) || null;
-      domain = Object.fromEntries(["x", "y"].filter(name => isNumber[at[name]]).map(name => [name, extent(name)]));
+      whole = Object.fromEntries(["x", "y"].filter(name => isNumber[at[name]]).map(name => [name, extent(name)]));
+      if (!keep) domain = { ...whole };
       describeFocus();
       byId("missing").textContent = points.length < found.length ? `${found.length - points.length} row${found.length - points.length === 1 ? " has" : "s have"} no value to draw.` : "";
       const own = ++drawings, made = await vegaEmbed(canvas, spec(), { mode: "vega", renderer: "canvas", actions: false, hover: false, tooltip: false });
@@ -252,10 +287,24 @@
       show();
     };
 
-    let waiting = 0;
+    let from = null, dragged = false, waiting = 0;
+    const share = event => {
+      const box = canvas.getBoundingClientRect(), [left, top] = view.origin();
+      return { x: (event.clientX - box.left - left) / view.signal("width"), y: 1 - (event.clientY - box.top - top) / view.signal("height") };
+    };
+    canvas.addEventListener("pointerdown", event => { from = share(event); dragged = false; });
+    addEventListener("pointerup", () => { from = null; });
+    canvas.addEventListener("pointermove", event => {
+      if (!from) return;
+      const to = share(event);
+      if (!dragged && Math.hypot(to.x - from.x, to.y - from.y) < 0.01) return;
+      dragged = true;
+      move(from.x - to.x, from.y - to.y);
+      from = to;
+    });
     // The nearest point, since a finger is wider than one.
     canvas.addEventListener("click", event => {
-      if (!view) return;
+      if (dragged || !view) return;
       const box = canvas.getBoundingClientRect(), [left, top] = view.origin();
       const at = { x: event.clientX - box.left - left, y: event.clientY - box.top - top };
       const distance = point => Math.hypot(view.scale("x")(point.x) - at.x, view.scale("y")(point.y) - at.y);
@@ -265,21 +314,33 @@
       choose(nearest.index, !chosen.has(nearest.index));
     });
     canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
+    canvas.addEventListener("dblclick", reset);
+    canvas.addEventListener("wheel", event => {
+      if (document.activeElement !== canvas && !event.ctrlKey) return;  // else the page scrolls
+      event.preventDefault();
+      zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, share(event));
+    }, { passive: false });
     canvas.addEventListener("keydown", event => {
       const at = focus ? order.indexOf(focus) : -1;
       const keys = {
         ArrowRight: () => go(at + 1), ArrowLeft: () => go(at < 0 ? -1 : at - 1),
+        "+": () => zoom(step, focus ? placeOf(focus) : undefined), "-": () => zoom(1 / step, focus ? placeOf(focus) : undefined), 0: reset,
         Enter: () => { if (focus) { const index = focus.index; choose(index, !chosen.has(index)); go(order.findIndex(point => point.index === index)); } },
       };
       if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       keys[event.key]();
     });
-    for (const control of [axes.x, axes.y, logs.x, logs.y, colour]) control.addEventListener("change", redraw);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 150); });
+    byId("in").addEventListener("click", () => zoom(step));
+    byId("out").addEventListener("click", () => zoom(1 / step));
+    byId("reset").addEventListener("click", reset);
+    const again = () => redraw({ keep: true });
+    for (const control of [axes.x, axes.y, logs.x, logs.y]) control.addEventListener("change", () => redraw());
+    colour.addEventListener("change", again);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+    addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(again, 150); });
     requestAnimationFrame(() => setTimeout(redraw));  // after the table is on the screen
-    return { draw: redraw, mark: redraw };
+    return { draw: () => redraw(), mark: again };
   })();
   more.hidden = rows.length <= shown;
   byId("without").remove();  // no noscript: Jenkins and mail programs show the page and block its script

@@ -272,6 +272,7 @@ def page(loaded: tuple[Any, list[str]]) -> Iterator[Any]:
     """The report as it was loaded: neither sorted nor filtered. Nothing may go wrong on it."""
     opened, problems = loaded
     opened.fill("#filter", "")
+    opened.select_option("#status", "")
     opened.select_option("#sort", "")
     yield opened
     assert problems == [], "no console message, no error, no request to anywhere"
@@ -309,9 +310,10 @@ def test_the_table_filters(page: Any) -> None:
     page.fill("#filter", "vgg16 independent")
     assert set(_column(page, "model")) == {"vgg16"} and len(_column(page, "model")) == 3
     assert page.locator("#count").text_content() == f"3 of {total} rows"
-    page.fill("#filter", "crash")
+    page.fill("#filter", "")
+    page.select_option("#status", "crash")
     assert _column(page, "status") == ["1 ok, 1 crash (1 of 2)"], "a row with a crash among its repeats"
-    page.fill("#filter", "oom")
+    page.select_option("#status", "oom")
     assert _column(page, "model") == ["inception3"]
     assert page.locator("#table tr.failed").count() == 1
 
@@ -392,6 +394,13 @@ def drawn(page: Any, what: str, points: int | None = None) -> None:
     page.wait_for_timeout(100)
 
 
+def shown(page: Any) -> list[float]:
+    """Returns the ends of both axes."""
+    return page.evaluate(
+        "['xmin', 'xmax', 'ymin', 'ymax'].map(name => document.getElementById('chart').view.signal(name))"
+    )
+
+
 def place(page: Any, number: int) -> tuple[float, float]:
     """Returns where on the screen a point is; 0 is the first in the order of the chart's data."""
     page.locator("#chart").scroll_into_view_if_needed()
@@ -433,12 +442,18 @@ def test_the_axes_of_the_chart_can_be_chosen(page: Any, chart: Any) -> None:
 
 
 def test_the_chart_is_used_with_the_keyboard_alone(page: Any, chart: Any) -> None:
-    page.locator("#colour").focus()
+    page.locator("#reset").focus()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "chart"
+    whole = shown(page)
     page.keyboard.press("ArrowRight")
     first = page.locator("#detail").text_content()
     assert "devices: 1;" in first and "images/s: " in first
+    page.keyboard.press("+")
+    closer = shown(page)
+    assert closer[1] - closer[0] == pytest.approx((whole[1] - whole[0]) / 1.5)
+    page.keyboard.press("0")
+    assert shown(page) == pytest.approx(whole)
     page.keyboard.press("Enter")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -453,10 +468,26 @@ def test_the_chart_is_used_with_the_keyboard_alone(page: Any, chart: Any) -> Non
 
 def test_the_chart_is_used_with_the_mouse(page: Any, chart: Any) -> None:
     x, y = place(page, 0)
+    whole = shown(page)
     page.mouse.move(x, y)
     page.locator("#tip", has_text="images/s: ").wait_for()
     page.mouse.click(x, y)
     page.locator("#chosen").wait_for()
+    page.wait_for_timeout(200)
+    x, y = place(page, 0)
+    page.mouse.move(x, y)
+    page.locator("#chart").focus()
+    page.mouse.wheel(0, -100)
+    page.wait_for_timeout(100)
+    closer = shown(page)
+    assert closer[1] - closer[0] == pytest.approx((whole[1] - whole[0]) / 1.2)
+    page.mouse.down()
+    page.mouse.move(x + 60, y, steps=4)
+    page.mouse.up()
+    moved = shown(page)
+    assert moved[0] < closer[0] and moved[1] - moved[0] == pytest.approx(closer[1] - closer[0])
+    page.click("#reset")
+    assert shown(page) == pytest.approx(whole)
 
 
 def test_a_finger_near_a_point_chooses_its_row(open_report: Any, written: Path) -> None:
@@ -467,7 +498,12 @@ def test_a_finger_near_a_point_chooses_its_row(open_report: Any, written: Path) 
     assert page.locator("#comparison thead th").count() == 2
 
 
-def test_a_choice_keeps_the_order_of_the_axis(page: Any, chart: Any) -> None:
+def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any) -> None:
+    page.click("#in")
+    closer = shown(page)
+    page.locator("#table input.choose").nth(2).check()
+    page.wait_for_timeout(200)
+    assert shown(page) == pytest.approx(closer)
     page.select_option("#x", label="model")
     drawn(page, "images/s over model")
     order = "document.getElementById('chart').view.scale('x').domain()"
@@ -485,7 +521,7 @@ def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(open_report: A
     page = open_report(tmp_path)
     page.check("#logy")
     page.wait_for_timeout(300)
-    low, high = page.evaluate("document.getElementById('chart').view.scale('y').domain()")
+    *_, low, high = shown(page)
     assert 0 < low < high < float("inf")
 
 
@@ -495,7 +531,7 @@ def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
     boxes.nth(0).check()
     boxes.nth(2).check()
     data = json.loads(page.locator("#data").text_content())
-    of_vgg = [rate for cells, _, _, (rate, *_) in data["rows"] if cells[:2] == ["vgg16", "independent"]]
+    of_vgg = [rate for cells, _, _, _, (rate, *_) in data["rows"] if cells[:2] == ["vgg16", "independent"]]
     lines = {
         row.locator("th").text_content(): row.locator("td").all_text_contents()
         for row in page.locator("#comparison tbody tr").all()
