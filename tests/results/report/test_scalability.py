@@ -227,11 +227,11 @@ def test_the_plot_has_points_a_curve_a_band_and_a_dashed_prediction() -> None:
     assert figure is not None and of_two is not None
     assert not any(line.get_linestyle() == "--" for axis in of_two.axes for line in axis.lines), "nothing is predicted"
     rates, shares = (axis for axis in figure.axes if axis.get_visible())
-    labels = [str(text.get_text()) for text in rates.get_legend().get_texts()]
+    labels = [str(text.get_text()) for text in shares.get_legend().get_texts()]
     assert sorted(labels) == ["ideal", "independent", "replicated psgpu"]
     shared = scaling_plots.of_curves([curve_of(repeated(1, 2, 4, device="cpu"))])
     assert shared is not None and len(shared.axes[0].lines) == 2 + 2, "points with caps and the ideal, but no curve"
-    assert "replicated psgpu, sharing hardware" in [t.get_text() for t in shared.axes[0].get_legend().get_texts()]
+    assert "replicated psgpu, sharing hardware" in [t.get_text() for t in shared.axes[1].get_legend().get_texts()]
     ends = {line.get_linestyle(): (line.get_xdata()[-1], line.get_ydata()[-1]) for line in shares.lines}
     assert ends["--"][0] == 16 and ends[":"] == (16, 100)
     dashed = [line.get_ydata()[-1] for line in shares.lines if line.get_linestyle() == "--"]
