@@ -73,7 +73,8 @@ def test_threads_are_those_that_are_asked_for(
     assert records()[0]["placement"]["devices"] == "1 CPU, 3 threads"
 
 
-@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])  # 16 s on a Xeon (6/207/2)
+# fp16 takes 16 s on a Xeon (6/207/2).
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_sixteen_bits_train_alike(run_bench: RunBench, records: Records, precision: str) -> None:
     for flags in (("--precision=fp32",), (f"--precision={precision}",)):
         done = run_bench(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch")
