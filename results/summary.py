@@ -25,6 +25,13 @@ DATA = (
 )
 # The precision, and what follows from it by default.
 PRECISION = ("precision", "loss_scaling", "data_format")
+# Reference loops, by `variable_update`: they are not compared as variable managers.
+REFERENCE_LOOPS = {
+    "keras_fit": "Keras' fit",
+    "mirrored_strategy": "MirroredStrategy",
+    "pytorch": "PyTorch",
+    "pytorch_ddp": "PyTorch",
+}
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key")
 # The fields that every label names, and fields that follow from these.
@@ -72,6 +79,11 @@ class Row:
     def model(self) -> str:
         """Returns the model in words."""
         return f"{self.config.get('model')}{' inference' if self.config.get('forward_only') else ''}"
+
+    @property
+    def loop(self) -> str:
+        """Returns what takes the steps if it is a reference loop; empty for a variable manager."""
+        return REFERENCE_LOOPS.get(str(self.config.get("variable_update")), "")
 
     @property
     def devices(self) -> int:
@@ -139,9 +151,9 @@ class Row:
         return next((record.placement for record in self.records if record.placement), {})
 
     @property
-    def step_seconds(self) -> list[float]:
-        """Returns the measured steps of all valid repeats."""
-        return [seconds for record in self.valid for seconds in record.measurement.step_seconds]
+    def step_seconds(self) -> Interval:
+        """Returns the time of a step at the row's rate; raises a `ValueError` if no repeat is valid."""
+        return self.measured.inverse(self.valid[0].measurement.images_per_step or 0)
 
     @property
     def status(self) -> str:
@@ -323,7 +335,10 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Siblings:
-    """Finds, among `rows`, those that differ from a row only in given fields of the configuration."""
+    """Finds, among `rows`, those that differ from a row only in given fields of the configuration.
+
+    Interleaved steps meet cold caches, so rows of such steps are not compared with others.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = [row for row in rows if row.images_per_sec is not None]
@@ -353,7 +368,8 @@ def _key_without(row: Row, fields: tuple[str, ...]) -> str:
     first = row.records[0]
     left_out = {*fields, *first.config_not_in_key}
     config = {name: value for name, value in first.config.items() if name not in left_out}
-    return key_of({**config, "hardware": first.identity.hardware_key, "software": first.identity.software_key})
+    machine = {"hardware": first.identity.hardware_key, "software": first.identity.software_key}
+    return key_of({**config, **machine, "interleaved": row.is_interleaved})
 
 
 def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
@@ -361,7 +377,7 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
 
     The base is the one-device row that is equal otherwise: of several, one with as many parameter servers, else in as
     many processes, else the fastest. If there is none, it is the fastest one-device row that differs only in the
-    variable manager, which exchanges nothing on one device.
+    variable manager, which exchanges nothing on one device; a reference loop is no manager.
     """
 
     def likeness(other: Row) -> tuple[bool, bool, float]:
@@ -370,7 +386,7 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
         return servers, bool(mine.get("cluster")) == bool(theirs.get("cluster")), other.rate
 
     same = on_one_device.all_of(row, SCALED)
-    any_manager = on_one_device.all_of(row, SCALED + MANAGER)
+    any_manager = [other for other in on_one_device.all_of(row, SCALED + MANAGER) if other.loop == row.loop]
     base = row if row in same else max(same or any_manager, key=likeness, default=None)
     if base is None or row.images_per_sec is None:
         return row

@@ -19,7 +19,7 @@ from benchmarks.data.options import of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
 from benchmarks.devices.device_plan import DevicePlan
-from benchmarks.errors import DataError
+from benchmarks.errors import DataError, InvalidRunError
 from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import is_one_of_every
 from benchmarks.graph.run_session import RunSession
@@ -229,6 +229,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
 
     Raises:
         DataError: there is no checkpoint, or no validation set.
+        InvalidRunError: the loss is not finite.
         UsageError: the checkpoint is of another model.
     """
     devices = run_graph.plan_devices(config)
@@ -255,6 +256,11 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
     log.observe(evaluations=[{"step": earlier.steps, "epochs": earlier.epochs, **result}])
     log.observe(skipped_records=evaluator.skipped)
     display.evaluated(result)
+    if not math.isfinite(result["loss"]):
+        raise InvalidRunError(
+            f"The loss of the validation images is {result['loss']:g}, so the accuracies mean nothing: the training "
+            "diverged, or numbers overflow. Evaluate an earlier checkpoint, or in --precision=fp32."
+        )
 
 
 def _measured(evaluator: Evaluator, session: tf.compat.v1.Session, log: RunLog, display: Display) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from models import specs
 from results.record import Kind, Record, Status
 from results.text import amount, first_few
 from results.utilisation import data_sheet, data_sheet_peak, used_gpus
+from variable_mgr.catalog import REFERENCE_LOOPS
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes
 
@@ -314,7 +315,8 @@ def _is_alone(record: Record, workload: Workload, precision: str) -> bool:
     expected = {"model": workload.model, "precision": precision, "forward_only": workload.forward_only}
     same = all(record.config.get(name) == value for name, value in expected.items())
     towers = (record.config.get("num_devices"), record.config.get("num_workers", 1))
-    return record.kind is Kind.RUN and same and towers == (1, 1) and bool(record.derived.images_per_sec)
+    is_own = record.config.get("variable_update") not in REFERENCE_LOOPS
+    return record.kind is Kind.RUN and same and is_own and towers == (1, 1) and bool(record.derived.images_per_sec)
 
 
 def _batch(record: Record) -> Any:

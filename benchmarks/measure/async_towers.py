@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.console import warn
-from benchmarks.measure.timing import Clock, Taken, TakeStep, TowerStep
+from benchmarks.measure.timing import Clock, Taken, TakeStep, TowerStep, within
 
 _JOIN_SECONDS = 60.0
 
@@ -86,7 +86,8 @@ class FreeRunningTowers:
                 loss, staleness, observed = take()
                 with self._completing:  # completions are queued in the order of their times
                     end = self._clock()
-                    self._completed.put((end, TowerStep(number, end - begin, float(loss), int(staleness), observed)))
+                    numbers = within(end - begin, observed)
+                    self._completed.put((end, TowerStep(number, end - begin, float(loss), int(staleness), numbers)))
                 self._all_have_begun.wait()
         except BaseException as error:  # `take` raises it in the thread that waits
             self._completed.put(error)

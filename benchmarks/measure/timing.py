@@ -71,9 +71,17 @@ def timed(step: TakeStep, clock: Clock = time.perf_counter) -> Callable[[], Take
         begin = clock()
         loss, _, observed = step()
         end = clock()
-        return Taken(end - begin, float(loss), observed=observed, ended_at=end)
+        return Taken(end - begin, float(loss), observed=within(end - begin, observed), ended_at=end)
 
     return take
+
+
+def within(seconds: float, observed: Numbers) -> Numbers:
+    """Returns numbers of a step that took so long. Times of its parts are at most as long.
+
+    TensorFlow takes them from the clock of the day, which may be set meanwhile.
+    """
+    return {name: min(number, seconds) if name.endswith("_seconds") else number for name, number in observed.items()}
 
 
 def run_phase(

@@ -90,11 +90,9 @@ def render_bencher(records: Sequence[Record]) -> str:
     rows = summarize(records)
     metrics: dict[str, Any] = {}
     for name, row in zip(_names(rows), rows, strict=True):
-        if row.images_per_sec is None:
-            continue
-        images = row.valid[0].measurement.images_per_step or 0
-        latency = row.measured.inverse(_NANOSECONDS * images)
-        metrics[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
+        if row.images_per_sec is not None:
+            latency = row.step_seconds.scaled(_NANOSECONDS)
+            metrics[name] = {"throughput": _metric(row.measured), "latency": _metric(latency)}
     return json.dumps(strict(metrics), allow_nan=False, indent=1) + "\n"
 
 
@@ -152,10 +150,6 @@ def _rate(row: Row) -> Interval:
     return row.images_per_sec or Interval(math.nan)
 
 
-def _step_seconds(row: Row) -> float | None:
-    return math.fsum(row.step_seconds) / len(row.step_seconds) if row.step_seconds else None
-
-
 def _last_ended(row: Row) -> float | None:
     return max(record.ended for record in row.records) or None
 
@@ -164,7 +158,11 @@ _GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
     ("images_per_second", "Rate over all devices, of all valid runs.", lambda row: _rate(row).value),
     ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: _rate(row).low),
     ("upper_images_per_second", "Upper bound of its 95 % interval.", lambda row: _rate(row).high),
-    ("step_seconds", "Mean time of a measured step.", _step_seconds),
+    (
+        "step_seconds",
+        "Time of a step at this rate.",
+        lambda row: row.step_seconds.value if row.images_per_sec else None,
+    ),
     ("last_run_timestamp_seconds", "When the last run ended, in seconds since 1970.", _last_ended),
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -53,16 +52,16 @@ def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
 
     Computing is the time of the same step under `independent`, which exchanges nothing. Exchange is the rest of the
     step on synthetic data. Input is what real data add. None if a row to compare with is missing: the one with
-    synthetic data, or of several devices the one under `independent`.
+    synthetic data, or of several devices the one under `independent`, which a reference loop does not have.
     """
     is_synthetic = row.config.get("data_name") == "synthetic"
     on_synthetic = row if is_synthetic else siblings.of(row, DATA, {"data_name": "synthetic"})
     alone = on_synthetic
     if on_synthetic and row.devices > 1:
-        alone = siblings.of(on_synthetic, MANAGER, {"variable_update": "independent"})
+        alone = None if row.loop else siblings.of(on_synthetic, MANAGER, {"variable_update": "independent"})
     if on_synthetic is None or alone is None or not is_faster(alone.among_processes, row.among_processes):
         return None
-    whole, without_input, computing = (statistics.fmean(one.step_seconds) for one in (row, on_synthetic, alone))
+    whole, without_input, computing = (each.step_seconds.value for each in (row, on_synthetic, alone))
     return {
         "computing": min(computing, without_input, whole),
         "exchange": max(0.0, min(without_input, whole) - computing),

@@ -60,8 +60,8 @@ def _sent_megabytes(row: Row, name: str) -> float | None:
 
 def ps_megabytes_per_sec(row: Row) -> str:
     """Returns what the busiest parameter server sends and receives, in MB/s; empty if that is unknown."""
-    busiest, seconds = _sent_megabytes(row, "busiest_ps_bytes"), row.step_seconds
-    return rounded(busiest * len(seconds) / sum(seconds)) if busiest and seconds else ""
+    busiest = _sent_megabytes(row, "busiest_ps_bytes")
+    return rounded(busiest / row.step_seconds.value) if busiest and row.images_per_sec else ""
 
 
 def speed_up(row: Row) -> str:

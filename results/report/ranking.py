@@ -28,13 +28,6 @@ _STALE = {
     "staged_vars": "weights of the step before",
     "relaxed_consistency": "gradients of the step before",
 }
-# Reference loops, by `variable_update`: they are not ranked among variable managers.
-REFERENCE_LOOPS = {
-    "keras_fit": "Keras' fit",
-    "mirrored_strategy": "MirroredStrategy",
-    "pytorch": "PyTorch",
-    "pytorch_ddp": "PyTorch",
-}
 # Fields of the configuration that change the arithmetic of training, besides those of the variable manager.
 _ARITHMETIC = (
     "precision",
@@ -96,19 +89,14 @@ def _valid_by_work(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _how_unusual(group: Sequence[Row]) -> tuple[bool, int, bool, int]:
-    return bool(_loop(group[0])), len(_exchange(group[0])), group[0].config.get("precision") != "fp32", -len(group)
+    return bool(group[0].loop), len(_exchange(group[0])), group[0].config.get("precision") != "fp32", -len(group)
 
 
 def _arithmetic(row: Row) -> dict[str, str]:
     names = ("precision",) if row.config.get("forward_only") else _ARITHMETIC
-    of_manager = {"loop": _loop(row), "exchange": ", ".join(_exchange(row))}
+    of_manager = {"loop": row.loop, "exchange": ", ".join(_exchange(row))}
     values = {name: row.config.get(name) for name in names}
     return {name: "off" if value is None else str(value) for name, value in values.items()} | of_manager
-
-
-def _loop(row: Row) -> str:
-    """Returns what takes the steps if it is a reference loop; empty for a variable manager."""
-    return REFERENCE_LOOPS.get(str(row.config.get("variable_update")), "")
 
 
 def _exchange(row: Row) -> list[str]:
@@ -172,7 +160,7 @@ def _work(row: Row) -> tuple[str, ...]:
 
 def _model(row: Row) -> str:
     """Returns the model, its data, and in what else the row differs from rows that do other work or do it elsewhere."""
-    data, fields = row.config.get("data_name"), (*_WORK, "machine", "TensorFlow")
+    data, fields = row.config.get("data_name"), (*_WORK, "machine", "TensorFlow", "steps")
     apart = [f"{name} {row.distinct[name]}" for name in fields if row.distinct.get(name)]
     return ", ".join([row.model, *([] if data in (None, "synthetic") else [str(data)]), *apart])
 

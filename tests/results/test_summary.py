@@ -13,6 +13,7 @@ from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, title, warnings_of
 from results.report.breakdown_plots import where_time_goes
+from results.report.ranking import ranking_groups
 from results.summary import Siblings, manager_of, summarize
 from results.utilisation import data_sheet_peak, published_table
 from tests.support.records import fake_run
@@ -193,6 +194,18 @@ def test_speed_up_is_over_one_device_that_is_alike() -> None:
     assert rows[4].speed_up is None and rows[5].speed_up is None
 
 
+def test_a_reference_loop_is_no_base_of_a_variable_manager_and_has_none_of_them() -> None:
+    rows = summarize(
+        [
+            fake_run(variable_update="keras_fit"),
+            fake_run(variable_update="independent", num_devices=4, step_seconds=0.1),
+            fake_run(variable_update="mirrored_strategy", num_devices=4, step_seconds=0.2),
+        ]
+    )
+    assert [row.speed_up for row in rows] == [Interval(1.0), None, None]
+    assert where_time_goes(rows[2], Siblings(rows)) is None, "its exchange is not known"
+
+
 def test_a_row_without_a_valid_repeat_has_no_rate() -> None:
     (row,) = summarize([fake_run(status=Status.TIMEOUT, reason="Not done.")])
     assert row.images_per_sec is None and row.status == "timeout" and row.reason == "Not done."
@@ -364,3 +377,13 @@ def test_interleaved_runs_are_a_row_of_their_own() -> None:
     beside = replace(alone, environment={**alone.environment, STEPS_PER_SLICE: 3})
     rows = summarize([alone, beside, alone])
     assert [(len(row.records), row.distinct["steps"]) for row in rows] == [(2, "alone"), (1, "interleaved")]
+
+
+def test_interleaved_runs_are_not_compared_with_others() -> None:
+    one, two, other = fake_run(), fake_run(num_devices=2), fake_run(num_devices=2, variable_update="parameter_server")
+    rows = summarize(
+        [one, *(replace(run, environment={**run.environment, STEPS_PER_SLICE: 3}) for run in (two, other))]
+    )
+    assert [row.speed_up for row in rows] == [Interval(1.0), None, None]
+    groups = {group.model: len(group.rows) for group in ranking_groups(rows)}
+    assert groups == {"resnet50, steps alone": 1, "resnet50, steps interleaved": 2}

@@ -97,6 +97,17 @@ def test_training_ends_when_an_evaluation_reaches_the_aim(
     assert float(row["seconds_to_accuracy"]) == record["measurement"]["seconds_to_accuracy"]
 
 
+def test_an_evaluation_whose_numbers_overflow_is_invalid(digits: Path, run_bench: RunBench, records: Records) -> None:
+    given = flags(digits, "--train_dir=weights")
+    trained = run_bench(*given, "--num_batches=1", "--init_learning_rate=1e13")  # its weights and losses are finite
+    assert trained.status == ExitStatus.OK, trained.stderr
+    evaluated = run_bench(*given, "--eval")
+    assert evaluated.status == ExitStatus.RUN_FAILED
+    _, alone = records()
+    assert (alone["status"], alone["derived"]["images_per_sec"]) == ("invalid", None)
+    assert "accuracies mean nothing" in alone["reason"] and alone["measurement"]["evaluations"][0]["loss"] is None
+
+
 def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_apart(
     digits: Path, run_bench: RunBench, records: Records
 ) -> None:

@@ -340,7 +340,8 @@ def test_the_table_of_models_of_other_code_fits_120_columns(run_bench: RunBench)
 def test_rates_come_from_records(run_bench: RunBench, tmp_path: Any) -> None:
     """100 images take 0.5 s on one device, so on each of two that share the cores 1 s."""
     measured = fake_run(model="mlp", device="cpu", batch_per_device=100, step_seconds=0.5)
-    (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
+    other_loop = fake_run(model="mlp", device="cpu", batch_per_device=100, step_seconds=0.1, variable_update="pytorch")
+    (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n" + other_loop.to_json() + "\n")
     flags = ("--device=cpu", f"--results={tmp_path / 'mine.jsonl'}", "--link_gbytes_per_second=0.1")
     done = run_bench("explain", "--model=mlp,trivial", *flags)
     assert done.status == 0, done.stderr

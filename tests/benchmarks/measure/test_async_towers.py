@@ -30,7 +30,8 @@ class Puppets:
     def _tower(self, number: int) -> Callable[[], tuple[float, int, Numbers]]:
         def take() -> tuple[float, int, Numbers]:
             self._may_end[number].acquire(timeout=WAIT_SECONDS)
-            return 10.0 + number, number, {"input_wait_seconds": 0.5 * number}
+            longer_than_a_step = {"worker_compute_seconds": 3600.0}  # as if the clock of the day was set meanwhile
+            return 10.0 + number, number, {"input_wait_seconds": 0.5 * number, **longer_than_a_step}
 
         return take
 
@@ -67,7 +68,8 @@ def test_the_window_is_common_and_made_of_completions() -> None:
     assert [taken.seconds for taken in (first, second, third)] == [2.0, 2.0, 2.5]
     assert [step.tower for step in second.tower_steps] == [0, 0]
     assert second.loss == 10.0 and third.loss == 10.5
-    assert second.observed == {"input_wait_seconds": 0.0} and third.observed == {"input_wait_seconds": 0.25}
+    assert second.observed == {"input_wait_seconds": 0.0, "worker_compute_seconds": 1.5}
+    assert third.observed == {"input_wait_seconds": 0.25, "worker_compute_seconds": 2.75}
     assert [(step.tower, step.seconds, step.staleness) for step in third.tower_steps] == [(1, 3.0, 1), (0, 2.5, 0)]
 
 

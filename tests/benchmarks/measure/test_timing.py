@@ -37,6 +37,18 @@ def test_only_the_step_is_timed() -> None:
     assert phase.observed == {"input_wait_seconds": [0.125] * 4}
 
 
+@pytest.mark.fault("R10", "the clock of the day is set forward during a step", survives="no wait exceeds the step")
+def test_a_part_of_a_step_takes_no_longer_than_the_step() -> None:
+    clock = FakeClock()
+
+    def step() -> tuple[float, int, Numbers]:
+        clock.now += 0.5
+        return 1.0, 0, {"input_wait_seconds": 3600.0, "worker_compute_seconds": 0.25, "loss_scales": 128.0}
+
+    observed = timed(step, clock)().observed
+    assert observed == {"input_wait_seconds": 0.5, "worker_compute_seconds": 0.25, "loss_scales": 128.0}
+
+
 def test_no_steps_wanted_none_taken() -> None:
     phase = Phase()
     run_phase(lambda: pytest.fail("no step was asked for"), 0, phase)
