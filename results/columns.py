@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from results.record import Record
+from results.record_parts import PARTS
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import csv_cell
 
@@ -40,12 +42,14 @@ class Column:
         """Takes the value out of a record; None if it has none."""
         if callable(self.source):
             return self.source
-        fields = self.source.split(".")
-        return lambda record: functools.reduce(_entry, fields, record)
+        part, *names = self.source.split(".")
+        if part not in PARTS:
+            return operator.attrgetter(self.source)
+        return lambda record: functools.reduce(_entry, names, getattr(record, part))
 
 
 def _entry(of: Any, name: str) -> Any:
-    return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
+    return of.get(name) if isinstance(of, Mapping) else None
 
 
 def _last(field: str) -> Callable[[Record], Any]:

@@ -147,6 +147,7 @@ def synthetic_ratio(record: Record, results: Path) -> float | None:
     rate, reads_images = record.derived.images_per_sec, record.config.get("data_name") != "synthetic"
     if rate is None or not reads_images or record.status is not Status.OK or not results.exists():
         return None
-    rows = summarize([record, *loading.load(results).records])  # `report` warns of lines that are no records
+    others = loading.load(results).records  # `report` warns of lines that are no records
+    rows = summarize([record, *(other for other in others if other.config.get("data_name") == "synthetic")])
     synthetic = Siblings(rows).of(rows[0], DATA, {"data_name": "synthetic"})
     return None if synthetic is None else rate / synthetic.rate

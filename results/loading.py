@@ -80,7 +80,7 @@ class Loaded:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.problems: list[str] = []
-        self._numbers: dict[str, int] = {}  # by id, in `records`
+        self._numbers: dict[str, list[int]] = {}  # by id, in `records`
         self._by_key: dict[str, Record] = {}
 
     def add_lines(self, file: IO[bytes], path: Path) -> None:
@@ -124,12 +124,13 @@ class Loaded:
         self.problems += problems
 
     def _add(self, record: Record) -> Iterator[str]:
-        number = self._numbers.setdefault(record.identity.run_id, len(self.records))
-        if number < len(self.records) and _is_same_run(self.records[number], record):
-            self.records[number] = record
-            return
         run_id = record.identity.run_id
-        if number < len(self.records):
+        numbers = self._numbers.setdefault(run_id, [])
+        for number in numbers:
+            if _is_same_run(self.records[number], record):
+                self.records[number] = _with_key(record, self.records[number].identity.config_key)
+                return
+        if numbers:
             yield f"another run has the id {run_id}, too: both are kept. Remove the one that is not yours."
         key = record.identity.config_key
         like = self._by_key.setdefault(key, record)
@@ -141,9 +142,8 @@ class Loaded:
                 )
             key += "*"
             like = self._by_key.setdefault(key, record)
-        if key != record.identity.config_key:
-            record = replace(record, identity=replace(record.identity, config_key=key))
-        self.records.append(record)
+        numbers.append(len(self.records))
+        self.records.append(_with_key(record, key))
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -151,6 +151,12 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(file, start=1):
         for part in line.replace(_JOINT, _PARTED).splitlines(keepends=True) if _JOINT in line else [line]:
             yield number, part
+
+
+def _with_key(record: Record, config_key: str) -> Record:
+    if record.identity.config_key == config_key:
+        return record
+    return replace(record, identity=replace(record.identity, config_key=config_key))
 
 
 def _is_same_run(record: Record, other: Record) -> bool:
@@ -163,12 +169,14 @@ def _is_same_run(record: Record, other: Record) -> bool:
 
 
 def _unlike(record: Record, other: Record) -> set[str]:
+    if record.config is other.config:  # equal configurations of a file are often read as one object
+        return set()
     names = record.config.keys() & other.config.keys() - {*record.config_not_in_key, *other.config_not_in_key}
     return {name for name in names if _differ(record.config[name], other.config[name])}
 
 
 def _differ(value: Any, other: Any) -> bool:
-    if isinstance(value, Mapping) and isinstance(other, Mapping):
+    if value != other and isinstance(value, Mapping) and isinstance(other, Mapping):
         return any(_differ(value[name], other[name]) for name in value.keys() & other.keys())
     return bool(value != other)
 

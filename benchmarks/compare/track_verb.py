@@ -37,7 +37,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     threshold = compare_verb.threshold_of(values["threshold"])
     files, directory = record_files.paths(words), _directory(values)
     try:
-        today, stored = record_files.load(files), _stored(directory)
+        today, stored = record_files.load(files, values["where"]), _stored(directory, values["where"])
         findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
@@ -185,6 +185,7 @@ VERB = Verb(
                 "What is compared": (
                     compare_verb.threshold_flag(", or twice the noise between sessions if that is larger"),
                     _DIRECTORY,
+                    WHERE,
                 ),
                 "Output": OUTPUT_FLAGS,
             },

@@ -107,12 +107,12 @@ def _new(of_file: RunGroup, of_store: RunGroup | None) -> list[Record]:
     """Returns the records of a configuration that neither are stored nor were judged before."""
     stored = of_store.records if of_store else []
     known = {record.identity.run_id for record in stored}
-    latest = max((record.identity.time_utc for record in stored), default="")
+    latest = max((record.ended for record in stored), default=-math.inf)
     # Failures are never stored: those before the newest session were judged when they were new.
     return [
         record
         for record in of_file.records
-        if record.identity.run_id not in known and (record.status is Status.OK or record.identity.time_utc > latest)
+        if record.identity.run_id not in known and (record.status is Status.OK or record.ended > latest)
     ]
 
 
@@ -135,7 +135,8 @@ def _finding(
         reason += f"ran. {rounds.why_failed(failed[0])}"
         decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
     elif not today.rates:
-        why = f"If it is no longer wanted, remove {key[1]}/{key[0]}.jsonl from the stored sessions."
+        why = "To check only a part of what is stored, use --where; if this configuration is no longer wanted, remove "
+        why += f"{key[1]}/{key[0]}.jsonl."
         reason = f"Today has no valid run of it. {rounds.why_failed(records[0]) if records else why}"
         decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
     stored_rounds = sum(len(session.records) for session in history)
@@ -170,10 +171,10 @@ class SessionLimits:
     """The limits that the stored sessions of one configuration on one machine set for a new one.
 
     Args:
-        rates: images per second of each session, in the order of time; the last MOST_SESSIONS count.
+        rates: images per second of each session, in the order of time.
 
     Attributes:
-        sessions: how many count.
+        sessions: how many there are.
         is_enough: whether there are enough sessions to separate noise from change.
         centre: median of the log rates; NaN without sessions.
         noise: standard deviation of a session's log rate; only if `is_enough`.
@@ -181,7 +182,7 @@ class SessionLimits:
     """
 
     def __init__(self, rates: Sequence[float]) -> None:
-        logs = [math.log(rate) for rate in rates[-MOST_SESSIONS:]]
+        logs = [math.log(rate) for rate in rates]
         self.sessions = len(logs)
         self.is_enough = self.sessions >= FEWEST_SESSIONS
         self.centre = median(logs) if logs else math.nan

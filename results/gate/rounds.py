@@ -93,7 +93,7 @@ def group(records: Iterable[Record]) -> dict[Key, RunGroup]:
     # One record of each is enough to tell them apart, so that each becomes a row of its own.
     rows = summarize(members[0] for members in groups.values())
     return {
-        key: RunGroup(title=title(row), records=sorted(members, key=lambda record: record.identity.time_utc))
+        key: RunGroup(title=title(row), records=sorted(members, key=lambda record: record.ended))
         for (key, members), row in zip(groups.items(), rows, strict=True)
     }
 
@@ -110,7 +110,7 @@ def pairs(base: RunGroup, candidate: RunGroup) -> list[tuple[float, float]] | No
     first_ids, second_ids = ({record.identity.session_id for record in side.records} for side in (base, candidate))
     may_tie = bool(first_ids & second_ids - {""})
     blocks = list(itertools.zip_longest(base.records, candidate.records))
-    times = [[record.identity.time_utc for record in block if record is not None] for block in blocks]
+    times = [[record.ended for record in block if record is not None] for block in blocks]
     for earlier, later in itertools.pairwise(times):
         if max(earlier) > min(later) or (max(earlier) == min(later) and not may_tie):
             return None
@@ -154,7 +154,7 @@ def session_of(record: Record) -> str:
 def sessions(records: Iterable[Record]) -> list[Session]:
     """Returns the sessions of one configuration in the order of time, without records that `why_not` rejects."""
     valid = [record for record in records if why_not(record) is None]
-    in_order = sorted(valid, key=lambda record: record.identity.time_utc)
+    in_order = sorted(valid, key=lambda record: record.ended)
     return [Session(members) for members in grouped(in_order, session_of).values()]
 
 

@@ -127,7 +127,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
 def steps(rows: Sequence[Row]) -> Figure | None:
     """Step times of the latest runs, with the warm-up shaded, and a histogram of the measured steps."""
     runs = [(row, record) for row in rows for record in row.valid if record.measurement.step_seconds]
-    runs = sorted(runs, key=lambda run: run[1].identity.time_utc)[-figures.MOST_TRACES :]
+    runs = sorted(runs, key=lambda run: run[1].ended)[-figures.MOST_TRACES :]
     if not runs:
         return None
     labels = dict(zip(map(id, rows), headline.labels(rows), strict=True))

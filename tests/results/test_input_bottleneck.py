@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from benchmarks.data import data_verb, input_verb
 from benchmarks.data.options import InputOptions
 from results.input_bottleneck import advice, costs, synthetic_ratio
-from results.measurement import derive
-from results.record import Kind, Record, Status
+from results.record import Kind, Status
 from results.store import Store
 from tests.support.records import fake_run, golden_records
 
@@ -88,10 +86,6 @@ def test_rounds_tell_a_cost_from_noise() -> None:
     )
 
 
-def _rated(run: Record) -> Record:
-    return replace(run, derived=derive(run.measurement, 1))
-
-
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Results of a synthetic run of 0.1 s steps, of others that must not count, and of a line that is no record."""
@@ -102,7 +96,7 @@ def results(tmp_path: Path) -> Path:
         fake_run(step_seconds=0.01, hardware="another"),
         fake_run(status=Status.CRASH, step_seconds=0.01),
     ]
-    store.append(*map(_rated, others))
+    store.append(*others)
     with store.jsonl_path.open("a") as file:
         file.write('{"data_name":"synthetic"\n')
     return store.jsonl_path
@@ -117,7 +111,7 @@ def test_the_synthetic_run_of_the_same_configuration_is_the_measure(results: Pat
         gpu_thread_mode="gpu_private",
         force_gpu_compatible=True,
     )
-    assert synthetic_ratio(_rated(real), results) == pytest.approx(0.8)
+    assert synthetic_ratio(real, results) == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(
@@ -125,5 +119,5 @@ def test_the_synthetic_run_of_the_same_configuration_is_the_measure(results: Pat
 )
 def test_without_a_sibling_there_is_no_ratio(results: Path, changes: dict) -> None:
     real = fake_run(**{"step_seconds": 0.125, "data_name": "imagenet"} | changes)
-    assert synthetic_ratio(_rated(real), results) is None
-    assert synthetic_ratio(_rated(fake_run(data_name="imagenet")), results / "none") is None
+    assert synthetic_ratio(real, results) is None
+    assert synthetic_ratio(fake_run(data_name="imagenet"), results / "none") is None

@@ -21,7 +21,7 @@ from results.report.breakdown_plots import against
 from results.report.contents import Report
 from results.summary import summarize
 from results.text import csv_cell, markdown, markdown_with_code
-from tests.support.records import fake_input, fake_reduction, fake_run
+from tests.support.records import FieldPath, fake_input, fake_reduction, fake_run, paths, with_field
 
 HOSTILE = "\x1b[31m=1+1|[a](http://b)$\\frac{$"
 ODD = (HOSTILE, {"a": {"b": 1}}, [1, "x"], [], None, 1e308, -1, 0, 10**400, "NaN")
@@ -40,29 +40,19 @@ GOOD = {
 }
 
 
-def paths(fields: Any, prefix: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yields the path of every field of a JSON document, and of the first entry of every list."""
-    for key, value in fields.items() if isinstance(fields, dict) else enumerate(fields[:1]):
-        yield (*prefix, key)
-        if isinstance(value, dict | list):
-            yield from paths(value, (*prefix, key))
-
-
-def changed(record: Record, path: tuple[str | int, ...], value: Any) -> str:
-    """Returns the line of a record with another value at a path."""
-    fields = part = json.loads(record.to_json())
-    for key in path[:-1]:
-        part = part[key]
-    part[path[-1]] = value
-    return json.dumps(fields)
+def fields_of(record: Record) -> Iterator[FieldPath]:
+    """Yields the path of every field of a record, and of the first entry of every list."""
+    for path, _ in paths(json.loads(record.to_json())):
+        if all(isinstance(key, str) or key == 0 for key in path):
+            yield path
 
 
 def odd_records(good: Record, values: tuple[Any, ...] = ODD) -> Iterator[Record]:
     """Yields a record with each field in turn replaced by each value, if it still is a record."""
-    for path in paths(json.loads(good.to_json())):
+    for path in fields_of(good):
         for value in values:
             try:
-                yield Record.from_json(changed(good, path, value))
+                yield Record.from_json(with_field(good, path, value))
             except ValueError:
                 continue
 
@@ -163,7 +153,7 @@ def test_text_of_a_record_controls_no_terminal_and_no_spreadsheet(kind: str) -> 
 def test_a_field_of_another_type_is_named_and_its_line_is_skipped(tmp_path: Path, path: Any, value: Any) -> None:
     file = tmp_path / "results.jsonl"
     good = fake_run()
-    file.write_text(changed(fake_run(), path, value) + "\n" + good.to_json() + "\n")
+    file.write_text(with_field(fake_run(), path, value) + "\n" + good.to_json() + "\n")
     loaded = loading.load(file)
     assert [record.identity.run_id for record in loaded.records] == [good.identity.run_id]
     (problem,) = loaded.problems
@@ -173,7 +163,7 @@ def test_a_field_of_another_type_is_named_and_its_line_is_skipped(tmp_path: Path
 
 @pytest.mark.fault("R17", "a results file with odd lines; a run", survives="the run is stored and in the CSV")
 def test_a_directory_with_odd_lines_is_appended_to(tmp_path: Path) -> None:
-    lines = [changed(fake_run(), path, HOSTILE) for path in paths(json.loads(fake_run().to_json()))]
+    lines = [with_field(fake_run(), path, HOSTILE) for path in fields_of(fake_run())]
     (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
     run = fake_run()
     problems = store.Store(tmp_path).append(run)

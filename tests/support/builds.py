@@ -108,7 +108,7 @@ class Builds:
             self._given_up.set()
             return replace(fake_run(step_seconds=1.0), status=Status.TIMEOUT, reason=str(error))
         rate = build.rate * (1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1))
-        made = fake_run(model=model, batch_per_device=build.batch, step_seconds=build.batch / rate)
+        made = fake_run(model=model, batch_per_device=build.batch, rate=rate)
         interleaving = interleaved_steps.environment(slices.steps_per_slice if slices else None)
         environment = {**made.environment, "cpu_model": "a CPU", **interleaving, **build.environment}
         return replace(made, environment=environment)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -10,6 +13,10 @@ from results import loading, record
 from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
 
+# Of a field of a JSON document.
+FieldPath = tuple[str | int, ...]
+# Of `night`.
+MACHINE = {"cpu_model": "EPYC", "cpu_cores_usable": 8, "memory_gib": 32, "gpus": []}
 GOLDEN = Path(__file__).resolve().parent.parent / "results" / "golden"
 
 
@@ -42,6 +49,7 @@ def make_record(**changes: object) -> Record:
 def fake_run(
     *,
     step_seconds: float | list[float] = 0.1,
+    rate: float | None = None,
     status: Status = Status.OK,
     reason: str = "",
     hardware: str = "a machine",
@@ -49,7 +57,7 @@ def fake_run(
     warnings: tuple[str, ...] = (),
     **config: object,
 ) -> Record:
-    """A run with 20 equal steps, or those given."""
+    """A run with 20 equal steps, of that time or at that rate, or with those given."""
     reduces = config.get("variable_update", "replicated") == "replicated"
     chosen = {
         "model": "resnet50",
@@ -64,9 +72,11 @@ def fake_run(
         "forward_only": False,
         "output_dir": "out",
     } | config
+    images = chosen["num_devices"] * chosen["batch_per_device"]
+    step_seconds = step_seconds if rate is None else images / rate
     seconds = step_seconds if isinstance(step_seconds, list) else [step_seconds] * 20
     measurement = Measurement(
-        images_per_step=chosen["num_devices"] * chosen["batch_per_device"],
+        images_per_step=images,
         startup_seconds=3.0,
         first_step_seconds=1.0,
         warmup_step_seconds=[0.2, 0.15],
@@ -93,6 +103,23 @@ def fake_run(
         reason=reason,
         warnings=warnings,
     )
+
+
+def night(day: int, rate: float = 100.0, rounds: int = 3, **config: object) -> list[Record]:
+    """The rounds of a session, a minute and 0.2 % apart."""
+    made = []
+    for index in range(rounds):
+        run = fake_run(rate=rate * (1 + 0.002 * (index - 1)), **config)
+        time = f"2026-01-{day:02d}T00:{index:02d}:00+00:00"
+        identity = replace(run.identity, time_utc=time, session_id=f"night {day}")
+        made.append(replace(run, identity=identity, environment={**MACHINE, "tensorflow_version": "2.21.0"}))
+    return made
+
+
+def nights(number: int, rate: float = 100.0, *, slower_from: int = 99, **config: object) -> list[Record]:
+    """Sessions that differ by 0.5 %, of which the last are 10 % slower."""
+    levels = {day: rate * (0.9 if day >= slower_from else 1.0) for day in range(1, number + 1)}
+    return [run for day, level in levels.items() for run in night(day, level * (1 + 0.005 * (day % 3 - 1)), **config)]
 
 
 def fake_reduction(spec: str, size_bytes: int, seconds: float) -> Record:
@@ -153,6 +180,23 @@ def everything() -> list[Record]:
     ]
     records.append(fake_input())
     return records
+
+
+def paths(value: Any, prefix: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
+    """Yields the path and the value of every field and entry of a JSON document."""
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*prefix, key), part
+        if isinstance(part, dict | list):
+            yield from paths(part, (*prefix, key))
+
+
+def with_field(record: Record, path: FieldPath, value: Any) -> str:
+    """Returns the line of a record with another value at a path."""
+    fields = part = json.loads(record.to_json())
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    return json.dumps(fields)
 
 
 def golden_records() -> list[Record]:

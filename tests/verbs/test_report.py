@@ -114,27 +114,18 @@ def test_a_report_does_not_replace_the_rows_of_a_results_directory(tmp_path: Pat
     assert not (tmp_path / "b" / "report.html").exists()
 
 
-def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBench, tmp_path: Path) -> None:
-    one, other = fake_run(), fake_run(model="\x1b[2J", **{"\x1b]0;title": 1})
+def test_diff_shortens_long_values_and_controls_no_terminal_and_as_json_they_are_whole(
+    run_bench: RunBench, tmp_path: Path
+) -> None:
+    one, other = fake_run(), fake_run(model="\x1b[2J", data_dir="x" * 999, **{"\x1b]0;title": 1})
     Store(tmp_path / "out").append(one, other)
-    done = run_bench("diff", one.identity.run_id, other.identity.run_id)
-    assert done.status == 0 and "config.model: resnet50 -> [2J" in done.stdout
-    assert "\x1b" not in done.stdout
-
-
-def test_diff_as_json_has_both_values_whole(run_bench: RunBench, tmp_path: Path) -> None:
-    one, other = fake_run(), fake_run(model="x" * 999)
-    Store(tmp_path / "out").append(one, other)
-    done = run_bench("diff", one.identity.run_id, other.identity.run_id, "--output_format=json")
-    assert done.status == 0 and json.loads(done.stdout)["config"]["model"] == ["resnet50", "x" * 999]
-
-
-def test_diff_shortens_what_is_long(run_bench: RunBench, tmp_path: Path) -> None:
-    one, other = fake_run(), replace(fake_run(), placement={"tower_devices": ["x" * 9999]})
-    Store(tmp_path / "out").append(one, other)
-    done = run_bench("diff", one.identity.run_id, other.identity.run_id)
-    (line,) = [line for line in done.stdout.splitlines() if "tower_devices" in line]
+    words = ("diff", one.identity.run_id, other.identity.run_id)
+    done = run_bench(*words)
+    assert done.status == 0 and "config.model: resnet50 -> [2J" in done.stdout and "\x1b" not in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "data_dir" in line]
     assert "xxx ..." in line and len(line) < 300
+    done = run_bench(*words, "--output_format=json")
+    assert done.status == 0 and json.loads(done.stdout)["config"]["data_dir"] == [None, "x" * 999]
 
 
 def test_a_warning_that_quotes_a_file_controls_no_terminal(run_bench: RunBench, tmp_path: Path) -> None:

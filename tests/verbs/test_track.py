@@ -7,34 +7,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from benchmarks.cli.main import dispatch
 from benchmarks.errors import BenchError
 from results.record import Record, Status
 from tests.support.commands import RunBench
-from tests.support.records import fake_run
+from tests.support.records import fake_run, night, nights
 
 Keep = Callable[[str, Iterable[Record]], Path]
-
-
-def night(day: int, rate: float = 100.0, **given: object) -> list[Record]:
-    """Three rounds of a session."""
-    made = []
-    for index in range(3):
-        run = fake_run(step_seconds=32 / (rate * (1 + 0.002 * (index - 1))), **given)
-        time = f"2026-01-{day:02d}T00:0{index}:00+00:00"
-        identity = replace(run.identity, time_utc=time, session_id=f"night {day}")
-        made.append(replace(run, identity=identity))
-    return made
-
-
-def nights(number: int, slower_from: int = 99, **given: object) -> list[Record]:
-    return [
-        record
-        for day in range(1, number + 1)
-        for record in night(day, (90 if day >= slower_from else 100) + 0.5 * (day % 3), **given)
-    ]
 
 
 @pytest.fixture
@@ -82,6 +62,16 @@ def test_a_day_like_the_others_is_status_0(run_bench: RunBench, promoted: Path, 
     assert run_bench("track", "check", "today.jsonl", "--threshold=0.1").status == 3
 
 
+def test_a_part_of_what_was_stored_is_checked_with_where(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
+    keep("more.jsonl", nights(10, model="vgg16"))
+    assert run_bench("track", "store", "more.jsonl").status == 0
+    keep("today.jsonl", night(20))
+    done = run_bench("track", "check", "today.jsonl")
+    assert done.status == 3 and "vgg16" in done.stdout and "use --where" in done.stdout
+    done = run_bench("track", "check", "today.jsonl", "--where=model=resnet50")
+    assert done.status == 0 and "vgg16" not in done.stdout
+
+
 def test_history_shows_where_the_rate_changed(run_bench: RunBench, keep: Keep, tmp_path: Path) -> None:
     keep("past.jsonl", [*nights(16, slower_from=9), *nights(3, model="vgg16")])
     done = run_bench("track", "history", "past.jsonl", "--output=history.svg")
@@ -123,16 +113,6 @@ def test_what_cannot_be_done_is_said(
     with pytest.raises(BenchError) as refused:  # which run_bench.py prints, and ends with its status
         dispatch(words)
     assert refused.value.exit_status == status and said in str(refused.value)
-
-
-def test_a_stored_configuration_without_a_valid_run_is_not_listed(
-    run_bench: RunBench, promoted: Path, keep: Keep
-) -> None:
-    (path,) = promoted.glob("*/*.jsonl")
-    failed = fake_run(model="vgg16", status=Status.CRASH)
-    keep(f"results/baselines/{path.parent.name}/copied.jsonl", [failed])
-    done = run_bench("track", "list")
-    assert done.status == 0 and "resnet50" in done.stdout and "vgg16" not in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("has_failures", [False, True])

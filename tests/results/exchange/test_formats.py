@@ -9,11 +9,9 @@ from collections.abc import Callable
 import pandas as pd
 import prometheus_client.openmetrics.parser as openmetrics
 import prometheus_client.parser as prometheus
-import pyarrow.parquet
 import pytest
 from msgspec.structs import replace
 
-from results.columns import COLUMNS
 from results.exchange import formats
 from results.exchange.frame import Results
 from results.record import STEPS_PER_SLICE, Record, Status
@@ -41,13 +39,16 @@ def measured() -> list[Record]:
     return [replace(first, measurement=taken), *others]
 
 
+both_parsers = pytest.mark.parametrize(
+    "parse", [openmetrics.text_string_to_metric_families, prometheus.text_string_to_metric_families]
+)
+
+
 def families(text: str, parse: Callable[[str], object]) -> dict[str, list[tuple[dict[str, str], float]]]:
     return {family.name: [(s.labels, s.value) for s in family.samples] for family in parse(text)}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "parse", [openmetrics.text_string_to_metric_families, prometheus.text_string_to_metric_families]
-)
+@both_parsers
 def test_prometheus_reads_a_gauge_of_every_configuration(records: list[Record], parse: Callable[[str], object]) -> None:
     found = families(formats.render_openmetrics(records), parse)
     rates = {labels["model"]: value for labels, value in found["cnn_train_bench_images_per_second"]}
@@ -61,9 +62,7 @@ def test_prometheus_reads_a_gauge_of_every_configuration(records: list[Record], 
     assert last == pytest.approx([pd.Timestamp.now(tz="UTC").timestamp()] * 3, abs=600)
 
 
-@pytest.mark.parametrize(
-    "parse", [openmetrics.text_string_to_metric_families, prometheus.text_string_to_metric_families]
-)
+@both_parsers
 def test_prometheus_reads_a_label_that_a_hostile_record_has(parse: Callable[[str], object]) -> None:
     found = families(formats.render_openmetrics([fake_run(model=HOSTILE)]), parse)
     ((labels, _),) = found["cnn_train_bench_images_per_second"]
@@ -83,10 +82,6 @@ def test_no_two_samples_of_a_gauge_have_the_same_labels(records: list[Record]) -
     text = formats.render_openmetrics([*records, interleaved, fake_run(num_devices=2, hardware="another")])
     samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(samples) == len(set(samples)) > 15
-
-
-def test_openmetrics_of_nothing_is_valid() -> None:
-    assert formats.render_openmetrics([]) == "# EOF\n"
 
 
 def test_bencher_gets_the_rate_and_the_time_of_a_step_with_their_intervals(records: list[Record]) -> None:
@@ -149,23 +144,8 @@ def test_an_odd_record_costs_no_other_in_any_format(name: str, odd: dict[str, di
     strange = Record.from_json(json.dumps(fields))
     form = formats.FORMATS[name]
     for table in formats.TABLES if form.has_tables else ("runs",):
-        assert form.render([strange, fake_run(model="resnet50")], table)
-
-
-def test_csv_is_results_csv(records: list[Record]) -> None:
-    read = pd.read_csv(io.StringIO(formats.render_csv(records)))
-    assert list(read.columns) == [column.name for column in COLUMNS]
-    assert list(read["status"]) == ["ok", "ok", "ok", "crash"]
-    assert read["reason"].iloc[-1] == "'=1+1", "no spreadsheet takes it for a formula"
-
-
-@pytest.mark.parametrize("table", [name for name in formats.TABLES if name != "runs"])
-def test_csv_has_the_rows_and_columns_of_every_data_frame(table: str) -> None:
-    old = measured()
-    frame = getattr(Results(old), formats.TABLES[table])()
-    assert len(frame)
-    read = pd.read_csv(io.StringIO(formats.render_csv(old, table)))
-    assert list(read.columns) == list(frame.columns) and len(read) == len(frame)
+        rendered = form.render([strange, fake_run(model="resnet50")], table)
+        assert isinstance(rendered, bytes) or table not in ("runs", "configuration") or "resnet50" in rendered
 
 
 def test_no_cell_of_a_csv_is_a_formula() -> None:
@@ -176,30 +156,26 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
 
 
 @pytest.mark.parametrize("table", list(formats.TABLES))
-def test_json_has_types_units_and_null_for_what_is_unknown(table: str) -> None:
-    old = measured()
-    frame = getattr(Results(old), formats.TABLES[table])()
-    read = json.loads(formats.render_json(old, table))
-    assert read["table"] == table and read["units"] == frame.attrs.get("units", {})
-    assert len(read["rows"]) == len(frame) and all(set(row) == set(frame.columns) for row in read["rows"])
-    if table == "runs":
-        first = read["rows"][0]
-        assert first["images_per_sec"] == old[0].derived.images_per_sec and first["num_gpus"] == 1
-        assert first["time_utc"] == old[0].identity.time_utc and first["staged_vars"] is False
-        assert None in first.values()
-
-
-@pytest.mark.parametrize("table", list(formats.TABLES))
-def test_parquet_is_read_back_with_its_types(table: str) -> None:
-    old = measured()
-    frame = getattr(Results(old), formats.TABLES[table])()
-    content = io.BytesIO(formats.render_parquet(old, table))
-    assert pyarrow.parquet.read_metadata(content).num_rows == len(frame)
-    read = pd.read_parquet(content)
-    assert list(read.columns) == list(frame.columns)
+def test_what_is_exported_has_the_rows_the_columns_and_the_types_of_the_data_frame(table: str) -> None:
+    runs = measured()
+    frame = getattr(Results(runs), formats.TABLES[table])()
+    as_csv = pd.read_csv(io.StringIO(formats.render_csv(runs, table)))
+    as_json = json.loads(formats.render_json(runs, table))
+    as_parquet = pd.read_parquet(io.BytesIO(formats.render_parquet(runs, table)))
+    assert len(as_csv) == len(as_json["rows"]) == len(as_parquet) == len(frame) > 0
+    assert list(as_csv.columns) == list(as_json["rows"][0]) == list(as_parquet.columns) == list(frame.columns)
+    assert as_json["table"] == table and as_json["units"] == frame.attrs.get("units", {})
     if table in ("runs", "steps", "workers"):
-        pd.testing.assert_frame_equal(read, frame)
-        assert read.attrs["units"] == frame.attrs["units"]
+        pd.testing.assert_frame_equal(as_parquet, frame)
+        assert as_parquet.attrs["units"] == frame.attrs["units"]
+
+
+def test_json_has_types_and_null_for_what_is_unknown() -> None:
+    runs = measured()
+    first = json.loads(formats.render_json(runs))["rows"][0]
+    assert first["images_per_sec"] == runs[0].derived.images_per_sec and first["num_gpus"] == 1
+    assert first["time_utc"] == runs[0].identity.time_utc and first["staged_vars"] is False
+    assert None in first.values()
 
 
 def test_markdown_is_the_report_without_plots_and_shows_hostile_text_as_it_is(records: list[Record]) -> None:

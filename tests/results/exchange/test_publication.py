@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from msgspec.structs import replace
 
 from benchmarks.cli import publish_verb
 from benchmarks.machine.provenance import describe_software
-from docs import tables
 from results import store
 from results.exchange import public_record, publication
 from results.exchange.public_record import public
@@ -23,7 +21,7 @@ from results.quality import UNLIKE_WORKERS
 from results.record import Record, flat
 from results.summary import summarize
 from results.text import one_line
-from tests.support.records import fake_run
+from tests.support.records import fake_run, paths, with_field
 from tests.support.settings import resolve
 
 CANARIES = ("canaryhost", "canaryuser", "/home/canaryuser/data", "10.20.30.40", "canaryuser@canaryhost.corp.example")
@@ -96,28 +94,15 @@ def folder_of(records: Sequence[Record], directory: Path) -> Path:
     return folder
 
 
-def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields the path of each string in nested lists and mappings."""
-    if isinstance(value, str):
-        yield path
-    elif isinstance(value, dict | list):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from paths(item, (*path, key))
-
-
 @pytest.mark.parametrize("canary", CANARIES)
 @pytest.mark.parametrize("alone", [True, False])
 def test_what_names_a_person_or_place_in_any_text_of_a_record_is_in_no_file(canary: str, alone: bool) -> None:
-    whole_record = json.loads(run(cluster={"workers": ["a:1"]}).to_json())
+    whole_record = run(cluster={"workers": ["a:1"]})
+    texts = {path: text for path, text in paths(json.loads(whole_record.to_json())) if isinstance(text, str)}
     tried = 0
-    for path in paths(whole_record):
-        fields = json.loads(json.dumps(whole_record))
-        part = fields
-        for key in path[:-1]:
-            part = part[key]
-        part[path[-1]] = canary if alone else f"{part[path[-1]]} {canary}"
+    for path, original in texts.items():
         try:
-            record = Record.from_json(json.dumps(fields))
+            record = Record.from_json(with_field(whole_record, path, canary if alone else f"{original} {canary}"))
         except ValueError:
             continue
         kept, *_ = publication.selected([record], WORDS, MACHINE)
@@ -125,15 +110,6 @@ def test_what_names_a_person_or_place_in_any_text_of_a_record_is_in_no_file(cana
             assert "canary" not in text and "10.20.30" not in text, path
         tried += bool(kept)
     assert tried > 40
-
-
-def test_a_run_that_claims_more_than_the_peak_is_refused() -> None:
-    honest = run()
-    other = replace(honest, environment={**honest.environment, "gpus": ["NVIDIA A2 15 GiB"]})
-    kept, refused, _ = publication.selected([honest, other], WORDS, MACHINE)
-    assert len(kept) == 1
-    (data_sheet,) = refused
-    assert data_sheet.startswith("MFU unknown: ") and "more than the peak (4.50 TFLOP/s, fp32, NVIDIA A2" in data_sheet
 
 
 def test_whether_an_unknown_field_is_public_follows_from_its_type() -> None:
@@ -159,16 +135,14 @@ def test_only_text_that_is_no_choice_of_a_flag_is_left_out_of_a_configuration() 
     assert {name for name in before if json.dumps(before[name]) != json.dumps(after[name])} == PRIVATE
 
 
-def test_a_published_record_groups_compares_and_is_valid() -> None:
+def test_a_published_record_groups_and_compares() -> None:
     records = [run(), run(), run(variable_update="independent"), run(precision="fp16")]
     kept = published(*records)
     before, after = summarize(records), summarize(kept)
     for one, other in zip(before, after, strict=True):
         assert (one.images_per_sec, one.devices) == (other.images_per_sec, other.devices)
-    schema = json.loads(tables.record_schema())
+    keys = ("run_id", "config_key", "hardware_key", "software_key", "suite_commit", "time_utc")
     for record, other in zip(records, kept, strict=True):
-        jsonschema.validate(json.loads(other.to_json()), schema)
-        keys = ("run_id", "config_key", "hardware_key", "software_key", "suite_commit", "time_utc")
         assert [getattr(record.identity, key) for key in keys] == [getattr(other.identity, key) for key in keys]
     first = kept[0]
     assert first.environment["gpus"] == ["NVIDIA H100 80GB HBM3 80 GiB"], "the suite has its data sheet"
@@ -246,6 +220,7 @@ REFUSED = {
     "what was observed are no numbers of a run": changed(measurement={"telemetry": [{"gpus": []}]}),
     "images_per_step is missing": changed(measurement={"images_per_step": None}),
     "its workers were unlike": lambda record: replace(record, warnings=[f"{UNLIKE_WORKERS} devices (worker 0: GPU)."]),
+    "MFU unknown: ": changed(environment={"gpus": ["NVIDIA A2 15 GiB"]}),  # whose peak is 4.5 TFLOP/s, below this rate
     "environment lacks cpu_model": changed(environment={"cpu_model": None}),
     "environment lacks gpus": changed(environment={"gpus": []}),
     "config lacks batch_per_device": changed(config={"batch_per_device": None}),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from results.gate.baseline_check import FEWEST_SESSIONS, MOST_SESSIONS, SessionLimits
+from results.gate.baseline_check import FEWEST_SESSIONS, SessionLimits
 from results.gate.findings import Verdict
 
 CHECKS = 2000
@@ -165,10 +165,6 @@ def test_noise_that_hides_a_drop_is_said_with_the_smallest_that_it_does_not() ->
 def test_a_session_that_strayed_as_far_before_makes_it_no_news() -> None:
     assert SessionLimits([*QUIET, 88.0]).judge([88.0] * 3, threshold=0.05).verdict is Verdict.INCONCLUSIVE
     assert SessionLimits([*QUIET, 88.0]).judge([80.0] * 3, threshold=0.05).verdict is Verdict.REGRESSED
-
-
-def test_only_the_last_sessions_count() -> None:
-    assert SessionLimits([50.0] * 30 + [100.0] * MOST_SESSIONS).centre == pytest.approx(math.log(100))
 
 
 def test_the_threshold_is_five_percent_or_twice_the_noise() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from results.gate.comparison import UnlikeError, compare
 from results.gate.findings import Finding, Findings, Verdict
-from results.record import STEPS_PER_SLICE, Kind, Record, Status, key_of
+from results.record import STEPS_PER_SLICE, Kind, Record, Status
 from tests.support.commands import ROOT
 from tests.support.records import fake_input, fake_reduction, fake_run
 
@@ -42,6 +42,14 @@ def interleaved(
         seconds = 0.1 * (1 + drift) ** n / (speed if side == "B" else 1.0) * NOISE[(n * 3) % 8]
         sides[side].append(at(fake_run(step_seconds=seconds), n, session))
     return sides["A"], sides["B"]
+
+
+def within(keys: dict[str, str], **facts: object) -> list[Record]:
+    """One side's rounds in another environment, with other keys of what they ran on."""
+    return [
+        replace(run, environment={**run.environment, **facts}, identity=replace(run.identity, **keys))
+        for run in apart()
+    ]
 
 
 def judged(base: Sequence[Record], candidate: Sequence[Record], threshold: float = 0.05) -> Findings:
@@ -81,6 +89,17 @@ def test_rounds_may_lie_in_the_file_in_any_order() -> None:
     base, candidate = interleaved(0.9, drift=0.01)
     assert only(base[::-1], candidate[::-1]) == only(base, candidate)
     assert not judged(base[::-1], candidate[::-1]).notes
+
+
+def test_rounds_are_ordered_by_time_in_any_zone() -> None:
+    base, candidate = interleaved(0.9, drift=0.01)
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    times = [datetime.datetime.fromtimestamp(record.ended, zone).isoformat() for record in candidate]
+    elsewhere = [
+        replace(record, identity=replace(record.identity, time_utc=time))
+        for record, time in zip(candidate, times, strict=True)
+    ]
+    assert judged(base, elsewhere) == judged(base, candidate)
 
 
 def test_an_interleaved_run_that_was_broken_off_is_interleaved() -> None:
@@ -126,14 +145,10 @@ def test_a_failed_run_counts_unless_ab_ran_it_again() -> None:
     assert "Not counted: 1 failed run that `ab` ran again." in findings.notes
     for minute, session in ((5.5, "other"), (99, "0123456789ab")):
         assert only(base, [*candidate, at(crash, minute, session)]).verdict is Verdict.FAILED
+    of_the_user, also = interleaved(session="nightly")
+    assert only(of_the_user, [*also, at(crash, 5.5, "nightly")]).verdict is Verdict.FAILED
     stopped = at(fake_run(status=Status.INTERRUPTED), 99.5, "0123456789ab")
     assert only(base, [*candidate, at(crash, 99, "0123456789ab"), stopped]).verdict is Verdict.FAILED
-
-
-def test_a_session_of_the_users_own_on_both_sides_is_not_of_ab() -> None:
-    base, candidate = interleaved(session="nightly")
-    crash = fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")
-    assert only(base, [*candidate, at(crash, 5.5, "nightly")]).verdict is Verdict.FAILED
 
 
 def test_a_run_without_a_rate_does_not_count_as_one() -> None:
@@ -223,14 +238,7 @@ def test_findings_are_in_the_order_of_the_base() -> None:
 
 def test_other_hardware_is_refused_by_the_field_that_differs() -> None:
     def on(cores: int) -> list[Record]:
-        return [
-            replace(
-                record,
-                environment={**record.environment, "cpu_model": "Xeon", "cpu_cores_usable": cores},
-                identity=replace(record.identity, hardware_key=key_of({"cores": cores})),
-            )
-            for record in apart()
-        ]
+        return within({"hardware_key": f"with {cores}"}, cpu_model="Xeon", cpu_cores_usable=cores)
 
     with pytest.raises(UnlikeError) as refused:
         judged(on(8), on(16))
@@ -266,17 +274,9 @@ def test_the_nearest_are_of_equal_hardware() -> None:
 
 
 def test_software_may_differ_and_is_named() -> None:
-    def under(version: str, keras: str = "3.12", commit: str = "abc") -> list[Record]:
-        return [
-            replace(
-                record,
-                environment={**record.environment, "tensorflow_version": version, "keras_version": keras},
-                identity=replace(
-                    record.identity, software_key=key_of({"tf": version, "keras": keras}), suite_commit=commit
-                ),
-            )
-            for record in apart()
-        ]
+    def under(version: str, commit: str = "abc") -> list[Record]:
+        keys = {"software_key": version, "suite_commit": commit}
+        return within(keys, tensorflow_version=version, keras_version="3.12")
 
     findings = judged(under("2.20.0"), under("2.21.0"))
     assert findings.findings[0].verdict is Verdict.UNCHANGED
@@ -293,7 +293,7 @@ def test_software_may_differ_and_is_named() -> None:
 
 def test_variables_of_the_environment_that_differ_are_named() -> None:
     def under(**variables: str) -> list[Record]:
-        return [replace(record, environment={**record.environment, "variables": variables}) for record in apart()]
+        return within({}, variables=variables)
 
     def notes(base: Sequence[Record], candidate: Sequence[Record]) -> list[str]:
         return [note for note in judged(base, candidate).notes if "software differs" in note]

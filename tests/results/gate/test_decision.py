@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from results.gate.decision import in_words, judge, judge_apart, log_threshold
+from results.gate.decision import in_words, judge, judge_apart
 from results.gate.findings import Decision, Verdict
 
 L = -math.log(0.95)
@@ -91,17 +91,22 @@ def test_apart_each_half_must_show_the_drop() -> None:
         assert decision.verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("logs", "rounds"), [([], 0), ([-0.2], 1)])
-def test_fewer_than_two_rounds_decide_nothing(logs: list[float], rounds: int) -> None:
-    for decision in (
-        judge(logs, threshold=0.05, fresh=rounds),
-        judge_apart([0.0] * rounds, logs, threshold=0.05),
-        judge_apart([0.0, 0.0], logs, threshold=0.05),
-    ):
-        assert decision.verdict is Verdict.INCONCLUSIVE
-        assert decision.reason
-        assert decision.smallest_drop is None
-        assert decision.change is None if rounds == 0 else not decision.change.is_known
+@pytest.mark.parametrize(
+    "decision",
+    [
+        judge([-0.2], threshold=0.05, fresh=1),
+        judge_apart([0.1], [-0.1], threshold=0.05),
+        judge_apart([0.0, 0.0], [-0.2], threshold=0.05),
+        judge([], threshold=0.05, fresh=0),
+        judge_apart([], [0.1], threshold=0.05),
+    ],
+)
+def test_fewer_than_two_rounds_decide_nothing(decision: Decision) -> None:
+    assert (decision.verdict, decision.smallest_drop) == (Verdict.INCONCLUSIVE, None)
+    if decision.change is None:
+        assert decision.reason == "There are no repeats of both sides to compare."
+    else:
+        assert not decision.change.is_known and numbers(decision.reason) == ["18.1 % slower"]
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, 5.0, -0.05, math.nan])
@@ -165,16 +170,6 @@ def test_the_smallest_drop_is_found_in_95_of_100_cases(noise: float, rounds: int
         assert low <= found <= high
 
 
-def test_the_smallest_drop_apart_is_found_too() -> None:
-    generator = np.random.default_rng(3)
-    base, candidate = generator.standard_normal((2, 1000, 10)) * 0.03
-    both = [(list(row), list(other)) for row, other in zip(base, candidate, strict=True)]
-    smallest = float(np.median([judge_apart(*logs, threshold=0.05).smallest_drop for logs in both]))
-    drop = math.log1p(-smallest)
-    decisions = [judge_apart(row, [log + drop for log in other], threshold=0.05) for row, other in both]
-    assert 0.93 <= np.mean([decision.verdict is Verdict.REGRESSED for decision in decisions]) <= 0.985
-
-
 # By hand, or by scipy.stats, which the product does not use.
 
 
@@ -194,10 +189,6 @@ def test_bounds_apart_are_those_of_welchs_test(base: list[float], candidate: lis
     assert decision.change.value == pytest.approx(math.expm1(np.mean(candidate) - np.mean(base)))
 
 
-def test_of_unequal_sides_the_fewer_repeats_are_reported() -> None:
-    assert "over 2 repeats" in judge_apart([0.0, 0.03, 0.01], [0.01, 0.06], threshold=0.05).reason
-
-
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_equal_rounds_apart_have_an_interval_of_no_width(rounds: int) -> None:
     decision = judge_apart([0.125] * rounds, [0.0] * rounds, threshold=0.05)
@@ -206,17 +197,21 @@ def test_equal_rounds_apart_have_an_interval_of_no_width(rounds: int) -> None:
     assert decision.smallest_drop == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(
+    ("logs", "quantile", "error"),
+    [
+        # Of 8 rounds: standard deviation 0.0084515, of a mean over 4 of them 0.0042258; t(7) 1.8946 in 95 % of cases.
+        (around(0.0), 1.894579, 0.0042257713),
+        # Of 3 rounds: standard deviation 0.001, and a half has one of them; t(2) is 2.9200.
+        ([0.0, 0.001, 0.002], 2.919986, 0.001),
+    ],
+)
 @pytest.mark.parametrize("fresh", [0, 1, 4])
-def test_the_smallest_drop_of_quiet_rounds_must_repeat(fresh: int) -> None:
-    # Standard deviation 0.0084515, of a mean over half of the 8 rounds 0.0042258; t(7) 1.8946 in 95 % of the cases.
-    decision = judge(around(0.0), threshold=0.05, fresh=fresh)
-    assert decision.smallest_drop == pytest.approx(-math.expm1(-(L + 1.894579 * 0.0042257713)))
-
-
-def test_an_odd_round_does_not_repeat_anything() -> None:
-    # Standard deviation 0.001, and each half has one round; t(2) 2.9200.
-    decision = judge([0.0, 0.001, 0.002], threshold=0.05, fresh=1)
-    assert decision.smallest_drop == pytest.approx(-math.expm1(-(L + 2.919986 * 0.001)))
+def test_the_smallest_drop_of_quiet_rounds_must_repeat(
+    logs: list[float], quantile: float, error: float, fresh: int
+) -> None:
+    smallest = judge(logs, threshold=0.05, fresh=fresh).smallest_drop
+    assert smallest == pytest.approx(-math.expm1(-(L + quantile * error)))
 
 
 def test_the_smallest_drop_apart_must_repeat_in_both_halves() -> None:
@@ -243,23 +238,11 @@ def test_a_bound_excludes_99_of_100_cases() -> None:
         assert judge([center - 0.001, center + 0.001], threshold=0.05, fresh=1).verdict is verdict
 
 
-@pytest.mark.parametrize(("missing", "is_allowed"), [(1e-9, True), (1.1e-9, False)])
-def test_a_billionth_of_rounding_is_allowed(missing: float, is_allowed: bool) -> None:
-    least = log_threshold(0.05) - missing
-    for logs in ([-least] * 4, [-0.06, -0.061, -0.06, -least]):
-        assert (judge(logs, threshold=0.05, fresh=1).verdict is Verdict.REGRESSED) is is_allowed
-
-
-def test_the_last_rounds_are_the_fresh_ones() -> None:
-    reason = judge([-0.2, -0.2, -0.11, -0.15], threshold=0.05, fresh=2).reason
-    assert "and the last 2 repeats alone showed" in reason
-    assert numbers(reason)[-2:] == ["12.2 % slower", "5 %"]
-
-
 def test_a_reason_gives_change_interval_repetition_and_threshold() -> None:
-    regressed = judge([-0.1] * 4, threshold=0.05, fresh=1).reason
-    assert numbers(regressed) == ["9.5 % slower", "95 %", "9.5 % slower", "9.5 % slower", "9.5 % slower", "5 %"]
-    assert "over 4 repeats" in regressed and "and the last repeat alone showed" in regressed
+    regressed = judge([-0.1, -0.1, -0.11, -0.15], threshold=0.05, fresh=2).reason
+    assert numbers(regressed)[0] == "10.9 % slower" and numbers(regressed)[-2:] == ["12.2 % slower", "5 %"]
+    assert "over 4 repeats" in regressed and "and the last 2 repeats alone showed" in regressed
+    assert "and the last repeat alone showed" in judge([-0.1] * 4, threshold=0.05, fresh=1).reason
     noisy = [-0.01, 0.01, 0.03]
     unchanged = judge(noisy, threshold=0.2, fresh=0).reason
     assert numbers(unchanged) == ["1.0 % faster", "95 %", "3.9 % slower", "6.1 % faster", "99 %", "20 %"]
@@ -274,13 +257,7 @@ def test_a_reason_gives_the_halves_that_do_not_repeat_a_change() -> None:
     assert decision.is_suspect
     assert "but the earlier and the later half of them did not" in decision.reason
     assert decision.reason.endswith("threshold of 5 % again: 8.6 % slower and 4.4 % slower.")
-
-
-def test_one_round_of_each_side_has_a_change() -> None:
-    decision = judge_apart([0.1], [-0.1], threshold=0.05)
-    assert decision.change.value == pytest.approx(math.expm1(-0.2))
-    assert numbers(decision.reason) == ["18.1 % slower"]
-    assert judge_apart([], [0.1], threshold=0.05).reason == "There are no repeats of both sides to compare."
+    assert "over 2 repeats" in judge_apart([0.0, 0.03, 0.01], [0.01, 0.06], threshold=0.05).reason, "the fewer of them"
 
 
 def test_no_change_is_not_slower() -> None:

@@ -18,10 +18,7 @@ TRIALS = 500
 MANY = 20_000
 THRESHOLD = 0.05
 SLOW_MODE, SLOW_MODE_SHARE = 0.08, 0.3
-SPIKE, SPIKE_SHARE = 0.30, 0.05
-DRIFT = 0.01
 AUTOCORRELATION = 0.8
-MODE_PROCESSES = (4, 10)
 
 Generator = np.random.Generator
 Logs = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -32,32 +29,12 @@ def steady(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
     return noise * generator.standard_normal(shape)
 
 
-def slowing_down(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
-    return steady(generator, noise, shape) - DRIFT * np.arange(shape[1])
-
-
-def speeding_up(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
-    return steady(generator, noise, shape) + DRIFT * np.arange(shape[1])
-
-
 def autocorrelated(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
     logs = steady(generator, noise, shape)
     for process in range(1, shape[1]):
         own = np.sqrt(1 - AUTOCORRELATION**2) * logs[:, process]
         logs[:, process] = AUTOCORRELATION * logs[:, process - 1] + own
     return logs
-
-
-def heavy_tailed(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
-    return noise * generator.standard_t(2, shape)
-
-
-def spiky(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
-    return steady(generator, noise, shape) + np.log(1 - SPIKE) * (generator.random(shape) < SPIKE_SHARE)
-
-
-def bimodal(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
-    return steady(generator, noise, shape) + np.log(1 - SLOW_MODE) * (generator.random(shape) < SLOW_MODE_SHARE)
 
 
 def _modes(processes: int) -> Machine:
@@ -75,13 +52,15 @@ def _modes(processes: int) -> Machine:
 
 MACHINES: dict[str, Machine] = {
     "steady": steady,
-    "slowing down": slowing_down,
-    "speeding up": speeding_up,
+    "slowing down": lambda generator, noise, shape: steady(generator, noise, shape) - 0.01 * np.arange(shape[1]),
     "autocorrelated": autocorrelated,
-    "heavy tailed": heavy_tailed,
-    "spiky": spiky,
-    "bimodal": bimodal,
-    **{f"modes of {processes} processes": _modes(processes) for processes in MODE_PROCESSES},
+    "heavy tailed": lambda generator, noise, shape: noise * generator.standard_t(2, shape),
+    "spiky": lambda generator, noise, shape: (
+        steady(generator, noise, shape) + np.log(0.7) * (generator.random(shape) < 0.05)
+    ),
+    "bimodal": _modes(1),
+    "modes of 4 processes": _modes(4),
+    "modes of 10 processes": _modes(10),
 }
 
 
@@ -132,37 +111,3 @@ def test_equal_sides_on_a_steady_machine_take_few_rounds(noise: float, most: flo
     found, pairs = outcomes(steady, noise=noise, trials=TRIALS)
     assert found[Verdict.UNCHANGED] >= 0.94 * TRIALS
     assert pairs <= most
-
-
-def test_machines_do_what_they_are_called() -> None:
-    """Else all the rates above would be those of another machine."""
-    shape = (2000, 2 * PAIRS)
-    logs = {name: machine(np.random.default_rng(2), 0.03, shape) for name, machine in MACHINES.items()}
-    assert np.std(logs["steady"]) == pytest.approx(0.03, rel=0.02)
-    assert np.ptp(logs["steady"].mean(axis=0)) < 0.005
-    for name, slope in (("slowing down", -DRIFT), ("speeding up", DRIFT)):
-        assert np.diff(logs[name].mean(axis=0)) == pytest.approx(slope, abs=0.005)
-    one, other = logs["autocorrelated"][:, :-1], logs["autocorrelated"][:, 1:]
-    assert np.corrcoef(one.ravel(), other.ravel())[0, 1] == pytest.approx(AUTOCORRELATION, abs=0.02)
-    assert np.std(logs["autocorrelated"][:, -1]) == pytest.approx(0.03, rel=0.05)
-    # Student's t with 2 degrees of freedom: its quartiles are at 0.816, and 1 of 100 is beyond 9.925.
-    assert np.percentile(logs["heavy tailed"], 75) == pytest.approx(0.03 * 0.816, rel=0.05)
-    assert np.mean(np.abs(logs["heavy tailed"]) > 0.03 * 9.925) == pytest.approx(0.01, rel=0.2)
-    assert np.mean(logs["spiky"] < -0.2) == pytest.approx(SPIKE_SHARE, rel=0.05)
-    quiet = {name: MACHINES[name](np.random.default_rng(2), 0.001, shape) < -0.04 for name in MACHINES}
-    for name in ("bimodal", *(f"modes of {processes} processes" for processes in MODE_PROCESSES)):
-        assert np.mean(quiet[name]) == pytest.approx(SLOW_MODE_SHARE, rel=0.05)
-    switched = 2 * SLOW_MODE_SHARE * (1 - SLOW_MODE_SHARE)
-    for name, processes in {"bimodal": 1, **{f"modes of {k} processes": k for k in MODE_PROCESSES}}.items():
-        changes = np.mean(quiet[name][:, 1:] != quiet[name][:, :-1])
-        assert changes == pytest.approx(switched / processes, rel=0.1)
-
-
-def test_processes_run_in_the_order_a_b_b_a() -> None:
-    """On a machine that falls by 6 % with each process, B would look that much slower if it always came second."""
-
-    def falling(generator: Generator, noise: float, shape: tuple[int, int]) -> Logs:
-        return steady(generator, noise, shape) - 0.06 * np.arange(shape[1])
-
-    found, _ = outcomes(falling, noise=0.001, trials=10)
-    assert found == {Verdict.UNCHANGED: 10}

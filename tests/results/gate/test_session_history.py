@@ -11,8 +11,7 @@ import pytest
 
 from results.gate.session_history import History, as_json, as_text, change_points, draw, histories
 from results.record import Status
-from tests.results.gate.test_baselines import night
-from tests.support.records import fake_run
+from tests.support.records import fake_run, night
 
 NOISE = 0.02
 SERIES = 300

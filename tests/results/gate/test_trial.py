@@ -75,13 +75,6 @@ def test_a_change_that_is_seen_too_late_to_be_repeated_is_not_decided() -> None:
     assert "no repeats were left" in trial.decision.reason
 
 
-def test_noise_ends_it_undecided_after_the_most_rounds() -> None:
-    trial = fed([0.3, -0.25] * 10, max_rounds=12)
-    assert trial.is_over
-    assert len(trial.log_ratios) == 12
-    assert trial.decision.verdict is Verdict.INCONCLUSIVE
-
-
 def test_it_says_where_it_stands() -> None:
     assert fed([]).progress == "no repeats yet"
     assert fed([-0.1]).progress == "1 repeat: 9.6 % slower, at least 5 are needed"

@@ -55,7 +55,7 @@ def bars(axis: Axes) -> dict[str, dict[str, tuple[float, float]]]:
 
 def run(devices: int, rate: float, **config: object) -> Record:
     """A run at a rate."""
-    return fake_run(num_devices=devices, step_seconds=32 * devices / rate, **config)
+    return fake_run(num_devices=devices, rate=rate, **config)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_managers_are_ranked_at_the_most_devices(scaled: list[Record]) -> None:
 
 
 def test_a_batch_has_a_point_and_a_single_one_no_line() -> None:
-    records = [run(1, 300.0), fake_run(batch_per_device=8, step_seconds=8 / 200), run(1, 90.0, model="vgg16")]
+    records = [run(1, 300.0), fake_run(batch_per_device=8, rate=200.0), run(1, 90.0, model="vgg16")]
     (axis,) = panels(NAMED["batches"], records)
     assert curves(axis) == {"resnet50, replicated psgpu, 1 GPU": points((8, 200), (32, 300))}
     assert axis.get_xscale() == "log"
@@ -261,11 +261,6 @@ def test_the_largest_groups_are_drawn_if_not_all_can_be() -> None:
     many = [run(1, 100.0, model=name, variable_update=f"m{n}") for name, size in sizes for n in range(size)]
     found = [axis.get_title().split(",")[0] for axis in panels(NAMED["managers"], many)]
     assert found == [f"model{number}" for number in range(1, figures.MOST_PANELS + 1)]
-
-
-def test_inference_is_not_drawn_among_training(scaled: list[Record]) -> None:
-    rates, _ = panels(NAMED["scaling"], [*scaled, *(run(n, 9000.0 * n, forward_only=True) for n in (1, 2))])
-    assert max(rate for line in curves(rates).values() for _, rate in line) == pytest.approx(4800)
 
 
 def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(tmp_path: Path) -> None:

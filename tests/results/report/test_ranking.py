@@ -20,8 +20,7 @@ Rates = Sequence[float]
 
 
 def _runs(rates: Rates, *, batch: int = 32, **config: object) -> list[Record]:
-    images = batch * config.get("num_devices", 1)
-    return [fake_run(step_seconds=images / rate, batch_per_device=batch, **config) for rate in rates]
+    return [fake_run(rate=rate, batch_per_device=batch, **config) for rate in rates]
 
 
 def _cluster(rates: Rates, workers: int, servers: int, manager: str) -> list[Record]:

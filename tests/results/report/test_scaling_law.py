@@ -125,11 +125,6 @@ def test_two_points_determine_sigma_alone() -> None:
     assert not same.has_kappa, "two different numbers"
 
 
-def test_a_missing_single_device_is_extrapolated() -> None:
-    fit = scaling_law.fit(points(2, 4, 8, sigma=0.1))
-    assert fit.rate(1).value == pytest.approx(100)
-
-
 def test_the_interval_of_a_ratio_is_that_of_a_t_distribution() -> None:
     # 97.5 % of a t distribution with 4 degrees of freedom are below 2.776, of a normal one below 1.960.
     assert scaling_law.ratio(2.0, 0.1, 4).high == pytest.approx(2 * math.exp(0.2776), rel=1e-4)
