@@ -106,7 +106,7 @@ def write(
                 _remove(path)
     except (OSError, tf.errors.OpError) as error:
         raise UnsavedError(
-            f"The checkpoint {prefix} could not be saved: {_reason(error)}. Pass a --train_dir that can be written, "
+            f"The checkpoint {prefix} could not be saved: {reason_of(error)}. Pass a --train_dir that can be written, "
             f"with room for {in_bytes(sum(value.nbytes for value in values.values()))}."
         ) from error
     return prefix
@@ -193,7 +193,7 @@ def _read(prefix: Path) -> Saved:
     except StorageError:
         raise
     except Exception as error:  # TensorFlow raises many types for damaged files
-        raise DataError(f"The checkpoint {prefix} is damaged ({_reason(error)}).") from error
+        raise DataError(f"The checkpoint {prefix} is damaged ({reason_of(error)}).") from error
     if facts is None:
         raise DataError(f"The checkpoint {prefix} was not saved by this suite: it does not say which model it is of.")
     held = facts if isinstance(facts, dict) else {}
@@ -260,7 +260,8 @@ def _entries(prefix: Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(reader.get_tensor(name)) for name in sorted(shapes)}
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Returns why a file could not be read or written, for a sentence."""
     stated = error.strerror if isinstance(error, OSError) else headline(error)
     return stated or type(error).__name__
 

@@ -13,7 +13,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.data.sources.data_sets import data_set_of
 from benchmarks.devices.start_tensorflow import start
-from benchmarks.errors import BenchError, ExitStatus, UsageError, headline
+from benchmarks.errors import BenchError, ExitStatus, UsageError
 from benchmarks.option import Flag, Groups
 from benchmarks.process.tensorflow_setup import Runtime
 
@@ -120,15 +120,17 @@ def _confirmed(stated: str, given: str | None, prefix: Path) -> str:
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file or directory, which appears under its name when it is complete."""
+    import tensorflow as tf
+
+    from benchmarks.checkpoints.checkpoint_files import reason_of
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as directory:
             write(Path(directory) / path.name)
             os.replace(Path(directory) / path.name, path)
-    except OSError as error:
-        raise BenchError(
-            f"{path} cannot be written: {error.strerror or headline(error)}. Name another place."
-        ) from error
+    except (OSError, tf.errors.OpError) as error:
+        raise BenchError(f"{path} cannot be written: {reason_of(error).rstrip('.')}. Name another place.") from error
 
 
 VERB = Verb(

@@ -20,7 +20,7 @@ JOBS = ("ps", "worker", "controller")
 Hosts = Mapping[str, tuple[str, ...]]
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True)
 class Task:
     """One process of a cluster; `index` counts from 0 within the job."""
 

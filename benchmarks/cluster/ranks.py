@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -15,13 +16,16 @@ from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Hosts, Task, tasks_of
 from benchmarks.errors import UsageError
 from benchmarks.outside_text import whole_number
+from results.text import counted
 
 # What stands between two commas outside brackets.
 _NODES = re.compile(r"(?:[^\[\],\s]|\[[0-9,-]++\])++")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _SLURM_NEEDS = "--cluster=slurm needs {} in the environment: start every task with srun."
 NO_RANK = _SLURM_NEEDS.format("SLURM_PROCID")
-_TASKS = re.compile(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?")
+_TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
+# More than any system has: a list of so many would not end.
+_MOST_TASKS = 100_000
 # Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
 # Open MPI, MVAPICH2, Horovod and IBM's jsrun.
 _OF_THEIR_OWN = (
@@ -89,6 +93,7 @@ def read_slurm(
             f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun, and in one component of "
             "the job."
         )
+    _require_possible(count, "tasks")
     if rank is not None:
         places = [(node, position) for node, tasks in enumerate(per_node) for position in range(tasks)]
         _check_place(environ, rank, places[rank])
@@ -111,6 +116,7 @@ def expand_nodes(text: str) -> list[str]:
         # Every second part stood in brackets.
         parts = re.split(r"[\[\]]", word)
         choices = [_numbers(part, text) if place % 2 else [part] for place, part in enumerate(parts)]
+        _require_possible(math.prod(map(len, choices)), "nodes")
         names += map("".join, itertools.product(*choices))
     return names
 
@@ -123,6 +129,7 @@ def _numbers(text: str, node_list: str) -> list[str]:
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if int(low) > int(high):
             raise UsageError(f"Slurm's node list '{node_list}' cannot be read at '{word}'.")
+        _require_possible(int(high) - int(low) + 1, "nodes")
         numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
     return numbers
 
@@ -244,6 +251,7 @@ def read_mpi(
             f"--cluster=mpi: {own.source} is set, but not the number of ranks: under srun use --cluster=slurm, "
             "elsewhere name the tasks with --worker_hosts."
         )
+    _require_possible(own.size, "ranks")
     names = launch_plan.host_names(hosts) if hosts else ["127.0.0.1"]
     if not hosts and own.size not in (1, own.local_size):
         raise UsageError(
@@ -276,7 +284,7 @@ def task_of(environ: Mapping[str, str], hosts: Hosts) -> Task:
     tasks = sorted(tasks_of(hosts), key=lambda task: task.job != "worker")
     if own.size not in (None, len(tasks)) or own.rank >= len(tasks):
         raise UsageError(
-            f"--cluster=mpi: flags name {len(tasks)} tasks, and this is rank {own.rank} of "
+            f"--cluster=mpi: flags name {counted(len(tasks), 'task')}, and this is rank {own.rank} of "
             f"{own.size or 'an unknown number'}: start as many ranks as there are addresses."
         )
     return tasks[own.rank]
@@ -306,6 +314,14 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
         raise UsageError(
             f"This is node {node} of {processes} processes (NODE_RANK, WORLD_SIZE), and each would measure alone: name "
             "all tasks with --worker_hosts, --job_name and --task_index, or remove the variable (env -u NODE_RANK)."
+        )
+
+
+def _require_possible(number: int, what: str) -> None:
+    if number > _MOST_TASKS:
+        raise UsageError(
+            f"The launcher's variables name {number} {what}, and a run has at most {_MOST_TASKS}: start fewer, or "
+            "correct the variables."
         )
 
 
@@ -359,8 +375,8 @@ def _choose_servers(per_host: Sequence[int], num_ps: int) -> list[int]:
     """Returns the ranks of the parameter servers; a host without a free rank is skipped."""
     if num_ps >= sum(per_host):
         raise UsageError(
-            f"--num_ps={num_ps} leaves no worker, since {sum(per_host)} task(s) were started: start more (srun "
-            "--ntasks, mpirun -np), or ask for fewer parameter servers."
+            f"--num_ps={num_ps} leaves no worker among {counted(sum(per_host), 'task')}: start more (srun --ntasks, "
+            "mpirun -np), or ask for fewer parameter servers."
         )
     ends = itertools.accumulate(per_host)
     rounds = [(place, end - 1 - place) for end, count in zip(ends, per_host, strict=True) for place in range(count)]

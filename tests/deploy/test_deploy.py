@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import os
@@ -18,19 +17,17 @@ import pytest
 import referencing
 import yaml
 
-from benchmarks.cluster import discovery
+from benchmarks.cluster import options as cluster_options
 from benchmarks.cluster.cluster_spec import Task
-from benchmarks.config import run_flags
+from benchmarks.config import flag, run_flags
 from deploy.kubernetes import render
+from tests.benchmarks.cluster.test_discovery import made, srun
+from tests.support.commands import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 SBATCH = DEPLOY / "slurm" / "run_bench.sbatch"
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
-CLUSTER_FLAGS = (
-    "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
-    "server_port", "local_cluster",
-)  # fmt: skip
+CLUSTER_FLAGS = {each.name for each in cluster_options.CLUSTER_FLAGS}
 BASE = ("--name=rn50", "--image=registry.example/bench:1")
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 KINDS = pytest.mark.parametrize("kind", ["jobset", "tfjob"])
@@ -46,17 +43,11 @@ SETTINGS = pytest.mark.parametrize(
 )
 
 
-def given(args: list[str]) -> dict[str, str]:
-    assert all(arg.startswith("--") for arg in args)
-    return dict(arg.removeprefix("--").split("=", 1) for arg in args)
-
-
-def resolve(found: dict[str, str], environ: dict[str, str]) -> Any:
-    values = run_flags.unset({name: found.get(name) for name in CLUSTER_FLAGS})
-    numbers = {name: int(found[name]) for name in ("task_index", "num_ps", "server_port") if name in found}
-    cluster, notices = discovery.resolve_cluster({**values, **numbers}, environ)
-    assert notices == ()
-    return cluster
+def given(args: list[str]) -> dict[str, Any]:
+    """Returns the flags of a run that are given; any other word is an error."""
+    parsed = flag.parse(args, run_flags.RUN_FLAGS)
+    assert not parsed.words
+    return {name: value for name, value in parsed.values.items() if value is not None}
 
 
 # Slurm.
@@ -110,14 +101,13 @@ def test_the_batch_file_starts_run_bench_with_srun(sbatch: Any, tmp_path: Path) 
     assert words[start - 1] == "python"
     assert given(words[start + 1 :]) == {
         "cluster": "slurm",
-        "num_ps": "0",
+        "num_ps": 0,
         "variable_update": "collective_all_reduce",
         "output_dir": str(tmp_path / "a suite" / "out"),
         "model": "vgg16",
         "session_id": "two words",
     }
     assert (tmp_path / "a suite" / "out").is_dir()
-    assert set(given(words[start + 1 :])) <= run_flags.FLAGS.keys()
 
 
 def test_proxies_and_other_clusters_are_left_behind(sbatch: Any) -> None:
@@ -156,9 +146,7 @@ def test_every_rank_knows_its_task(sbatch: Any, num_ps: str, tasks: str, roles: 
     assert found["variable_update"] == wanted
     ranks = roles.split(", ")
     for rank, role in enumerate(ranks):
-        environ = {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": len(ranks), "SLURM_STEP_NODELIST": "node[1-2]"}
-        step = {**{name: str(value) for name, value in environ.items()}, "SLURM_STEP_TASKS_PER_NODE": tasks}
-        assert str(resolve(found, step).own) == role
+        assert str(made(srun(rank, "node[1-2]", tasks, len(ranks)), **found).own) == role
 
 
 # The images.
@@ -207,6 +195,10 @@ def container(template: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
+def flags_of(template: dict[str, Any], pod: int = 0) -> dict[str, Any]:
+    return given([arg.replace("$(JOB_COMPLETION_INDEX)", str(pod)) for arg in container(template)["args"]])
+
+
 @functools.cache
 def validator(kind: str) -> jsonschema.Draft202012Validator:
     registry = referencing.Registry().with_resources(
@@ -245,8 +237,7 @@ def test_every_pod_of_a_jobset_finds_itself_at_its_own_name(options: tuple[str, 
         where = index["valueFrom"]["fieldRef"]["fieldPath"]
         assert where == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
         for pod in range(spec["completions"]):
-            args = [arg.replace("$(JOB_COMPLETION_INDEX)", str(pod)) for arg in template["args"]]
-            cluster = resolve(given(args), {})
+            cluster = made(**flags_of(spec["template"], pod))
             assert cluster.own == Task(job["name"], pod)
             # As JobSet documents: <jobset>-<replicatedJob>-<job index>-<pod index>.<subdomain>
             assert cluster.address == f"{name}-{job['name']}-0-{pod}.{subdomain}:{port['containerPort']}"
@@ -263,7 +254,7 @@ def test_the_operator_of_a_tfjob_says_where_the_others_are() -> None:
         assert [(port["name"], port["containerPort"]) for port in container(template)["ports"]] == [
             ("tfjob-port", 3333)
         ]
-        assert not set(given(container(template)["args"])) & set(CLUSTER_FLAGS)
+        assert not flags_of(template).keys() & CLUSTER_FLAGS
 
 
 @KINDS
@@ -292,14 +283,6 @@ def test_only_pods_of_the_run_reach_the_servers(kind: str, options: tuple[str, .
             {"ports": [{"protocol": name, "port": dns} for dns in (53, 5353) for name in ("UDP", "TCP")]},
         ],
     }
-
-
-@KINDS
-def test_a_run_cannot_fill_the_disk_of_its_node(kind: str) -> None:
-    for _, template in pods(manifests(kind, "--gpus_per_worker=1", "--ps=1", "--scratch_size=3Gi")[1]).values():
-        volumes = [volume["emptyDir"] for volume in template["spec"]["volumes"] if "emptyDir" in volume]
-        assert [volume["sizeLimit"] for volume in volumes if "medium" not in volume] == ["3Gi", "3Gi"]
-        assert all("sizeLimit" in volume for volume in volumes)
 
 
 @KINDS
@@ -360,29 +343,27 @@ def test_workers_have_the_gpus(kind: str) -> None:
         bounds = container(template)["resources"]
         assert bounds["requests"] == bounds["limits"]
         assert bounds["limits"].get("nvidia.com/gpu") == (8 if name == "worker" else None)
-        mounts = {mount["mountPath"]: mount["name"] for mount in container(template)["volumeMounts"]}
-        volumes = {volume.pop("name"): volume for volume in copy.deepcopy(template["spec"]["volumes"])}
-        assert set(mounts.values()) == set(volumes)
         hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container(template)["env"]
         assert hidden == (name == "ps")
-        assert ("/dev/shm" in mounts) == (name == "worker")
-        if name == "worker":
-            assert volumes["shm"] == {"emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
         # Every task gets the same flags.
-        assert given(container(template)["args"])["num_gpus"] == "8"
+        assert flags_of(template)["num_gpus"] == 8
 
 
 @KINDS
-def test_results_are_kept_where_a_claim_is_given(kind: str) -> None:
-    for options, wanted in (
-        ((), {"emptyDir": {"sizeLimit": "10Gi"}}),
-        (("--results_claim=disk",), {"persistentVolumeClaim": {"claimName": "disk"}}),
-    ):
-        _, template = pods(manifests(kind, *options)[1])["worker"]
-        (volume,) = (volume for volume in template["spec"]["volumes"] if volume["name"] == "results")
-        (mount,) = (mount for mount in container(template)["volumeMounts"] if mount["name"] == "results")
-        assert volume == {"name": "results", **wanted}
-        assert given(container(template)["args"])["output_dir"] == mount["mountPath"]
+@pytest.mark.parametrize("claim", [(), ("--results_claim=disk",)])
+def test_a_pod_writes_only_to_limited_volumes_and_results_to_the_claim(kind: str, claim: tuple[str, ...]) -> None:
+    options = ("--ps=1", "--gpus_per_worker=1", "--scratch_size=3Gi", *claim)
+    for name, (_, template) in pods(manifests(kind, *options)[1]).items():
+        mounts = {mount["name"]: mount["mountPath"] for mount in container(template)["volumeMounts"]}
+        scratch = {"emptyDir": {"sizeLimit": "3Gi"}}
+        wanted = {"results": (flags_of(template)["output_dir"], scratch), "tmp": ("/tmp", scratch)}
+        if name == "worker":
+            wanted["shm"] = "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
+            if claim:
+                wanted["results"] = wanted["results"][0], {"persistentVolumeClaim": {"claimName": "disk"}}
+        volumes = {each["name"]: (mounts.pop(each["name"]), each) for each in template["spec"]["volumes"]}
+        assert volumes == {each: (path, {"name": each, **of_it}) for each, (path, of_it) in wanted.items()}
+        assert not mounts
 
 
 @KINDS
@@ -396,11 +377,9 @@ def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
         assert "--num_gpus=8" not in args
 
 
-def test_the_flags_of_the_manifests_exist() -> None:
-    for kind in ("jobset", "tfjob"):
-        for _, template in pods(manifests(kind, "--ps=1", "--gpus_per_worker=1")[1]).values():
-            assert set(given(container(template)["args"])) <= run_flags.FLAGS.keys()
-    assert set(render.RESERVED) == {*CLUSTER_FLAGS, "task_id", "hosts", "ssh", "nossh", "output_dir", "flagfile"}
+def test_flags_that_name_tasks_are_reserved() -> None:
+    timeouts = {"start_timeout_seconds", "step_timeout_seconds"}
+    assert CLUSTER_FLAGS - {*render.RESERVED} == {"private_network", "server_protocol", *timeouts}
 
 
 def test_the_script_prints_to_stdout() -> None:

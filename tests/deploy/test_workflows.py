@@ -22,8 +22,8 @@ from benchmarks.config import flag
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
 from results.gate.baselines import BASELINES_DIR
+from tests.support.commands import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
 GATE = ROOT / "deploy" / "gate"
 WORKFLOWS = {path.stem: path for path in sorted((GITHUB / "workflows").iterdir())}
@@ -88,26 +88,18 @@ def test_github_takes_its_files(schema: str, files: list[Path]) -> None:
 
 @EACH
 def test_whatever_a_workflow_runs_can_be_run_at_home(name: str) -> None:
-    commands = [line for step in runs(name) for line in step["run"].splitlines()]
-    assert commands
-    for command in commands:
-        if command.startswith(PUBLISHERS):
-            assert name == "release"
-            continue
-        program, *targets = command.split()
-        if program == "make":
-            done = make("--dry-run", *targets)
-            assert targets and done.returncode == 0, done.stderr
-        else:
-            assert os.access(ROOT / program, os.X_OK), f"{command} is no program of the repository"
-
-
-@EACH
-def test_what_a_workflow_sets_is_read_by_make_and_names_what_exists(name: str) -> None:
+    assert runs(name)
     makefile = (ROOT / "Makefile").read_text()
     for step in runs(name):
         if step["run"].startswith(PUBLISHERS):
+            assert name == "release"
             continue
+        for program, *targets in map(str.split, step["run"].splitlines()):
+            if program == "make":
+                done = make("--dry-run", *targets)
+                assert targets and done.returncode == 0, done.stderr
+            else:
+                assert os.access(ROOT / program, os.X_OK), f"{program} is no program of the repository"
         for variable, value in step.get("env", {}).items():
             assert re.search(rf"\$\((value )?{variable}\)", makefile), f"{variable} is no variable of the Makefile"
             assert variable != "CONSTRAINTS" or (ROOT / value).exists()

@@ -5,21 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.scratch import ENDLESS, MEASURES, TINY, Scratch, in_shell
-
-
-@pytest.fixture
-def small_pipe() -> Iterator[tuple[int, int]]:
-    """The ends of a pipe that a few lines fill; a test closes the second, the writer."""
-    reader, writer = os.pipe()
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    yield reader, writer
-    os.close(reader)
 
 
 def read_until(reader: int, text: bytes) -> None:
@@ -52,14 +42,16 @@ def test_a_signal_after_the_reader_has_gone(scratch: Scratch) -> None:
 @pytest.mark.fault(
     "R5", "the reader of stdout never reads again, then SIGTERM", survives="status 143 within 30 s, one record"
 )
-def test_a_signal_while_the_reader_pauses(scratch: Scratch, small_pipe: tuple[int, int]) -> None:
-    reader, writer = small_pipe
+def test_a_signal_while_the_reader_pauses(scratch: Scratch) -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)  # which a few lines fill
     run = scratch.start("run", *ENDLESS, stdout=writer)
     os.close(writer)
     read_until(reader, MEASURES.encode())
     time.sleep(8)  # long enough to fill the pipe
     run.process.terminate()
     scratch.expect(run.end(30), 143, records=["interrupted"])
+    os.close(reader)
 
 
 @pytest.mark.fault(

@@ -19,8 +19,8 @@ from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
     """Starts one process per task, in a given order, as the guide does; none of them survives the test.
 
-    Without `hosts`, the flags have the lists of addresses. With `await_first`, the other tasks are started when the
-    first has printed that.
+    Without `hosts`, the flags have the lists of addresses. `per_task` are more flags of some tasks, and `variables` of
+    their environment. With `await_first`, the other tasks are started when the first has printed that.
     """
     started: list[subprocess.Popen[bytes]] = []
 
@@ -31,6 +31,7 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
         order: tuple[str, ...] = (),
         await_first: str = "",
         per_task: Mapping[str, tuple[str, ...]] | None = None,
+        variables: Mapping[str, Mapping[str, str]] | None = None,
         hosts: bool = True,
     ) -> Tasks:
         names = [*(f"ps {i}" for i in range(ps)), *(f"worker {i}" for i in range(workers))]
@@ -52,7 +53,7 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
                         f"--task_index={index}",
                     ],
                     cwd=tmp_path,
-                    env=USER_ENVIRONMENT,
+                    env={**USER_ENVIRONMENT, **(variables or {}).get(name, {})},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

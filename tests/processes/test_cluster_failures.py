@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,6 +10,7 @@ import psutil
 import pytest
 
 from tests.support.clusters import SMALL, StartCluster, local, measuring
+from tests.support.commands import Records
 from tests.support.rotation import rotating
 
 # R7: all others exit within that time.
@@ -44,7 +44,7 @@ OTHERS = [
 @pytest.mark.slow
 @rotating(("phase", "victim", "how"), [*FIRST, *OTHERS], first=len(FIRST))
 def test_all_others_end_and_name_it(
-    start_cluster: StartCluster, tmp_path: Path, phase: str, victim: str, how: str
+    start_cluster: StartCluster, records: Records, phase: str, victim: str, how: str
 ) -> None:
     flags, begun = PHASES[phase]
     tasks = start_cluster(*flags, "--variable_update=parameter_server")
@@ -57,7 +57,7 @@ def test_all_others_end_and_name_it(
         named = [line for line in last if f"{victim} ({tasks.addresses[victim]})" in line and "last heard" in line]
         assert named, f"{task}: {last}"
     if victim != "worker 0":
-        (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+        (record,) = records()
         assert record["status"] == "crash" and victim in record["reason"]
         assert record["derived"]["images_per_sec"] is None, "a window that spans a failure has no rate"
         assert (len(record["measurement"]["step_seconds"]) > 0) == (phase == "measuring")
@@ -73,7 +73,7 @@ def test_all_others_end_and_name_it(
 )
 @pytest.mark.rotates
 @pytest.mark.parametrize("victim", ["ps 0", "worker 0", "worker 1"])
-def test_who_has_started_all_tasks_names_a_stopped_one(tmp_path: Path, victim: str) -> None:
+def test_who_has_started_all_tasks_names_a_stopped_one(tmp_path: Path, records: Records, victim: str) -> None:
     """It never ends, so that the command would wait for it."""
     flags = (*LONG, *local("ps:1,worker:2"), "--variable_update=parameter_server")
     process = measuring(tmp_path, *flags)
@@ -85,6 +85,6 @@ def test_who_has_started_all_tasks_names_a_stopped_one(tmp_path: Path, victim: s
     text, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 6, text
     assert f"run_bench: {victim} was stopped, and then killed" in text
-    (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    (record,) = records()
     assert record["status"] == "crash" and victim in record["reason"]
     assert not any(child.is_running() for child in children)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import socket
@@ -10,16 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.process import private_network
 from results import placement_tables
 from tests.support import damage
-from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
+from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring, processes_in
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, finished
 from tests.support.rotation import rotating
-from variable_mgr.catalog import MANAGERS, uses_servers
+from variable_mgr.catalog import IN_GRAPH, MANAGERS, uses_servers
 
 MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 
@@ -38,15 +38,15 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
     assert len(record["measurement"]["worker_step_seconds"]) == 2
     assert record["measurement"]["replica_drift"] == 0
     assert tasks.text("worker 0").count("total images/sec") == 1
+    assert "\tbase_loss of worker 0\n" in tasks.text("worker 0"), "its penalty would keep the others waiting"
     assert "worker 0 has the total" in tasks.text("worker 1")
     assert "total images/sec" not in tasks.text("worker 1")
     for task, text in ((task, tasks.text(task)) for task in tasks.processes):
         assert all(address in text for address in tasks.addresses.values()), f"{task} prints no table:\n{text}"
         assert "Traceback" not in text
     links = record["placement"]["sent_per_step"]["links"]
-    assert set(links) == {
-        f"{a} -> {b}" for p in (0, 1) for w in (0, 1) for a, b in _both_ways(f"ps {p}", f"worker {w}")
-    }
+    pairs = itertools.product(("ps 0", "ps 1"), ("worker 0", "worker 1"))
+    assert set(links) == {f"{a} -> {b}" for pair in pairs for a, b in itertools.permutations(pair)}
 
 
 @pytest.mark.rotates
@@ -81,10 +81,6 @@ def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Reco
     assert scales[0] < 2**32 and scales == sorted(scales, reverse=True) and scales[-1] == scales[-2] >= 1
     assert record["measurement"]["replica_drift"] == (None if MANAGERS[manager].one_copy else 0.0)
     assert record["measurement"]["losses"][-1] < record["measurement"]["losses"][0]
-
-
-def _both_ways(first: str, second: str) -> list[tuple[str, str]]:
-    return [(first, second), (second, first)]
 
 
 @pytest.mark.row("S2.5")
@@ -167,6 +163,7 @@ def test_losses_do_not_depend_on_who_the_client_is(
     assert record["status"] == "ok" and record["config"]["num_workers"] == 2
     assert record["measurement"]["images_per_step"] == 4
     assert record["identity"]["command"][-1] == "--optimizer=adam", "what a task is told is not the user's word"
+    assert ("loss of worker 0\n" in done.stdout) == (manager not in IN_GRAPH), "one client has the losses of all"
     if manager == "local_sgd":  # averages weights, not gradients
         assert record["measurement"]["losses"][-1] < record["measurement"]["losses"][0]
     else:
@@ -331,35 +328,9 @@ def test_servers_of_jobs_with_any_name_compute_for_any_client(tmp_path: Path) ->
             server.wait(30)
 
 
-@pytest.mark.rotates
-@pytest.mark.parametrize(
-    ("manager", "tasks"),
-    [
-        ("parameter_server", "ps:1,worker:2"),
-        ("collective_all_reduce", "worker:2"),
-        ("distributed_all_reduce", "worker:2"),
-    ],
-)
-def test_step_lines_have_the_losses_of_the_record_or_name_their_worker(
-    manager: str, tasks: str, run_process: RunBench, records: Records
-) -> None:
-    flags = (*SMALL[1:-1], "--model=resnet20", "--num_batches=3", "--display_every=1", *local(tasks))
-    done = run_process(*flags, f"--variable_update={manager}", "--loss_type_to_report=base_loss")
-    assert done.status == 0, done.stderr
-    shown = [line.split("\t")[-1] for line in done.stdout.splitlines() if "\timages/sec: " in line]
-    (heading,) = (line for line in done.stdout.splitlines() if line.startswith("Step\t"))
-    (record,) = records()
-    assert len(shown) == 3
-    if manager == "distributed_all_reduce":  # one client has the losses of all
-        assert heading.endswith("\tbase_loss")
-        assert shown == [f"{loss:.3f}" for loss in record["measurement"]["losses"]]
-    else:
-        assert heading.endswith("\tbase_loss of worker 0")
-
-
 @pytest.mark.fault("R12", "two workers at addresses of IPv6", survives="they train")
 @pytest.mark.rotates
-def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
+def test_a_cluster_of_ipv6_addresses(start_cluster: StartCluster, records: Records) -> None:
     """Servers listen on all addresses of both kinds."""
     with contextlib.ExitStack() as stack:
         try:
@@ -367,24 +338,15 @@ def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
         except OSError as error:
             pytest.skip(f"no network can be made with IPv6: {error}")
         hosts = ",".join(f"[::1]:{trial.getsockname()[1]}" for trial in trials)
-    flags = [*RUN_BENCH, *SMALL, "--variable_update=collective_all_reduce", f"--worker_hosts={hosts}"]
-    tasks = [
-        subprocess.Popen(
-            [*flags, "--job_name=worker", f"--task_index={index}"],
-            cwd=tmp_path,
-            env={**USER_ENVIRONMENT, "OMP_NUM_THREADS": str(1 + index)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in (0, 1)
-    ]
-    try:
-        said = [task.communicate(timeout=300)[0] for task in tasks]
-    finally:
-        for task in tasks:
-            task.kill()
-    assert [task.returncode for task in tasks] == [0, 0], said
+    tasks = start_cluster(
+        *SMALL,
+        "--variable_update=collective_all_reduce",
+        f"--worker_hosts={hosts}",
+        ps=0,
+        hosts=False,
+        variables={"worker 1": {"OMP_NUM_THREADS": "2"}},
+    )
+    assert set(tasks.statuses(300).values()) == {0}
     (record,) = records()
     assert record["status"] == "ok" and record["config"]["cluster"]["workers"] == hosts.split(",")
     assert any("environment variables (OMP_NUM_THREADS)" in warning for warning in record["warnings"])
@@ -457,20 +419,10 @@ def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: st
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", *local("ps:1,worker:2"))
     process = measuring(tmp_path, *flags)
-    assert len(_processes_in(tmp_path)) == 5, "the launcher, its tasks, and the shell that ends them if it is killed"
+    assert len(processes_in(tmp_path)) == 5, "the launcher, its tasks, and the shell that ends them if it is killed"
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 130, text
     (record,) = records()
     assert record["status"] == "interrupted"
-    assert _processes_in(tmp_path) == []
-
-
-def _processes_in(directory: Path) -> list[list[str]]:
-    """Returns the command lines of the processes that work there."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.cwd() == str(directory):
-                found.append(process.cmdline())
-    return found
+    assert processes_in(tmp_path) == []

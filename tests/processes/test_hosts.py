@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clusters import SMALL
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records
 
 ADDRESSES = [f"10.77.0.{number}" for number in (1, 2, 3)]
 # Takes the place of ssh, which has the host and the command as its last words.
@@ -85,11 +84,11 @@ def _start(tmp_path: Path, hosts: Hosts, *flags: str) -> subprocess.Popen[str]:
 
 @pytest.mark.row("S2.3")
 @pytest.mark.slow
-def test_one_command_for_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
+def test_one_command_for_three_hosts(hosts: Hosts, tmp_path: Path, records: Records) -> None:
     process = _start(tmp_path, hosts, *SMALL, "--variable_update=collective_all_reduce")
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 0, text
-    (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    (record,) = records()
     assert record["status"] == "ok"
     assert record["config"]["num_workers"] == record["config"]["num_hosts"] == 3
     assert len(record["measurement"]["worker_step_seconds"]) == 3
@@ -98,7 +97,7 @@ def test_one_command_for_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
 
 
 @pytest.mark.rotates
-def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path, records: Records) -> None:
     """No process dies, and no connection is closed: packets just do not arrive any more."""
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--variable_update=parameter_server")
     process = _start(tmp_path, hosts, *flags)
@@ -114,5 +113,5 @@ def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path) -> None:
     named = f"({ADDRESSES[2]}:5000"
     for name, log in (("worker 0", text), *((name, logs[f"{name}.log"]) for name in ("ps-0", "ps-1", "worker-1"))):
         assert f"{named}0) does not answer" in log or f"{named}1) does not answer" in log, f"{name}: {log[-1000:]}"
-    (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    (record,) = records()
     assert record["status"] == "crash" and named in record["reason"]

@@ -34,27 +34,17 @@ server.start()
 print(port, flush=True)
 server.wait_for_termination(120)
 """
-TENSORFLOW = """
-import os, signal, socket, sys
-with socket.create_server(("127.0.0.1", 0)) as free:
-    port = free.getsockname()[1]
-import tensorflow as tf
-server = tf.distribute.Server({"worker": [f"127.0.0.1:{port}"]}, job_name="worker", task_index=0)
-print(port, flush=True)
-signal.alarm(120)
-signal.pause()
-"""
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a script as a process of its own; returns it, and the address that it listens at."""
+    """Starts the stand-in as a process of its own, of a kind; returns it, and the address that it listens at."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(script: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+    def run(kind: str) -> tuple[subprocess.Popen[str], str]:
         with (tmp_path / f"stderr_{len(started)}").open("w") as stderr:
-            command = [sys.executable, "-c", script, *arguments]
+            command = [sys.executable, "-c", STANDIN, kind]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
         started.append(process)
         assert process.stdout is not None
@@ -79,7 +69,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_real_process_is_alive_then_stopped_then_gone(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
-    process, address = start(STANDIN, "one")
+    process, address = start("one")
     probe = GrpcProbe()
     assert probe(address, SECONDS) == ALIVE
     stop(process)
@@ -95,7 +85,7 @@ def test_a_real_process_is_alive_then_stopped_then_gone(start: Start, capfd: pyt
 
 
 def test_a_busy_process_is_not_a_stopped_one(start: Start) -> None:
-    process, address = start(STANDIN, "busy")
+    process, address = start("busy")
     probe = GrpcProbe()
     assert probe(address, 2.0) == BUSY
     stop(process)
@@ -103,7 +93,7 @@ def test_a_busy_process_is_not_a_stopped_one(start: Start) -> None:
 
 
 def test_another_kind_of_server_is_no_task(start: Start) -> None:
-    _, address = start(STANDIN, "foreign")
+    _, address = start("foreign")
     answer = GrpcProbe()(address, SECONDS)
     assert (answer.sign, answer.reason) == (Sign.SILENT, "what listens there is no server of TensorFlow")
 
@@ -111,17 +101,3 @@ def test_another_kind_of_server_is_no_task(start: Start) -> None:
 def test_an_address_that_cannot_be_resolved_is_the_reason() -> None:
     answer = GrpcProbe()("no host:1", SECONDS)
     assert answer.sign is Sign.SILENT and "resolving no host:1" in answer.reason
-
-
-@pytest.mark.rotates
-def test_a_server_of_tensorflow_answers_the_same_until_it_is_restarted(start: Start) -> None:
-    process, address = start(TENSORFLOW)
-    _, other_address = start(TENSORFLOW)
-    probe = GrpcProbe()
-    answer = probe(address, SECONDS)
-    assert answer.sign is Sign.ALIVE
-    assert b"/job:worker/replica:0/task:0" in answer.reply
-    assert probe(address, SECONDS) == answer
-    assert probe(other_address, SECONDS).reply not in (b"", answer.reply)
-    stop(process)
-    assert probe(address, 1.0).sign is Sign.SILENT

@@ -6,13 +6,12 @@ import os
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, finished
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, finished, wait_until
 
 LIMIT_BYTES = 8 * 2**30
 # TensorFlow itself takes 0.6 GB, and the larger batch 12 GB.
@@ -30,10 +29,7 @@ def memory_group() -> Iterator[Path]:
     group.mkdir()
     (group / "memory.limit_in_bytes").write_text(str(GROUP_LIMIT_BYTES))
     yield group
-    deadline = time.monotonic() + 60
-    while (group / "cgroup.procs").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not (group / "cgroup.procs").read_text())
     group.rmdir()
 
 

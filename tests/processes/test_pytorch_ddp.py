@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -31,12 +29,12 @@ def test_losses_are_those_of_collective_all_reduce(run_process: RunBench, record
 
 
 @pytest.mark.slow
-def test_all_others_end_and_name_the_lost_worker(start_cluster: StartCluster, tmp_path: Path) -> None:
+def test_all_others_end_and_name_the_lost_worker(start_cluster: StartCluster, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--variable_update=pytorch_ddp")
     tasks = start_cluster(*flags, ps=0, workers=2)
     tasks.wait_for("worker 0", "\n3\timages/sec")
     os.kill(tasks.processes["worker 1"].pid, signal.SIGKILL)
     assert set(tasks.statuses(SECONDS, but="worker 1").values()) == {6}
     assert f"worker 1 ({tasks.addresses['worker 1']})" in tasks.text("worker 0")
-    (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    (record,) = records()
     assert record["status"] != "ok" and "worker 1" in record["reason"]

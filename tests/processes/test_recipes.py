@@ -35,23 +35,6 @@ def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Re
     assert _accuracy(records) == pytest.approx(0.9835, abs=0.011)
 
 
-@pytest.mark.seldom
-@pytest.mark.parametrize(
-    ("manager", "tasks"),
-    [
-        ("distributed_replicated", "ps:1,worker:2"),
-        ("distributed_all_reduce", "worker:2"),
-        ("in_graph_parameter_server", "ps:1,worker:2"),
-    ],
-)
-def test_digits_are_learned_in_a_cluster(run_process: RunBench, records: Records, manager: str, tasks: str) -> None:
-    assert run_process("data", "make_digits", "digits").status == 0
-    cluster = (f"--local_cluster={tasks}", f"--variable_update={manager}")
-    done = run_process("--preset=digits", "--data_dir=digits", "--device=cpu", *cluster)
-    assert done.status == 0, done.stderr
-    assert _accuracy(records) >= 0.97
-
-
 @pytest.mark.rotates
 @pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
 def test_resnet20_learns_generated_images(run_bench: RunBench, records: Records, manager: str) -> None:

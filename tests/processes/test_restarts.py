@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import psutil
@@ -10,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.clusters import SMALL, local, measuring
+from tests.support.commands import Records
 from tests.support.rotation import rotating
 
 FLAGS = (*SMALL, "--num_batches=40", "--train_dir=train", "--save_model_steps=2", "--max_restarts=1")
@@ -25,7 +25,7 @@ FLAGS = (*SMALL, "--num_batches=40", "--train_dir=train", "--save_model_steps=2"
 @rotating(
     ("tasks", "manager"), [("worker:2", "collective_all_reduce"), ("ps:1,worker:2", "distributed_replicated")], first=1
 )
-def test_a_killed_worker_is_started_again(tmp_path: Path, tasks: str, manager: str) -> None:
+def test_a_killed_worker_is_started_again(tmp_path: Path, records: Records, tasks: str, manager: str) -> None:
     flags = (*FLAGS, *local(tasks), f"--variable_update={manager}", "--display_every=1")
     command = measuring(tmp_path, *flags)
     with command:
@@ -38,8 +38,7 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, tasks: str, manager: s
         assert command.stdout is not None
         output = command.stdout.read()
     assert command.returncode == 0, output
-    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
-    failed, record = map(json.loads, lines)
+    failed, record = records()
     assert failed["status"] == "crash"
     measurement = record["measurement"]
     assert (record["status"], measurement["restarts"]) == ("ok", 1)

@@ -6,15 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, Records
+from tests.support.clusters import measuring, processes_in
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Records, wait_until
+from tests.support.scratch import ENDLESS
 
 ENVIRONMENT = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
 # Names the sentinel, then ends as its argument says.
@@ -95,20 +95,10 @@ def test_a_process_that_has_dismissed_its_sentinel_has_not(
 
 def test_a_sentinel_is_nobodys_child_and_holds_none_of_our_files(tmp_path: Path, started: Callable[..., Any]) -> None:
     process = started("print(os.listdir('/proc/self/fd'), flush=True); time.sleep(60)")
-    there = [path.parent for path in Path("/proc").glob("[0-9]*/cwd") if _target(path) == str(tmp_path)]
-    (sentinel,) = (psutil.Process(int(path.name)) for path in there if int(path.name) != process.pid)
+    (sentinel,) = (each for each in processes_in(tmp_path) if each.pid != process.pid)
     assert sentinel.ppid() != process.pid and os.getsid(sentinel.pid) != os.getsid(process.pid)
-    deadline = time.monotonic() + 60
-    while sentinel.num_fds() != 4:  # standard input, output, error, and one end of a pipe; more while it looks at us
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:  # another user's, or gone
-        return ""
+    # Standard input, output, error, and one end of a pipe; more while it looks at us.
+    wait_until(lambda: sentinel.num_fds() == 4)
 
 
 def killed_when_ready(program: str) -> str:
@@ -143,22 +133,11 @@ def test_a_sentinel_whose_act_never_ends_keeps_no_reader_waiting() -> None:
 @pytest.mark.fault("R1", "kill -9 or SIGSEGV of a single run that measures", survives="a row crash with the reason")
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_leaves_a_record(tmp_path: Path, records: Records, number: int) -> None:
-    words = ["--device=cpu", "--model=mlp", "--batch_size=2", "--num_batches=100000000"]
-    run = subprocess.Popen(
-        [*RUN_BENCH, *words],
-        cwd=tmp_path,
-        env=USER_ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert run.stdout is not None
-    while not (line := run.stdout.readline()).startswith("10\t"):
-        assert line
+    run = measuring(tmp_path, *ENDLESS)
     run.send_signal(number)
-    _, stderr = run.communicate(timeout=60)
+    text, _ = run.communicate(timeout=60)
     assert run.returncode == -number
     (record,) = records()
     assert record["status"] == "crash" and record["config"]["batch_per_device"] == 2
     assert record["reason"].startswith("The run was ended by ")
-    assert f"run_bench: {record['reason']}\n" in stderr
+    assert f"run_bench: {record['reason']}\n" in text

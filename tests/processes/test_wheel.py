@@ -105,17 +105,6 @@ def test_presets_are_installed(run_installed: RunInstalled) -> None:
     assert "--model=trivial" in done.stdout
 
 
-@pytest.mark.rotates
-def test_the_installed_packages_are_a_library(installed: Path, tmp_path: Path) -> None:
-    script = (
-        "from benchmarks import Config, train; "
-        "print(train(Config.from_flags(model='mlp', device='cpu', num_batches=5)).status)"
-    )
-    environment = {name: value for name, value in USER_ENVIRONMENT.items() if name != "PYTHONPATH"}
-    done = finished([installed.parent / "python", "-c", script], tmp_path, environment)
-    assert (done.status, done.stdout) == (0, "ok\n"), done.stderr
-
-
 @pytest.mark.slow
 def test_the_installed_command_trains_and_reports(run_installed: RunInstalled, tmp_path: Path) -> None:
     trained = run_installed("sweep", "--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=12")

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from benchmarks.cluster import launch_plan
 from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT
 
 SMALL = ("--model=trivial", "--device=cpu", "--num_gpus=1", "--batch_size=2", "--num_batches=8")
@@ -46,6 +48,11 @@ def measuring(directory: Path, *flags: str) -> subprocess.Popen[str]:
         if line.startswith("3\timages/sec"):
             break
     return process
+
+
+def processes_in(directory: Path) -> list[psutil.Process]:
+    """Returns the processes that work in a directory."""
+    return [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(directory)]
 
 
 @dataclasses.dataclass
@@ -95,8 +102,4 @@ StartCluster = Callable[..., Tasks]
 
 def free_addresses(count: int) -> list[str]:
     """Returns addresses of this host at which nothing listens."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    return list(launch_plan.with_free_ports(launch_plan.on_this_host(f"worker:{count}")).workers)

@@ -21,11 +21,6 @@ TASKS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_cluster_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-
-
 @pytest.mark.row("S2.2")
 def test_the_tasks_of_a_specification(run_bench: RunBench) -> None:
     done = run_bench(*SHOW, SPEC)
@@ -66,7 +61,6 @@ def test_every_way_to_name_a_cluster(run_bench: RunBench, flags: list[str], spec
 def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"JOB_NODELIST": "n[1-2]", "NTASKS": "4", "TASKS_PER_NODE": "2(x2)"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.delenv("SLURM_PROCID", raising=False)
     spec = "ps|n1:50001,worker|n1:50000;n2:50000;n2:50001"
     assert f"\n--cluster_spec='{spec}'\n" in run_bench(*SHOW, "--cluster=slurm", "--num_ps=1").stdout
     refused = run_bench("--cluster=slurm", "--num_ps=1")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -105,3 +106,15 @@ def test_a_model_that_is_not_that_of_the_checkpoint_is_refused(
     done = run_bench("export_model", "--train_dir=trained", "--keras_file=m.keras", "--model=lenet")
     assert done.status == ExitStatus.USAGE
     assert "trained/model.ckpt-5 is of alexnet_cifar10. Pass that, or omit it." in done.stderr
+
+
+def test_a_disk_that_fills_is_a_sentence(
+    run_bench: RunBench, trained: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(*_: object, **__: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "variables.tempstate1; No space left on device [Op:SaveV2]")
+
+    monkeypatch.setattr(keras.Model, "export", fill_the_disk)
+    done = run_bench("export_model", "--train_dir=trained", "--saved_model_dir=serving/1")
+    assert done.status == ExitStatus.RUN_FAILED and "Traceback" not in done.stderr
+    assert "serving/1 cannot be written: " in done.stderr and "No space left on device" in done.stderr

@@ -86,13 +86,6 @@ def test_a_process_that_dies_while_saving_leaves_the_checkpoint_before(
     assert len(list(tmp_path.iterdir())) == 3, "what the dead process left is removed"
 
 
-def test_without_its_state_a_directory_has_its_newest_checkpoint(tmp_path: Path) -> None:
-    write(tmp_path, 9)
-    write(tmp_path, 10)
-    (tmp_path / "checkpoint").unlink()
-    assert checkpoint_files.read_checkpoint(tmp_path).steps == 10
-
-
 def _flip(path: Path) -> None:
     path.write_bytes(bytes(byte ^ 255 for byte in path.read_bytes()))
 
@@ -115,8 +108,17 @@ def _device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-DAMAGES = pytest.mark.parametrize("damage", [_flip, _cut, _empty, _fifo, _device])
-PARTS = pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
+DAMAGES = (_flip, _cut, _empty, _fifo, _device)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
+def test_without_a_state_the_directory_has_its_newest_checkpoint(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    write(tmp_path, 9)
+    write(tmp_path, 10)
+    damage(tmp_path / "checkpoint")
+    assert checkpoint_files.read_checkpoint(tmp_path).steps == 10
 
 
 @pytest.mark.fault(
@@ -124,18 +126,20 @@ PARTS = pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
     "the index or the data of the newest checkpoint is flipped, cut off, empty, a FIFO or a device",
     survives="the checkpoint before is used, with a warning that names the damaged one",
 )
-@DAMAGES
-@PARTS
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
 def test_a_damaged_one_is_named_and_the_whole_one_before_is_used(
     tmp_path: Path, part: str, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, 4)
-    newest = write(tmp_path, 6)
+    first, newest = write(tmp_path, 4), write(tmp_path, 6)
     damage(Path(f"{newest}{part}"))
     assert checkpoint_files.read_checkpoint(tmp_path).steps == 4
     assert "model.ckpt-6 is damaged" in (said := capsys.readouterr().err) and "model.ckpt-4 is used instead" in said
     with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* Name another, or a directory"):
         checkpoint_files.read_checkpoint(newest)
+    damage(Path(f"{first}{part}"))
+    with pytest.raises(DataError, match=r"model.ckpt-4 is damaged .* has no other checkpoint: pass another directory"):
+        checkpoint_files.latest(tmp_path)
     write(tmp_path, 5, keep=1)
     assert checkpoint_files.read_checkpoint(tmp_path).steps == 5
     assert not list(tmp_path.glob("model.ckpt-6*")), "the damaged one goes first"
@@ -157,13 +161,6 @@ def test_one_that_a_running_training_removes_meanwhile_is_not_damaged(
     assert "damaged" not in capsys.readouterr().err
 
 
-@DAMAGES
-def test_without_a_whole_one_a_damaged_one_is_an_error(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    damage(Path(f"{write(tmp_path, 6)}.data-00000-of-00001"))
-    with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* has no other checkpoint: pass another directory"):
-        checkpoint_files.latest(tmp_path)
-
-
 def test_a_flipped_byte_of_an_index_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     index = Path(f"{write(tmp_path, 6)}.index")
     whole, refused = index.read_bytes(), 0
@@ -176,13 +173,6 @@ def test_a_flipped_byte_of_an_index_is_refused_or_changes_nothing(tmp_path: Path
             continue
         np.testing.assert_equal(values, {**VALUES, "steps": 6})
     assert refused > len(whole) / 2
-
-
-@DAMAGES
-def test_a_damaged_state_is_not_needed(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    write(tmp_path, 4)
-    damage(tmp_path / "checkpoint")
-    assert checkpoint_files.read_checkpoint(tmp_path).steps == 4
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from typing import Any
 
 import pytest
@@ -24,12 +23,6 @@ def said(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return json.loads(json.dumps(everyone))
 
 
-def test_a_task_says_who_it_is() -> None:
-    message = hello(OPTIONS, "2 GPUs")
-    assert (message["devices"], message["pid"], message["TensorFlow"]) == ("2 GPUs", os.getpid(), tf.__version__)
-    assert json.loads(json.dumps(message)) == message, "the leader compares its own message with what came by wire"
-
-
 @pytest.mark.parametrize(
     ("told", "start"),
     [
@@ -49,6 +42,11 @@ def test_a_task_says_who_it_is() -> None:
             {"ps_0": {"TensorFlow": "2.3.0"}},
             f"ps 0 and worker 0 differ in TensorFlow: 2.3.0 and {tf.__version__}. Start all tasks with the same soft",
         ),
+        ({"worker_0": {"gpus": ["GPU-a", "GPU-b"]}, "worker_1": {"gpus": ["GPU-c"]}}, None),
+        (
+            {"worker_0": {"gpus": ["GPU-a", "GPU-b"]}, "worker_1": {"gpus": ["GPU-c", "GPU-b"]}},
+            "worker 0 and worker 1 use the same GPU (GPU-b): give each its own, with --gpus",
+        ),
         *(
             (
                 {"worker_1": {"options": {**OPTIONS, name: value}}},
@@ -66,19 +64,6 @@ def test_a_task_says_who_it_is() -> None:
 )
 def test_what_differs_from_the_leader_is_told(told: dict[str, Any], start: str | None) -> None:
     sentence = disagreement(said(**told), LEADER)
-    assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "start"),
-    [
-        (["GPU-c"], None),
-        ([], None),
-        (["GPU-c", "GPU-b"], "worker 0 and worker 1 use the same GPU (GPU-b): give each its own, with --gpus"),
-    ],
-)
-def test_workers_that_have_the_same_gpu_are_told(gpus: list[str], start: str | None) -> None:
-    sentence = disagreement(said(worker_0={"gpus": ["GPU-a", "GPU-b"]}, worker_1={"gpus": gpus}), LEADER)
     assert sentence is None if start is None else sentence is not None and sentence.startswith(start)
 
 

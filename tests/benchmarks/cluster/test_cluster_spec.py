@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
@@ -12,12 +11,6 @@ from variable_mgr.place import Place
 TWO_AND_TWO = Cluster(ps=("h1:1", "h2:1"), workers=("h1:22", "h2:22"), own=Task("worker", 1))
 
 
-def test_a_task_is_named_for_people_and_for_tensorflow() -> None:
-    assert str(Task("worker", 0)) == "worker 0"
-    assert Task("ps", 3).device == "/job:ps/replica:0/task:3"
-    assert sorted([Task("worker", 1), Task("worker", 0), Task("ps", 1)])[0] == Task("ps", 1)
-
-
 def test_tasks_have_addresses_in_a_fixed_order() -> None:
     cluster = dataclasses.replace(TWO_AND_TWO, controller="h3:1")
     assert [str(task) for task in cluster.tasks] == ["ps 0", "ps 1", "worker 0", "worker 1", "controller 0"]
@@ -25,11 +18,7 @@ def test_tasks_have_addresses_in_a_fixed_order() -> None:
     assert cluster.address == "h2:22"
     assert list(cluster.peers) == [Task("ps", 0), Task("ps", 1), Task("worker", 0), Task("controller", 0)]
     assert (cluster.num_ps, cluster.num_workers) == (2, 2)
-
-
-@pytest.mark.parametrize(("controller", "leader"), [(None, "worker 0"), ("h3:1", "controller 0")])
-def test_the_controller_leads_if_there_is_one(controller: str | None, leader: str) -> None:
-    assert str(dataclasses.replace(TWO_AND_TWO, controller=controller).leader) == leader
+    assert (str(cluster.leader), str(TWO_AND_TWO.leader)) == ("controller 0", "worker 0")
 
 
 @pytest.mark.parametrize(
@@ -49,11 +38,8 @@ def test_hosts_are_counted_by_address(addresses: tuple[str, ...], local: bool, h
     assert (served.num_worker_hosts, served.num_hosts) == (hosts, hosts + (not local))
 
 
-def test_the_spec_has_only_jobs_with_tasks_and_is_the_same_for_all_tasks() -> None:
+def test_the_spec_has_only_jobs_with_tasks() -> None:
     assert Cluster(ps=(), workers=("h1:1",), own=Task("worker", 0)).spec() == {"worker": ["h1:1"]}
-    specs = [dataclasses.replace(TWO_AND_TWO, own=task).spec() for task in TWO_AND_TWO.tasks]
-    assert all(json.loads(json.dumps(spec)) == specs[0] for spec in specs)
-    assert dataclasses.replace(TWO_AND_TWO, workers=("h2:22", "h1:22")).spec() != specs[0]
 
 
 def test_the_table_is_aligned_and_marks_this_process() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -192,25 +191,4 @@ def test_nothing_is_noticed_after_a_stop_or_as_long_as_all_answer() -> None:
 
 
 def test_a_loss_is_noticed_in_time() -> None:
-    assert WHILE_RUNNING.detection_seconds < 25
-    halves = dataclasses.replace(WHILE_RUNNING, timeout_seconds=1.0)
-    assert halves.detection_seconds == 2.0 + 4 * 2.0
-
-
-@pytest.mark.parametrize(
-    ("lost", "sentence"),
-    [
-        (
-            Lost(SECOND, "10.0.0.2:50001", How.MUTE, 18.2),
-            "worker 1 (10.0.0.2:50001) does not answer: it was last heard 18 s ago, and its process may be stopped, or "
-            "its host or the network down. Look there.",
-        ),
-        (
-            Lost(PS, "h0:1", How.ENDED, 3.4),
-            "ps 0 (h0:1) has ended: it was last heard 3 s ago, and nothing listens at its address any more. Its own "
-            "output should say why.",
-        ),
-    ],
-)
-def test_a_loss_is_said_in_full(lost: Lost, sentence: str) -> None:
-    assert lost.sentence() == sentence
+    assert WHILE_RUNNING.detection_seconds < 25, "and then the others have 15 s to end"

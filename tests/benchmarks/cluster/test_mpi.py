@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from benchmarks.cluster import ranks
-from benchmarks.cluster.cluster_spec import Cluster, Task
+from benchmarks.cluster.cluster_spec import Task
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
-from tests.benchmarks.cluster.test_discovery import resolve, srun
+from tests.benchmarks.cluster.test_discovery import made, resolve, srun
 
 
 def open_mpi(rank: int, size: int, local_size: int | None = None) -> dict[str, str]:
@@ -33,34 +33,27 @@ def hydra(rank: int, size: int, local_size: int | None = None) -> dict[str, str]
     return {"PMI_RANK": str(rank), "PMI_SIZE": str(size), **local}
 
 
-def made(environ: dict[str, str], **flags: Any) -> Cluster:
-    cluster, notices = resolve(environ, cluster="mpi", **flags)
-    assert cluster is not None
-    assert notices == ()
-    return cluster
-
-
 @pytest.mark.parametrize("started", [open_mpi, hydra])
 def test_ranks_of_one_host_are_workers_there(started: Any) -> None:
     for rank in range(3):
-        cluster = made(started(rank, 3), server_port=7000)
+        cluster = made(started(rank, 3), cluster="mpi", server_port=7000)
         assert cluster.workers == ("127.0.0.1:7000", "127.0.0.1:7001", "127.0.0.1:7002")
         assert cluster.own == Task("worker", rank)
         assert cluster.number_on_this_host == rank
 
 
 def test_the_last_ranks_are_parameter_servers() -> None:
-    clusters = [made(open_mpi(rank, 3), num_ps=1) for rank in range(3)]
+    clusters = [made(open_mpi(rank, 3), cluster="mpi", num_ps=1) for rank in range(3)]
     assert clusters[0].ps == ("127.0.0.1:50002",)
     assert [cluster.own for cluster in clusters] == [Task("worker", 0), Task("worker", 1), Task("ps", 0)]
 
 
 def test_ranks_fill_the_hosts_in_order() -> None:
-    clusters = [made(open_mpi(rank, 4, 2), hosts="a,b") for rank in range(4)]
+    clusters = [made(open_mpi(rank, 4, 2), cluster="mpi", hosts="a,b") for rank in range(4)]
     assert clusters[0].workers == ("a:50000", "a:50001", "b:50000", "b:50001")
     assert [cluster.own.index for cluster in clusters] == [0, 1, 2, 3]
     assert [cluster.number_on_this_host for cluster in clusters] == [0, 1, 0, 1]
-    servers = made(hydra(3, 4, 2), hosts="a,b", num_ps=2)
+    servers = made(hydra(3, 4, 2), cluster="mpi", hosts="a,b", num_ps=2)
     assert (servers.ps, servers.workers, servers.own) == (
         ("a:50001", "b:50001"),
         ("a:50000", "b:50000"),
@@ -70,7 +63,7 @@ def test_ranks_fill_the_hosts_in_order() -> None:
 
 @pytest.mark.parametrize("environ", [open_mpi(3, 4, 2), hydra(3, 4, 2), {"PMIX_RANK": "3"}])
 def test_addresses_of_flags_go_to_ranks_workers_first(environ: dict[str, str]) -> None:
-    flags = {"worker_hosts": "a:1,b:1", "ps_hosts": "a:2,b:2"}
+    flags = {"cluster": "mpi", "worker_hosts": "a:1,b:1", "ps_hosts": "a:2,b:2"}
     assert made(environ, **flags).own == Task("ps", 1)
     assert made({**environ, **{name: "0" for name in environ if name.endswith("_RANK")}}, **flags).own.job == "worker"
 
@@ -82,11 +75,9 @@ def test_a_job_by_flags_wins() -> None:
     assert notices == ("--cluster=mpi is ignored, since flags name the hosts.",)
 
 
-@pytest.mark.parametrize("environ", [open_mpi(0, 1), hydra(0, 1), {}])
+@pytest.mark.parametrize("environ", [open_mpi(0, 1), hydra(0, 1)])
 def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
-    assert resolve(environ) == (None, ())
-    if "PMIX_RANK" not in environ and environ or "OMPI_COMM_WORLD_SIZE" in environ:
-        assert resolve(environ, cluster="mpi") == (None, ())
+    assert resolve(environ) == resolve(environ, cluster="mpi") == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -103,10 +94,11 @@ def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
         (open_mpi(0, 2, 1), {"hosts": "a,b,c"}, "2 ranks cannot be divided evenly over 3 hosts"),
         (open_mpi(1, 4, 1), {"hosts": "a,b"}, "number 1 of 2 if ranks filled the hosts in order: .* -H a:2,b:2"),
         (open_mpi(0, 2, 2), {"worker_hosts": "a:1,b:1,c:1"}, "name 3 tasks, and this is rank 0 of 2: start as many"),
-        ({"PMIX_RANK": "3"}, {"worker_hosts": "a:1"}, "name 1 tasks, and this is rank 3 of an unknown number"),
+        ({"PMIX_RANK": "3"}, {"worker_hosts": "a:1"}, "name 1 task, and this is rank 3 of an unknown number"),
         (open_mpi(1, 2), {"job_name": "ps"}, "--job_name=ps, and mpirun makes this process worker 1: leave"),
         (open_mpi(1, 2), {"worker_hosts": "a:1,b:1", "task_index": 0}, "--task_index=0, and mpirun makes this"),
-        (open_mpi(1, 2), {"num_ps": 2}, r"--num_ps=2 leaves no worker, since 2 task\(s\) were started"),
+        (open_mpi(1, 2), {"num_ps": 2}, "--num_ps=2 leaves no worker among 2 tasks: start more"),
+        (open_mpi(1, 10**12), {}, "name 1000000000000 ranks, and a run has at most 100000"),
         (open_mpi(1, 2), {"server_port": 65535}, "mpirun, worker 1: '127.0.0.1:65536' has port 65536"),
     ],
 )
@@ -180,32 +172,37 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
 
 
-@pytest.mark.parametrize("own", [hydra(0, 4), of("", 0, 4, "WORLD_SIZE"), open_mpi(0, 4)])
-def test_rank_0_of_mpirun_in_a_batch_script_of_slurm_is_not_slurms(own: dict[str, str]) -> None:
-    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "4"}
-    with pytest.raises(UsageError, match="rank 0 of 4 .*: add --cluster=mpi"):
-        resolve({**batch, **own})
-    with pytest.raises(UsageError, match="--cluster=slurm: another launcher has started this process, as rank 0"):
-        resolve({**batch, **own}, cluster="slurm")
-    assert resolve(batch) == (None, ()), "the script itself"
+PALS = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "1", "PMI_SIZE": "4"}
+TORCHRUN = {**of("", 2, 8, "WORLD_SIZE"), "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+STEP = srun(0, "n[1-2]", "1(x2)", 2)
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "4"}
 
 
-@pytest.mark.parametrize("launcher", [hydra, open_mpi])
-def test_torchrun_in_every_task_of_srun_or_mpirun_has_the_ranks(launcher: Any) -> None:
-    torchrun = {**of("", 2, 8, "WORLD_SIZE"), "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
-    environ = {**srun(0, "n[1-2]", "1(x2)", 2), **launcher(0, 2), **torchrun}
-    with pytest.raises(UsageError, match=r"rank 2 of 8 \(RANK\).*: add --cluster=mpi"):
+@pytest.mark.parametrize(
+    ("environ", "rank", "size"),
+    [
+        *((BATCH | own, 0, 4) for own in (hydra(0, 4), of("", 0, 4, "WORLD_SIZE"), open_mpi(0, 4))),
+        (STEP | open_mpi(0, 4, 2), 0, 4),
+        (STEP | open_mpi(1, 4, 2), 1, 4),
+        (STEP | hydra(1, 2), 1, 2),
+        (STEP | of("HOROVOD_", 0, 2), 0, 2),
+        # In every task of srun or mpirun, torchrun has started four.
+        (STEP | hydra(0, 2) | TORCHRUN, 2, 8),
+        (STEP | open_mpi(0, 2) | TORCHRUN, 2, 8),
+    ],
+)
+def test_ranks_of_another_launcher_in_a_job_of_slurm_are_not_slurms(
+    environ: dict[str, str], rank: int, size: int
+) -> None:
+    with pytest.raises(UsageError, match=f"rank {rank} of {size} .*: add --cluster=mpi for one run"):
         resolve(environ)
-    with pytest.raises(UsageError, match="--cluster=slurm: another launcher has started this process, as rank 2"):
+    with pytest.raises(UsageError, match=f"^--cluster=slurm: another launcher .* as rank {rank} .* use --cluster=mpi"):
         resolve(environ, cluster="slurm")
-    cluster, _ = resolve(environ, cluster="mpi", hosts="n1,n2")
-    assert cluster and cluster.own == Task("worker", 2)
 
 
-def test_ranks_of_pals_are_not_taken_for_hydras() -> None:
-    pals = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "1", "PMI_SIZE": "4"}
-    cluster, _ = resolve(pals, cluster="mpi")
-    assert cluster and cluster.own == Task("worker", 1)
+@pytest.mark.parametrize(("environ", "own"), [(PALS, 1), (STEP | hydra(0, 2) | TORCHRUN, 2)])
+def test_a_rank_is_that_of_the_innermost_launcher(environ: dict[str, str], own: int) -> None:
+    assert made(environ, cluster="mpi", hosts="n1,n2" if own == 2 else None).own == Task("worker", own)
 
 
 @pytest.mark.parametrize("own", [{}, hydra(1, 2), {"PMIX_RANK": "1"}, of("", 1, 2, "WORLD_SIZE")])
@@ -215,15 +212,6 @@ def test_ranks_of_srun_are_told_to_use_slurm(own: dict[str, str]) -> None:
         resolve(environ)
     cluster, _ = resolve(environ, cluster="slurm")
     assert cluster and cluster.own == Task("worker", 1)
-
-
-@pytest.mark.parametrize("own", [open_mpi(0, 4, 2), open_mpi(1, 4, 2), hydra(1, 2), of("HOROVOD_", 0, 2)])
-def test_ranks_of_mpirun_in_a_job_of_slurm_count(own: dict[str, str]) -> None:
-    environ = {**srun(0, "n[1-2]", "1(x2)", 2), **own}
-    with pytest.raises(UsageError, match=": add --cluster=mpi for one run"):
-        resolve(environ)
-    with pytest.raises(UsageError, match="^--cluster=slurm: another launcher has started .* use --cluster=mpi"):
-        resolve(environ, cluster="slurm")
 
 
 def test_each_worker_of_a_host_has_gpus_of_its_own() -> None:

@@ -1,15 +1,20 @@
-"""From what steps take to round trips and bandwidth, under a made-up clock."""
+"""From what steps take to round trips and bandwidth, under a made-up clock, and what the steps send."""
 
 from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from benchmarks.cluster import network
+from benchmarks.cluster import launch_plan, member, network
+from benchmarks.cluster.cluster_spec import Task
 from benchmarks.cluster.network import Link
+from variable_mgr.place import HOST
 
 
 class Clock:
@@ -96,3 +101,59 @@ def test_links_within_a_host_are_not_compared_with_those_between_hosts() -> None
 def test_a_lone_task_has_no_links() -> None:
     assert network.quality_warnings([], {}) == []
     assert network.to_dict([], [])["links"] == []
+
+
+FIRST, SECOND = Task("worker", 0), Task("worker", 1)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    """The first of two servers in this process."""
+    spec = launch_plan.with_free_ports(launch_plan.on_this_host("worker:2")).spec()
+    options = member.with_collectives(tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
+    servers = [member.start_server(spec, task, options) for task in (FIRST, SECOND)]
+    yield servers[0].target
+
+
+def test_a_rate_is_that_of_its_direction(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a clock that counts what each task has sent: the second is half as fast."""
+    sent: Counter[int] = Counter()
+    monkeypatch.setattr(network, "time", types.SimpleNamespace(perf_counter=lambda: sent[0] / 20e6 + sent[1] / 10e6))
+    carry = network.carry
+
+    def counted(variable: tf.Variable, to: Task) -> tf.Operation:
+        source = tf.DeviceSpec.from_string(variable.device).task
+        size = variable.shape.num_elements() * variable.dtype.size
+
+        def count() -> np.int32:
+            sent[source] += size
+            return np.int32(0)
+
+        with tf.control_dependencies([carry(variable, to)]), tf.device(to.device + HOST):
+            return tf.numpy_function(count, [], tf.int32).op
+
+    monkeypatch.setattr(network, "carry", counted)
+    link = network.measure(target, FIRST, FIRST, SECOND)
+    assert (link.there_bytes_per_second, link.back_bytes_per_second) == pytest.approx((20e6, 10e6))
+
+
+def test_every_hop_is_a_message_and_a_whole_tensor_is_carried(target: str) -> None:
+    with tf.Graph().as_default():
+        hops = network.chain(FIRST, SECOND, rounds=5)
+        with tf.device(FIRST.device + HOST):
+            variable = tf.Variable(tf.zeros([1024]))
+        carried = network.carry(variable, SECOND)
+        with tf.compat.v1.Session(target, config=network.session_config({FIRST, SECOND})) as session:
+            session.run(variable.initializer)
+            assert session.run(hops) == 10
+
+            def received(fetched: tf.Tensor | tf.Operation) -> list[str]:
+                metadata = tf.compat.v1.RunMetadata()
+                options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+                session.run(fetched, options=options, run_metadata=metadata)
+                nodes = [node for graph in metadata.partition_graphs for node in graph.node]
+                return [node.attr["tensor_name"].s.decode() for node in nodes if node.op == "_Recv"]
+
+            assert len(received(hops)) == 10
+            (sent,) = received(carried)
+    assert "ReadVariableOp" in sent, "what is read, and no slice of it"

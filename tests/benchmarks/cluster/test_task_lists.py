@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.cluster import rendezvous
 from benchmarks.cluster.cluster_spec import Cluster, Task
-from benchmarks.cluster.liveness import GrpcProbe
+from benchmarks.cluster.liveness import GrpcProbe, Sign
 from benchmarks.cluster.member import start_server
 from benchmarks.cluster.rendezvous import TaskLists, difference
 from benchmarks.errors import ClusterError, UsageError
@@ -88,6 +88,18 @@ def test_both_learn_of_a_difference_and_wait_a_while_for_the_third(
     with pytest.raises(UsageError, match="Start all tasks with the same --worker_hosts"):
         for _ in range(round(rendezvous._TELLING_SECONDS) + 2):
             of_first.compare({Task("worker", 1): reply})
+
+
+def test_a_server_answers_a_probe_alike_until_it_is_started_anew() -> None:
+    import tensorflow as tf
+
+    addresses, probe = free_addresses(2), GrpcProbe()
+    options = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    servers = [start_server({"worker": [address]}, Task("worker", 0), options) for address in addresses]
+    first, again, other = (probe(address, 30.0) for address in (addresses[0], *addresses))
+    assert first == again and first.sign is other.sign is Sign.ALIVE
+    assert b"/job:worker/replica:0/task:0" in first.reply and first.reply != other.reply
+    del servers
 
 
 def test_a_server_that_publishes_nothing_is_no_task_of_a_run() -> None:

@@ -33,8 +33,7 @@ def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernel
 
 @pytest.mark.parametrize(("words", "kernels"), [([], 19), (["--nofused_bn"], 0)])
 def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], kernels: int) -> None:
-    given = ["--device=cpu", "--model=resnet20", "--forward_only", *words]
-    chosen = resolve(*given)
+    chosen = resolve("--device=cpu", "--model=resnet20", "--forward_only", *words)
     with tf.Graph().as_default() as built_in:
         run_graph.build(chosen, run_graph.plan_devices(chosen))
         assert sum(operation.type == "FusedBatchNormV3" for operation in built_in.get_operations()) == kernels
@@ -42,8 +41,7 @@ def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], k
 
 @pytest.mark.parametrize(("towers", "passes"), [(1, []), (2, ["pruning", "remap"])])
 def test_the_graph_is_optimised_once(towers: int, passes: list[str]) -> None:
-    given = ["--device=cpu", "--model=trivial", f"--num_gpus={towers}"]
-    chosen = resolve(*given)
+    chosen = resolve("--device=cpu", "--model=trivial", f"--num_gpus={towers}")
     rewriting = run_graph.session_config(chosen.devices, chosen.runtime).graph_options.rewrite_options
     assert rewriting.meta_optimizer_iterations == rewriting.ONE
     assert (list(rewriting.optimizers), rewriting.disable_tfg_optimizer) == (passes, towers > 1)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from benchmarks.errors import BenchError, DataError, Terminated, UsageError
-from benchmarks.process import deadlines, watchdog
+from benchmarks.process import deadlines
 from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.watchdog import Watchdog
 from results.record import Status
@@ -68,15 +68,3 @@ def test_what_was_never_possible_is_not_saved() -> None:
     with recorded(60.0, saved.append):
         pass
     assert not saved
-
-
-def test_what_hangs_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved: list[BenchError] = []
-    ends: list[watchdog.OnExit] = []
-    monkeypatch.setattr(watchdog.Watchdog, "__init__", lambda self, save, show: ends.append(save))
-    monkeypatch.setattr(watchdog.Watchdog, "start", lambda self: None)
-    monkeypatch.setattr(watchdog.Watchdog, "stop", lambda self: None)
-    error = BenchError("A step took longer than 60 s.")
-    with recorded(60.0, saved.append):
-        ends[0](error)
-    assert saved == [error]

@@ -60,17 +60,7 @@ def test_what_is_overdue_ends_the_process_with_the_stacks(watched: Watched, capf
     assert stacks.startswith("run_bench: stacks of all threads:\n")
     assert stacks.endswith("\nrun_bench: A step (measuring) took longer than 60 s.\n")
     assert "in test_what_is_overdue_ends_the_process_with_the_stacks" in stacks
-
-
-def test_it_ends_only_once(watched: Watched) -> None:
-    watched.watchdog.expect("A step", 1.0)
-    assert len(watched.after(2.0)) == len(watched.after(100.0)) == 2
-
-
-def test_what_came_in_time_is_forgotten(watched: Watched) -> None:
-    watched.watchdog.expect("A step", 5.0)
-    watched.watchdog.expect_nothing()
-    assert watched.after(1000.0) == []
+    assert watched.after(100.0) == [error, status], "it ends only once"
 
 
 def test_the_next_expectation_replaces_the_one_before(watched: Watched) -> None:
@@ -113,20 +103,13 @@ def test_who_is_told_of_trouble_gets_time_to_end_in_order(watched: Watched, capf
     assert capfd.readouterr().err == "run_bench: worker 1 has ended.\n", "it is known why: stacks would hide it"
 
 
-def test_the_first_reason_counts(watched: Watched) -> None:
+def test_the_first_reason_counts_and_what_is_overdue_because_of_it_does_not_hide_it(watched: Watched) -> None:
     first = DataError("A file is damaged.")
+    watched.watchdog.expect("A step", 5.0)
     watched.watchdog.report(first)
     assert watched.after(GRACE - 1) == []
     watched.watchdog.report(ClusterError("worker 1 has ended."))
     assert watched.after(2.0) == [first, 5]
-
-
-def test_what_is_overdue_because_of_trouble_does_not_hide_it(watched: Watched) -> None:
-    gone = ClusterError("worker 1 has ended.")
-    watched.watchdog.expect("A step", 5.0)
-    watched.watchdog.report(gone)
-    assert watched.after(6.0) == []
-    assert watched.after(GRACE) == [gone, 6]
 
 
 def test_after_a_signal_the_record_is_saved_before_docker_stop_kills(watched: Watched) -> None:

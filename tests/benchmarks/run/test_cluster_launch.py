@@ -13,7 +13,7 @@ import pytest
 from benchmarks.cluster import launch_plan
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.restarts import Attempts
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus, Terminated, UsageError
 from benchmarks.machine import contention
 from benchmarks.process import private_network, subprocesses
 from benchmarks.run import cluster_launch
@@ -37,12 +37,16 @@ ENDED_WELL = Outcome(ExitStatus.OK, True, [])
 FAILED = Outcome(ExitStatus.RUN_FAILED, True, ["worker 0 ended with status 4"])
 
 
+def no_record(cluster: Cluster) -> list[Any]:
+    return []
+
+
 @pytest.fixture
 def cluster_that(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has the next cluster end in a certain way, after records of certain workers were saved."""
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
 
-    def set_up(ends: Outcome, records_of: Callable[[Cluster], list[Any]] = lambda cluster: []) -> None:
+    def set_up(ends: Outcome, records_of: Callable[[Cluster], list[Any]] = no_record) -> None:
         def run(
             cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]
         ) -> Outcome:
@@ -68,51 +72,50 @@ def records_of_others(cluster: Cluster) -> list[Any]:
     "kill -9 of the leader, in a directory with and without records of other runs",
     survives="status 6; one more record, which names the leader",
 )
-@pytest.mark.parametrize("flags", [LOCAL, HOSTS])
-@pytest.mark.parametrize("before", [lambda cluster: [], records_of_others])
-def test_a_leader_that_was_killed_leaves_a_row_that_says_so(
-    cluster_that: Callable[..., None], run_bench: RunBench, records: Records, flags: tuple[str, ...], before: Any
-) -> None:
-    cluster_that(KILLED, before)
-    assert run_bench(*flags, *FLAGS).status == 6
-    last = records()[-1]
-    assert last["status"] == Status.CRASH
-    assert last["reason"] == "The leader of the cluster, worker 0, left no record. worker 0 ended by signal 9 (Killed)."
-
-
-@pytest.mark.parametrize("flags", [LOCAL, HOSTS])
-@pytest.mark.parametrize("ends", [KILLED, FAILED])
-def test_a_leader_that_has_saved_its_record_needs_no_other(
+@pytest.mark.parametrize(
+    ("flags", "ends", "left", "status", "reason"),
+    [
+        (LOCAL, KILLED, no_record, 6, "left no record. worker 0 ended by signal 9 (Killed)."),
+        (HOSTS, KILLED, records_of_others, 6, "left no record. worker 0 ended by signal 9 (Killed)."),
+        (LOCAL, ENDED_WELL, no_record, 6, "left no record."),  # a success without a record is a failure
+        (LOCAL, KILLED, own_record, 6, ""),
+        (HOSTS, KILLED, own_record, 6, ""),
+        (LOCAL, FAILED, own_record, 4, ""),
+        (HOSTS, FAILED, no_record, 4, ""),  # where the leader runs, its record may be saved
+        (HOSTS, ENDED_WELL, no_record, 0, ""),
+    ],
+)
+def test_a_row_says_so_if_the_leader_has_left_none(
     cluster_that: Callable[..., None],
     run_bench: RunBench,
     records: Records,
+    monkeypatch: pytest.MonkeyPatch,
     flags: tuple[str, ...],
     ends: Outcome,
-) -> None:
-    cluster_that(ends, own_record)
-    assert run_bench(*flags, *FLAGS).status == ends.status
-    assert len(records()) == 1
-
-
-def test_a_success_without_a_record_is_a_failure(
-    cluster_that: Callable[..., None], run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+    left: Callable[[Cluster], list[Any]],
+    status: int,
+    reason: str,
 ) -> None:
     looks = iter([0.5])  # at what others use, once, before the cluster starts
     monkeypatch.setattr(contention, "used_before_run", lambda: next(looks))
-    cluster_that(Outcome(ExitStatus.OK, True, []))
-    assert run_bench(*LOCAL, *FLAGS).status == 6
-    last = records()[-1]
-    assert last["reason"] == "The leader of the cluster, worker 0, left no record."
-    assert last["environment"]["cores_used_by_others_before"] == 0.5
+    cluster_that(ends, left)
+    assert run_bench(*flags, *FLAGS).status == status
+    assert [record["reason"] for record in records() if record["status"] == Status.CRASH] == (
+        [f"The leader of the cluster, worker 0, {reason}"] if reason else []
+    )
+    if reason:
+        assert records()[-1]["environment"]["cores_used_by_others_before"] == 0.5
 
 
-@pytest.mark.parametrize("ends", [FAILED, Outcome(ExitStatus.OK, True, [])])
-def test_the_record_of_a_leader_elsewhere_may_be_there(
-    cluster_that: Callable[..., None], run_bench: RunBench, records: Records, ends: Outcome
+def test_a_launcher_that_is_terminated_says_so_by_its_status(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster_that(ends)
-    assert run_bench(*HOSTS, *FLAGS).status == ends.status
-    assert records() == []
+    def terminated(*_: object) -> None:
+        raise Terminated
+
+    monkeypatch.setattr(cluster_launch, "launch", terminated)
+    done = run_bench(*LOCAL, *FLAGS)
+    assert done.status == ExitStatus.TERMINATED and "Traceback" not in done.stderr
 
 
 def test_a_verb_without_a_record_gets_none(
