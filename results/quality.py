@@ -51,6 +51,7 @@ class Conditions:
         cores: of the CPU.
         training: whether it trains.
         input_options: as of `results.input_bottleneck.advice`.
+        reads_files: whether its images are read, and not made on the host.
         wanted_accuracy: the top-1 accuracy at which training was to end.
         evaluates_only: the number of images decides on the number of steps.
         steps_per_round: under local SGD, the steps from one averaging of the weights to the next; the averaging step
@@ -64,6 +65,7 @@ class Conditions:
     cores: int
     training: bool = True
     input_options: Mapping[str, Any] | None = None
+    reads_files: bool = True
     wanted_accuracy: float | None = None
     evaluates_only: bool = False
     steps_per_round: int = 1
@@ -91,6 +93,7 @@ def conditions_of(config: Mapping[str, Any], environment: Mapping[str, Any], mea
         cores=cores,
         training=trains,
         input_options={**images, "pipelined_input": config.get("pipelined_input")} if images else {},
+        reads_files=config.get("data_dir") is not None,
         wanted_accuracy=config.get("stop_at_top_1_accuracy"),
         evaluates_only=config.get("eval_only", False),
         steps_per_round=max(1, averages_every) if trains else 1,
@@ -200,8 +203,15 @@ def _of_input(measurement: Measurement, derived: Derived, conditions: Conditions
     without_waiting = None
     if derived.images_per_sec is not None and derived.input_wait_share is not None:
         without_waiting = derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)
-    stages, options, hosts = measurement.input_stages, conditions.input_options, conditions.hosts
-    if waiting := verdict(derived.input_wait_share, stages, without_waiting, options, hosts=hosts):
+    waiting = verdict(
+        derived.input_wait_share,
+        measurement.input_stages,
+        without_waiting,
+        conditions.input_options,
+        hosts=conditions.hosts,
+        reads_files=conditions.reads_files,
+    )
+    if waiting:
         yield waiting
     if skipped := measurement.skipped_records:
         yield f"{skipped} bad records were skipped: 'run_bench.py data check DIR' lists them."

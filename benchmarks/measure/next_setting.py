@@ -33,10 +33,12 @@ def _better(record: Record) -> Iterator[str]:
     used = math.ceil(config["num_devices"] / (config.get("virtual_gpus") or 1))
     by_default = config.get("reasons") or {}
     if wait is not None and wait >= LEAST_REPORTED_WAIT:
-        data = shlex.quote(str(config["data_dir"]))
+        # Images that are made on the host have no directory.
+        named = {"model": config["model"], "data_dir": config.get("data_dir")}
+        words = [f"--{name}={value}" for name, value in named.items() if value is not None]
         yield (
-            f"run_bench.py doctor --model={config['model']} --data_dir={data} shows what limits the input (steps "
-            f"waited {wait:.0%} of the time for images)"
+            f"run_bench.py doctor {shlex.join(words)} shows what limits the input (steps waited {wait:.0%} of the time "
+            "for images)"
         )
     if not gpus:
         return

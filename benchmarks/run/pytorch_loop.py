@@ -183,6 +183,8 @@ def convert(model: building.Model, variable_update: str, name: str) -> to_torch.
 def _require_same_logits(workload: Workload, variable_update: str) -> None:
     """Compares a model in fp32 with its counterpart in PyTorch.
 
+    A layer whose weights are all 0, or all 1, would hide what others compute: they are varied.
+
     Raises:
         UsageError: they compute different logits of random images, or PyTorch cannot compute any.
     """
@@ -191,10 +193,16 @@ def _require_same_logits(workload: Workload, variable_update: str) -> None:
         model = building.build(spec, data_format=data_format, num_classes=workload.num_classes, seed=0)
         values = [variable.initial_value() for variable in model.variables]
         shape = (2, *model.keras_model.inputs[0].shape[1:])
-        images = np.random.default_rng(0).standard_normal(shape, np.float32)
+        random = np.random.default_rng(0)
+        images = random.standard_normal(shape, np.float32)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             logits, _ = model.call(values, tf.constant(images), training=False)
-            initial, wanted = session.run([values, logits])
+            initial = []
+            for variable, value in zip(model.variables, session.run(values), strict=True):
+                hides_others = variable.kind == "weight" and np.ptp(value) == 0
+                noise = random.normal(0.0, 0.1, value.shape).astype(value.dtype)
+                initial.append(value + noise if hides_others else value)
+            wanted = session.run(logits, dict(zip(values, initial, strict=True)))
     converted = convert(model, variable_update, workload.model)
     converted.load({variable.name: value for variable, value in zip(model.variables, initial, strict=True)})
     batch, _ = _on_device((images, np.zeros(2, np.int64)), data_format, torch.device("cpu"))
@@ -202,10 +210,10 @@ def _require_same_logits(workload: Workload, variable_update: str) -> None:
         with torch.no_grad():
             found = converted.module.eval()(batch).numpy()
         difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+        how = f"by {difference:.2g} of the largest"
     except (RuntimeError, ValueError) as error:
-        difference, found = math.inf, headline(error)
+        difference, how = math.inf, headline(error)
     if not difference < _MOST_DIFFERENCE:
-        how = f"by {difference:.2g} of the largest" if math.isfinite(difference) else found
         raise UsageError(
             f"--variable_update={variable_update} cannot train {workload.model}: its counterpart in PyTorch computes "
             f"other logits ({how}). A layer has arguments that are not converted: use another --model, or a variable "

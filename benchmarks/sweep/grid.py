@@ -93,12 +93,14 @@ def warn_of_repeats(arguments: Sequence[str]) -> None:
 
 
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """Returns the values of each given flag, split at commas, in the order of `run`'s help."""
+    """Returns the values of each given flag, split at commas or semicolons, in the order of `run`'s help."""
     lists = {}
     for name, text in [(name, text) for name in _FLAGS if (text := values.get(name)) is not None]:
-        if not all(item.strip() for item in text.split(",")):
-            raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
-        lists[name] = [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
+        separator, separators = (";", "semicolons") if name in _SEMICOLONS else (",", "commas")
+        items = text.split(separator)
+        if not all(item.strip() for item in items):
+            raise UsageError(f"--{name}={text}: there is an empty value between the {separators}.")
+        lists[name] = [text] if name in _NO_LISTS else items
     return lists
 
 

@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclasses.dataclass(eq=False)
 class Candidate:
-    """What may be chosen: the flags in which it differs from the others, its cell, and what came of it.
+    """What may be chosen: the flags in which it differs from the others, its cell, and its results.
 
     Attributes:
         runs: its valid runs in the rounds.

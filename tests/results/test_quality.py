@@ -114,6 +114,8 @@ def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
     on_two = _real([0.05] * 10, dataclasses.replace(QUIET, hosts=2), input_stages=slow)
     assert "The input alone reaches 80 images/sec on a host, but it shares its cores with the steps" in on_two
     assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
+    made = _real([0.05] * 10, dataclasses.replace(QUIET, reads_files=False))
+    assert made.endswith("The host copies them to the devices in every step."), "there are no files to measure"
 
 
 @pytest.mark.parametrize(

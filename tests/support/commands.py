@@ -27,6 +27,11 @@ class Finished:
     stdout: str
     stderr: str
 
+    def succeeded(self) -> Finished:
+        """Returns this; fails the test, with what was printed, if the status is not 0."""
+        assert self.status == 0, self.stdout + self.stderr
+        return self
+
 
 # What the fixtures `run_bench` and `run_process`, and `records`, give a test.
 RunBench = Callable[..., Finished]

@@ -34,8 +34,7 @@ MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 def test_variables_sums_and_transfers_by_formula_and_measured(
     run_bench: RunBench, flags: list[str], copies: int, sums: int | None, sent: dict
 ) -> None:
-    done = run_bench("explain", "--placement", *SMALL, *flags, "--output_format=json")
-    assert done.status == 0, done.stderr
+    done = run_bench("explain", "--placement", *SMALL, *flags, "--output_format=json").succeeded()
     found = json.loads(done.stdout)
     variables = {name: len(group["devices"]) for group in found["variable_groups"] for name, _, _ in group["variables"]}
     assert variables == dict.fromkeys(("hidden/kernel", "hidden/bias", "logits/kernel", "logits/bias"), copies)
@@ -45,8 +44,7 @@ def test_variables_sums_and_transfers_by_formula_and_measured(
 
 
 def test_the_host_is_the_first_tower_on_cpus(run_bench: RunBench) -> None:
-    done = run_bench("explain", "parameter_server", "--placement", *SMALL, "--local_parameter_device=cpu")
-    assert done.status == 0, done.stderr
+    done = run_bench("explain", "parameter_server", "--placement", *SMALL, "--local_parameter_device=cpu").succeeded()
     lines = [line.split() for line in done.stdout.splitlines()]
     # Both towers fetch 4 variables by formula; one of them has them on its own device.
     assert ["host", "to", "device", "8", "636", "kB", "4", "318", "kB"] in lines, "318,040 bytes of weights"
@@ -68,7 +66,6 @@ def test_a_single_tower_is_traced_for_this_verb_alone(run_bench: RunBench, recor
     ("flag", "message"),
     [
         ("--num_batches=3", "--num_batches has no effect with --placement"),
-        ("--check_precision", "--check_precision has no effect with --placement"),
         ("--variable_update=keras_fit", "explain knows variable managers"),
     ],
 )
@@ -78,8 +75,7 @@ def test_flags_without_effect_and_reference_loops_are_refused(run_bench: RunBenc
 
 
 def test_the_record_of_a_run_has_transfers_and_a_time_of_each_tower(run_bench: RunBench, records: Records) -> None:
-    done = run_bench(*SMALL, "--variable_update=replicated", "--all_reduce_spec=psgpu", "--num_batches=3")
-    assert done.status == 0, done.stderr
+    run_bench(*SMALL, "--variable_update=replicated", "--all_reduce_spec=psgpu", "--num_batches=3").succeeded()
     (record,) = records()
     towers = record["measurement"]["tower_compute_seconds"]
     assert len(towers) == 2 and 0 < len(towers[0]) == len(towers[1]) <= traced_steps.MOST_STEPS
@@ -91,8 +87,7 @@ def test_the_record_of_a_run_has_transfers_and_a_time_of_each_tower(run_bench: R
 @pytest.mark.row("S3.2")
 def test_the_tower_that_is_late_is_named(run_bench: RunBench, records: Records) -> None:
     flags = (*SMALL, "--num_gpus=3", "--variable_update=replicated", "--num_batches=3")
-    done = run_bench(*flags, CNN_BENCH_SLOW_TOWER_FOR_TESTS="1:0.03")
-    assert done.status == 0, done.stderr
+    done = run_bench(*flags, CNN_BENCH_SLOW_TOWER_FOR_TESTS="1:0.03").succeeded()
     (record,) = records()
     assert record["derived"]["slowest_tower"] == 1
     assert record["derived"]["slowest_tower_ratio"] > 1.5
@@ -109,8 +104,9 @@ def test_a_run_that_cannot_be_traced_is_valid(
 
     monkeypatch.setattr(traced_steps.stepper, "traced", cannot)
     trace_file = tmp_path / "trace.json"
-    done = run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3", f"--trace_file={trace_file}")
-    assert done.status == 0
+    done = run_bench(
+        *SMALL, "--variable_update=replicated", "--num_batches=3", f"--trace_file={trace_file}"
+    ).succeeded()
     assert "A step could not be traced, so" in done.stderr and "CUPTI is in use" in done.stderr
     (record,) = records()
     assert record["measurement"]["tower_compute_seconds"] == []
@@ -121,8 +117,7 @@ def test_a_trace_without_kernels_is_explained_once(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traced_steps.step_trace, "lacks_kernels", lambda metadata: True)
-    done = run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3")
-    assert done.status == 0
+    done = run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3").succeeded()
     assert done.stderr.count("NVreg_RestrictProfilingToAdminUsers=0") == 1
     assert records()[0]["measurement"]["tower_compute_seconds"] == []
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +16,18 @@ from results.report import published
 from tests.support.commands import RunBench
 from tests.support.nvidia import Card, Machine, stand_in
 from tests.support.records import fake_reduction, fake_run
+
+Predict = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def predict(run_bench: RunBench) -> Predict:
+    """Predicts, and returns what is printed as JSON."""
+
+    def printed(*words: str) -> dict[str, Any]:
+        return json.loads(run_bench("predict", *words, "--output_format=json").succeeded().stdout.splitlines()[-1])
+
+    return printed
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +64,7 @@ def test_targets_that_are_missed_are_told_by_the_status(
 
 
 def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench) -> None:
-    done = run_bench("predict", "--model=trivial", "--hardware=H100", "--explain")
-    assert done.status == ExitStatus.OK, done.stderr
+    done = run_bench("predict", "--model=trivial", "--hardware=H100", "--explain").succeeded()
     lines = done.stdout.splitlines()
     assert "trivial, batch" in lines[0] and "NVIDIA DGX H100" in lines[0]
     numbers = [line.split()[:2] for line in lines[-60:] if line.split()[:1] and line.split()[0].isdecimal()]
@@ -61,12 +74,10 @@ def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench) -> None:
     assert "A step of one of 1000 devices" in done.stdout and "device " in done.stdout
 
 
-def test_a_manager_of_one_host_ends_there_and_hosts_do_not_change_the_rate_of_one_device(run_bench: RunBench) -> None:
-    words = ("predict", "--model=trivial", "--hardware=H100", "--output_format=json")
-    one_host = json.loads(run_bench(*words, "--variable_update=replicated").stdout.splitlines()[-1])
-    many = json.loads(
-        run_bench(*words, "--variable_update=distributed_replicated", "--hosts=8").stdout.splitlines()[-1]
-    )
+def test_a_manager_of_one_host_ends_there_and_hosts_do_not_change_the_rate_of_one_device(predict: Predict) -> None:
+    words = ("--model=trivial", "--hardware=H100")
+    one_host = predict(*words, "--variable_update=replicated")
+    many = predict(*words, "--variable_update=distributed_replicated", "--hosts=8")
     assert [point["devices"] for point in one_host["points"]] == [1, 2, 4, 8]
     assert one_host["images_per_sec_of_one"] == many["images_per_sec_of_one"]
 
@@ -77,14 +88,9 @@ def test_flags_that_no_other_manager_takes_leave_the_one_that_is_predicted(run_b
     assert done.status == ExitStatus.OK and "local_sgd (" in done.stdout, done.stderr
 
 
-def test_json_has_a_point_for_each_number_and_a_plot_is_drawn(run_bench: RunBench, tmp_path: Path) -> None:
-    done = run_bench(
-        *("predict", "--model=vgg16", "--hardware=dgx-1-p100", "--variable_update=parameter_server"),
-        *("--hosts=1,4", "--num_gpus=8", "--output_format=json", f"--plot={tmp_path / 'rates'}", "--precision=fp32"),
-    )
-    assert done.status == ExitStatus.OK, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    one, four = found["points"]
+def test_json_has_a_point_for_each_number_and_a_plot_is_drawn(predict: Predict, tmp_path: Path) -> None:
+    words = ("--model=vgg16", "--hardware=dgx-1-p100", "--precision=fp32", "--hosts=1,4", "--num_gpus=8")
+    one, four = predict(*words, "--variable_update=parameter_server", f"--plot={tmp_path / 'rates'}")["points"]
     assert (one["devices"], four["devices"]) == (8, 32)
     assert four["images_per_sec_low"] < four["images_per_sec"] < four["images_per_sec_high"]
     assert one["images_per_sec_by_manager"].keys() > {"replicated", "parameter_server"}
@@ -92,36 +98,32 @@ def test_json_has_a_point_for_each_number_and_a_plot_is_drawn(run_bench: RunBenc
     assert (tmp_path / "rates.svg").exists() and (tmp_path / "rates.png").exists()
 
 
-def test_a_host_without_gpus_computes_before_it_sends(run_bench: RunBench, tmp_path: Path) -> None:
+def test_a_host_without_gpus_computes_before_it_sends(run_bench: RunBench, predict: Predict, tmp_path: Path) -> None:
     (path := tmp_path / "core.toml").write_text(
         'title = "one core"\ncpu = {copies_gbytes_per_second = 1e6, source = "a test"}\n'
         'memory = {gbytes_per_second = 10, source = "a test"}\n'
         'network = {gbytes_per_second = 1, latency_microseconds = 0, source = "a test"}\n'
     )
-    words = ("--model=alexnet", "--batch_size=32", f"--hardware={path}", "--hosts=1,2", "--output_format=json")
+    words = ("--model=alexnet", "--batch_size=32", f"--hardware={path}", "--hosts=1,2")
     rate = ("--peak_tflops=0.1", "--assumed_mfu=0.5", "--network_gbytes_per_second=0.125")
-    done = run_bench("predict", *words, *rate, "--num_ps=1", "--variable_update=parameter_server")
-    assert done.status == ExitStatus.OK, done.stderr
-    one, two = json.loads(done.stdout.splitlines()[-1])["points"]
+    one, two = predict(*words, *rate, "--num_ps=1", "--variable_update=parameter_server")["points"]
     # Worker 1 sends 250 MB to the one server, after it computed; reading overlaps the forward pass in part.
     assert two["step_seconds"] - one["step_seconds"] > 250e6 / 125e6
     done = run_bench("predict", *words)
     assert done.status == ExitStatus.USAGE and "Nothing is known of the rate of one CPU in fp32" in done.stderr
 
 
-def test_links_that_were_measured_replace_those_of_data_sheets(run_bench: RunBench) -> None:
+def test_links_that_were_measured_replace_those_of_data_sheets(predict: Predict) -> None:
     def rate(*flags: str) -> float:
-        words = ("--model=vgg16", "--hardware=dgx-1-p100", "--precision=fp32", "--hosts=8", "--output_format=json")
-        done = run_bench("predict", *words, *flags)
-        assert done.status == ExitStatus.OK, done.stderr
-        return float(json.loads(done.stdout.splitlines()[-1])["points"][0]["images_per_sec"])
+        found = predict("--model=vgg16", "--hardware=dgx-1-p100", "--precision=fp32", "--hosts=8", *flags)
+        return float(found["points"][0]["images_per_sec"])
 
     assert rate("--network_gbytes_per_second=0.1") < 0.5 * rate()
     assert rate("--link_gbytes_per_second=0.1") < 0.5 * rate()
 
 
 def test_without_hardware_this_machine_is_meant_with_rates_of_its_records(
-    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    predict: Predict, keep: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two H200; a run of one took 0.1 s for 32 images, and an all-reduce of two sent 1e8 bytes in 0.01 s."""
     stand_in(monkeypatch, Machine(2))
@@ -130,12 +132,8 @@ def test_without_hardware_this_machine_is_meant_with_rates_of_its_records(
         fake_run(model="vgg16", precision="tf32", device="gpu"),
         replace(reduction, config={**reduction.config, "device": "gpu"}),
     ]
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(record.to_json() + "\n" for record in records))
-    words = ("--model=vgg16", f"--results={path}", "--batch_size=32", "--num_gpus=1,2", "--output_format=json")
-    done = run_bench("predict", *words, "--variable_update=replicated", "--all_reduce_spec=xring")
-    assert done.status == ExitStatus.OK, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    words = ("--model=vgg16", f"--results={keep('mine.jsonl', records)}", "--batch_size=32", "--num_gpus=1,2")
+    found = predict(*words, "--variable_update=replicated", "--all_reduce_spec=xring")
     assert "H200" in found["hardware"] and records[0].identity.run_id in found["source"]
     assert found["images_per_sec_of_one"] == pytest.approx(320)
     # 553 MB at 1e10 bytes/s take 0.055 s: most of it while the convolutions go back.
@@ -168,16 +166,15 @@ def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: st
     assert done.status == ExitStatus.USAGE and problem in done.stderr, done.stderr
 
 
-def test_a_table_can_be_compared_with_in_a_report(run_bench: RunBench, tmp_path: Path) -> None:
+def test_a_table_can_be_compared_with_in_a_report(run_bench: RunBench, predict: Predict, tmp_path: Path) -> None:
     path = tmp_path / "predicted.csv"
-    words = ("predict", "--model=trivial", "--hardware=H100", "--variable_update=replicated", "--output_format=json")
-    done = run_bench(*words, f"--table={path}")
+    words = ("--model=trivial", "--hardware=H100", "--variable_update=replicated")
+    rates = [point["images_per_sec"] for point in predict(*words, f"--table={path}")["points"]]
     figures = published.table(str(path)).figures
-    rates = [point["images_per_sec"] for point in json.loads(done.stdout.splitlines()[-1])["points"]]
     assert [(f.devices, f.images_per_sec) for f in figures] == [
         (devices, pytest.approx(rate, rel=1e-5)) for devices, rate in zip((1, 2, 4, 8), rates, strict=True)
     ]
     assert figures[-1].variable_update == "replicated nccl small 4194304", "as a run on such a host records it"
     assert figures[-1].gpu == "H100 80GB HBM3"
-    nowhere = run_bench(*words, f"--table={tmp_path}/none/predicted.csv")
+    nowhere = run_bench("predict", *words, f"--table={tmp_path}/none/predicted.csv")
     assert nowhere.status == ExitStatus.USAGE and "Name a file that can be written" in nowhere.stderr

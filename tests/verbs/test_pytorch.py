@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -12,12 +11,9 @@ import pytest
 from benchmarks.config import variable_update
 from benchmarks.errors import UsageError
 from benchmarks.training.computing import LossScaling
-from results.record import Record
-from results.report import ranking
-from results.summary import summarize
 from tests.support.commands import Records, RunBench
 from tests.support.settings import resolve
-from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
+from variable_mgr.catalog import PYTORCH_LOOPS
 
 torch = pytest.importorskip("torch")
 from benchmarks.run import pytorch_step  # noqa: E402 - it imports PyTorch
@@ -32,8 +28,7 @@ def _losses(record: dict) -> list[float]:
 @pytest.mark.parametrize("model", ["mlp", "alexnet_cifar10", "resnet20"])
 def test_losses_are_those_of_replicated(run_bench: RunBench, records: Records, model: str) -> None:
     for loop in ("replicated", "pytorch"):
-        done = run_bench(*FLAGS, f"--model={model}", "--weight_decay=1", f"--variable_update={loop}")
-        assert done.status == 0, done.stderr
+        done = run_bench(*FLAGS, f"--model={model}", "--weight_decay=1", f"--variable_update={loop}").succeeded()
         assert "total images/sec: " in done.stdout
     ours, theirs = records()
     assert len(set(_losses(ours))) == 5, "it must train, or agreeing would say nothing"
@@ -47,18 +42,10 @@ def test_losses_are_those_of_replicated(run_bench: RunBench, records: Records, m
     assert "PyTorch:" in done.stdout and torch.__version__ in done.stdout
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--data_format=NCHW",),
-        ("--label_smoothing=0.1",),
-        ("--weight_decay=1", "--weight_decay_on=all"),
-    ],
-)
-def test_flags_act_as_in_the_suites_own_loop(run_bench: RunBench, records: Records, flags: tuple[str, ...]) -> None:
+def test_flags_act_as_in_the_suites_own_loop(run_bench: RunBench, records: Records) -> None:
+    flags = ("--data_format=NCHW", "--label_smoothing=0.1", "--weight_decay=1", "--weight_decay_on=all")
     for loop in ("replicated", "pytorch"):
-        done = run_bench(*FLAGS, "--model=resnet20", *flags, f"--variable_update={loop}")
-        assert done.status == 0, done.stderr
+        run_bench(*FLAGS, "--model=resnet20", *flags, f"--variable_update={loop}").succeeded()
     ours, theirs = map(_losses, records())
     assert theirs == pytest.approx(ours, rel=1e-3)
 
@@ -77,8 +64,7 @@ def test_threads_are_those_that_are_asked_for(
 @pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_sixteen_bits_train_alike(run_bench: RunBench, records: Records, precision: str) -> None:
     for flags in (("--precision=fp32",), (f"--precision={precision}",)):
-        done = run_bench(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch")
-        assert done.status == 0, done.stderr
+        run_bench(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch").succeeded()
     exact, rounded = map(_losses, records())
     assert rounded == pytest.approx(exact, rel=0.05) and rounded != exact
 
@@ -87,8 +73,7 @@ def test_sixteen_bits_train_alike(run_bench: RunBench, records: Records, precisi
 @pytest.mark.process
 def test_a_compiled_model_trains_alike(run_process: RunBench, records: Records) -> None:
     for flags in ((), ("--torch_compile",)):
-        done = run_process(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch")
-        assert done.status == 0, done.stderr
+        run_process(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch").succeeded()
     eager, compiled = records()
     assert _losses(compiled) == pytest.approx(_losses(eager), rel=1e-3)
     assert eager["identity"]["config_key"] != compiled["identity"]["config_key"]
@@ -107,12 +92,6 @@ def test_an_environment_that_turns_the_compiler_off_is_refused(run_bench: RunBen
     flags = (*FLAGS, "--model=mlp", "--variable_update=pytorch", "--torch_compile")
     done = run_bench(*flags, TORCHDYNAMO_DISABLE="1")
     assert done.status == 2 and "with TORCHDYNAMO_DISABLE in the environment" in done.stderr, done.stderr
-
-
-def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:
-    done = run_bench("--device=cpu", "--model=mlp", "--init_learning_rate=1e30", "--variable_update=pytorch")
-    assert done.status == 4, done.stderr
-    assert records()[0]["status"] == "invalid"
 
 
 def _step(scaling: LossScaling | None, loss_factor: float) -> tuple[float, dict[str, float]]:
@@ -197,13 +176,15 @@ def build(num_classes):
     images = keras.Input((16, 16, 3))
     x = L.Conv2D(8, 3, padding="same")(images)
     {body}
-    return keras.Model(images, L.Dense(num_classes)(L.GlobalAveragePooling2D()(x)))
+    top = L.Dense(num_classes, kernel_initializer="zeros")  # with which all logits would be 0
+    return keras.Model(images, top(L.GlobalAveragePooling2D()(x)))
 """
-CONVERTED = {
-    "a ReLU whose input others need": "x = L.Add()([x, L.Conv2D(8, 3, padding='same')(L.Activation('relu')(x))])",
-    "images that are passed on": "x = L.Concatenate()([L.Activation('relu')(images), images, x])",
-    "weights that are not trained": "x = L.Conv2D(4, 3, activation='relu', trainable=False)(x)",
-}
+# A ReLU whose input others need, images that are passed on, and weights that are not trained.
+CONVERTED = """
+    x = L.Add()([x, L.Conv2D(8, 3, padding='same')(L.Activation('relu')(x))])
+    x = L.Concatenate()([L.Activation('relu')(images), images, x])
+    x = L.Conv2D(4, 3, activation='relu', trainable=False)(x)
+"""
 REFUSED = {
     "x = L.LayerNormalization(axis=1)(L.Conv2D(16, 3, padding='same')(x))": "other logits (by ",
     "x = L.Conv2D(8, 3, dilation_rate=2)(x)": "is a Conv2D with dilation_rate, which has no counterpart",
@@ -217,11 +198,9 @@ def _own_model(tmp_path: Path, body: str) -> str:
     return f"--model={path}:build"
 
 
-@pytest.mark.parametrize("body", CONVERTED.values(), ids=CONVERTED)
-def test_models_of_users_train_alike(run_bench: RunBench, records: Records, tmp_path: Path, body: str) -> None:
+def test_a_model_of_users_trains_alike(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
     for loop in ("replicated", "pytorch"):
-        done = run_bench(*FLAGS, _own_model(tmp_path, body), f"--variable_update={loop}")
-        assert done.status == 0, done.stderr
+        run_bench(*FLAGS, _own_model(tmp_path, CONVERTED), f"--variable_update={loop}").succeeded()
     ours, theirs = records()
     assert len(set(_losses(ours))) == 5 and _losses(theirs) == pytest.approx(_losses(ours), rel=1e-3)
 
@@ -232,12 +211,3 @@ def test_models_that_would_be_others_in_pytorch_are_refused(
 ) -> None:
     done = run_bench(*FLAGS, _own_model(tmp_path, body), "--variable_update=pytorch")
     assert done.status == 2 and message in done.stderr, done.stderr
-
-
-def test_rankings_keep_reference_loops_apart(run_bench: RunBench, records: Records) -> None:
-    assert ranking.REFERENCE_LOOPS.keys() == REFERENCE_LOOPS.keys()
-    for loop in ("replicated", "independent", "pytorch"):
-        assert run_bench(*FLAGS, "--model=mlp", f"--variable_update={loop}").status == 0
-    groups = ranking.ranking_groups(summarize(Record.from_json(json.dumps(record)) for record in records()))
-    found = [({row.config["variable_update"] for row in group.rows}, group.differs) for group in groups]
-    assert found == [({"replicated", "independent"}, ""), ({"pytorch"}, "PyTorch")]

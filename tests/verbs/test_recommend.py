@@ -34,6 +34,7 @@ from tests.support.settings import resolve
 ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
 ON_CPU = (*ON_ANY_THREADS, "--num_intra_threads=0", "--num_inter_threads=0")
 Rate = Callable[[Config], float]
+Recommend = Callable[..., dict[str, Any]]
 
 
 class Runs:
@@ -90,8 +91,15 @@ def _recommend(*arguments: str) -> ExitStatus:
     return main.dispatch(["recommend", *arguments])
 
 
-def _answer(capsys: pytest.CaptureFixture[str]) -> dict:
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def recommend(runs: Runs, capsys: pytest.CaptureFixture[str]) -> Recommend:
+    """Searches settings of a small model on the CPU, and returns the answer."""
+
+    def answer(*words: str, given: Sequence[str] = ON_CPU, status: ExitStatus = ExitStatus.OK) -> dict[str, Any]:
+        assert _recommend(*given, *words, "--output_format=json") == status
+        return json.loads(capsys.readouterr().out)
+
+    return answer
 
 
 def _best(answer: dict) -> Config:
@@ -104,9 +112,8 @@ def _varied(runs: Runs, name: str) -> set:
     return {word for cell in runs.cells for word in cell.arguments if word.startswith(f"--{name}=")}
 
 
-def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _recommend(*ON_CPU, "--optimizer=adam", "--output_format=json") == ExitStatus.OK
-    answer = _answer(capsys)
+def test_the_best_settings_are_found_and_can_be_pasted(recommend: Recommend) -> None:
+    answer = recommend("--optimizer=adam")
     best = _best(answer)
     assert (best.workload.data_format, best.computing.xla, best.workload.batch_per_device) == ("NCHW", "jit", 128)
     assert (best.variables.variable_update, best.training.optimizer, best.computing.precision) == (
@@ -114,6 +121,7 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
         "adam",
         "fp32",
     )
+    assert resolve(*flag.read_files([f"--flagfile={answer['flagfile']}"])) == best
     assert answer["best"]["images_per_sec"] == pytest.approx(1.2 * 1.3 * 1.2 * 1.1 * 100)
     assert [table["title"] for table in answer["tables"]] == [
         "layout and compilation",
@@ -127,32 +135,29 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
     assert any(note.startswith("--batch_size=32, the default, trains differently") for note in answer["notes"])
 
 
-def test_the_fastest_is_rejected_if_it_trains_wrong(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fastest_is_rejected_if_it_trains_wrong(runs: Runs, recommend: Recommend) -> None:
     runs.falls = lambda chosen: {"off": 0.1, "jit": 0.02}[chosen.computing.xla]
-    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
-    answer = _answer(capsys)
+    answer = recommend()
     assert _best(answer).computing.xla == "off"
     reasons = [row["reason"] for row in answer["tables"][0]["rows"] if row["reason"]]
     assert len(reasons) == 2 and all(reason.startswith("rejected: in its first") for reason in reasons)
 
 
-def test_the_default_is_rejected_if_it_alone_trains_otherwise(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_is_rejected_if_it_alone_trains_otherwise(runs: Runs, recommend: Recommend) -> None:
     def is_odd(chosen: Config) -> bool:
         return (chosen.workload.data_format, chosen.computing.xla) == ("NHWC", "off")
 
     runs.falls = lambda chosen: 0.02 if is_odd(chosen) else 0.1
-    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
-    answer = _answer(capsys)
+    answer = recommend()
     assert _best(answer).computing.xla == "jit"
     (row,) = [row for row in answer["tables"][0]["rows"] if row["reason"]]
     assert "--data_format=NHWC" in row["arguments"] and row["reason"].startswith("rejected: in its first")
 
 
-def test_of_two_that_train_otherwise_neither_is_chosen(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_two_that_train_otherwise_neither_is_chosen(runs: Runs, recommend: Recommend) -> None:
     runs.falls = lambda chosen: {"off": 0.1, "jit": 0.02}[chosen.computing.xla]
     fixed = ("--data_format=NHWC", "--batch_size=32", "--variable_update=replicated")
-    assert _recommend(*ON_CPU, *fixed, "--output_format=json") == ExitStatus.RUN_FAILED
-    answer = _answer(capsys)
+    answer = recommend(*fixed, status=ExitStatus.RUN_FAILED)
     assert not answer["command"]
     reasons = {" ".join(row["arguments"]): row["reason"] for row in answer["tables"][0]["rows"]}
     assert "with --xla=jit" in reasons["--xla=off"] and "with --xla=off" in reasons["--xla=jit"]
@@ -176,28 +181,15 @@ def test_losses_that_fall_otherwise_are_of_other_gradients(
     assert bool(search.differ(losses, expected)) == is_wrong
 
 
-def test_the_answer_is_a_flagfile_too(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
-    answer = _answer(capsys)
-    words = flag.read_files([f"--flagfile={answer['flagfile']}"])
-    assert resolve(*words) == _best(answer)
-
-
 @pytest.mark.parametrize(
     ("other", "factor", "best"), [("on", 1.5, "on"), ("on", 0.5, None), ("off", 1.5, "off"), (None, 1.5, "on")]
 )
 def test_kernels_are_chosen_first(
-    runs: Runs,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    other: str,
-    factor: float,
-    best: str | None,
+    runs: Runs, recommend: Recommend, monkeypatch: pytest.MonkeyPatch, other: str, factor: float, best: str | None
 ) -> None:
     monkeypatch.setattr(computing, "other_onednn_mode", lambda environ: other)
     runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.devices.onednn == (other or "on") else 1)
-    _recommend(*(flag for flag in ON_CPU if "onednn" not in flag), "--output_format=json")
-    answer = _answer(capsys)
+    answer = recommend(given=[flag for flag in ON_CPU if "onednn" not in flag])
     assert _best(answer).devices.onednn == best
     assert answer["tables"][0]["title"] == "kernels of the CPU" and len(answer["tables"][0]["rows"]) == (
         2 if other else 3
@@ -216,7 +208,7 @@ def test_kernels_are_chosen_first(
 )
 def test_threads_are_chosen_last(
     runs: Runs,
-    capsys: pytest.CaptureFixture[str],
+    recommend: Recommend,
     monkeypatch: pytest.MonkeyPatch,
     cores: int,
     devices: int,
@@ -230,8 +222,7 @@ def test_threads_are_chosen_last(
 
     least = min(tried)
     runs.rate = lambda chosen: _rate(chosen) * (1.5 if threads(chosen) == least else 1)
-    _recommend(*ON_ANY_THREADS, *given, f"--num_gpus={devices}", "--output_format=json")
-    answer = _answer(capsys)
+    answer = recommend(*given, f"--num_gpus={devices}", given=ON_ANY_THREADS)
     assert {threads(cell.config) for cell in runs.cells} == tried
     assert threads(_best(answer)) == least
     title, rows = answer["tables"][-1]["title"], answer["tables"][-1]["rows"]
@@ -261,40 +252,31 @@ def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
         assert cell.config.length.time_limit_seconds == pytest.approx(limit, abs=0.1)
 
 
-def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_given_is_not_varied(recommend: Recommend) -> None:
     given = ("--batch_size=64", "--xla=off", "--data_format=NHWC", "--variable_update=replicated")
-    _recommend(*ON_CPU, *given, "--precision=fp32", "--output_format=json")
-    answer = _answer(capsys)
+    answer = recommend(*given, "--precision=fp32")
     assert set(given) <= set(shlex.split(answer["command"]))
     assert [table["rows"][0]["arguments"] for table in answer["tables"]] == [[]], "one candidate, which is measured"
     assert len(answer["tables"][0]["rows"]) == 1
     assert not [note for note in answer["notes"] if "Other processes" not in note], "nothing was chosen for the user"
 
 
-def test_batch_size_auto_means_that_it_is_varied(runs: Runs) -> None:
-    _recommend(*ON_CPU, "--batch_size=auto")
-    assert _varied(runs, "batch_size") == {f"--batch_size={n}" for n in (16, 32, 64, 128)}
-
-
 def test_precisions_with_instructions_are_tried_unless_one_is_given(
-    runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs: Runs, recommend: Recommend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.computing.precision == "bf16" else 1)
-    _recommend(*ON_CPU, "--output_format=json")
+    recommend()
     assert _varied(runs, "precision") == set()
-    _answer(capsys)
     monkeypatch.setattr(computing, "has_instructions", lambda precision, *_: precision in ("bf16", "tf32"))
-    _recommend(*ON_CPU, "--precision=float32", "--fresh", "--output_format=json")
+    answer = recommend("--precision=float32", "--fresh")
     assert _varied(runs, "precision") == {"--precision=fp32"}, "what is given is not varied"
-    assert not any("precision" in note for note in _answer(capsys)["notes"])
-    _recommend(*ON_CPU, "--fresh", "--output_format=json")
-    answer = _answer(capsys)
+    assert not any("precision" in note for note in answer["notes"])
+    answer = recommend("--fresh")
     assert _best(answer).computing.precision == "bf16" and "--precision=bf16" in answer["command"]
     (note,) = (note for note in answer["notes"] if "--precision=fp32, the default" in note)
     assert "--batch_size=32 " in note and "--check_precision" in note
     runs.rate = _rate
-    _recommend(*ON_CPU, "--fresh", "--output_format=json")
-    answer = _answer(capsys)
+    answer = recommend("--fresh")
     assert "--precision=fp32" in answer["command"], "it is the same on another machine"
     assert not any("precision" in note for note in answer["notes"])
 
@@ -314,13 +296,13 @@ def test_a_dry_run_lists_candidates_with_the_tensor_cores_of_the_gpus(
     runs: Runs,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    recommend: Recommend,
     machine: str,
     given: Sequence[str],
     tried: Sequence[str],
 ) -> None:
     stand_in(monkeypatch, MACHINES[machine])
-    assert _recommend(*given, "--dry_run", "--output_format=json") == ExitStatus.OK
-    stages = _answer(capsys)["stages"]
+    stages = recommend("--dry_run", given=given)["stages"]
     assert not any(each["reason"] for stage in stages for each in stage["candidates"]) and not runs.cells
     first = stages[0]
     words = [word for each in first["candidates"] for word in each["arguments"] if word.startswith("--precision=")]
@@ -331,9 +313,8 @@ def test_a_dry_run_lists_candidates_with_the_tensor_cores_of_the_gpus(
     assert lines[1].split() == first["candidates"][0]["arguments"] and "candidates, in at most " in lines[-1]
 
 
-def test_several_devices_choose_how_gradients_travel(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    _recommend(*ON_CPU, "--num_gpus=2", "--output_format=json")
-    answer = _answer(capsys)
+def test_several_devices_choose_how_gradients_travel(recommend: Recommend) -> None:
+    answer = recommend("--num_gpus=2")
     best = _best(answer)
     assert (best.devices.num_devices, best.variables.variable_update, best.variables.modifiers.all_reduce_spec) == (
         2,
@@ -355,18 +336,16 @@ def test_what_reduces_nothing_is_not_repacked(runs: Runs) -> None:
     assert _varied(runs, "gradient_repacking") == set()
 
 
-def test_other_managers_are_taken_as_they_are(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_managers_are_taken_as_they_are(runs: Runs, recommend: Recommend) -> None:
     runs.rate = lambda chosen: 100.0 + chosen.workload.batch_per_device
-    _recommend(*ON_CPU, "--num_gpus=2", "--variable_update=local_sgd", "--output_format=json")
-    answer = _answer(capsys)
+    answer = recommend("--num_gpus=2", "--variable_update=local_sgd")
     assert _varied(runs, "variable_update") == {"--variable_update=local_sgd"}
     assert answer["tables"][-1]["devices"] == 2, "and measured on all devices in the end"
 
 
-def test_what_fails_is_a_row_with_its_reason(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_is_a_row_with_its_reason(runs: Runs, recommend: Recommend) -> None:
     runs.failures["--batch_size=128"] = (Status.OUT_OF_MEMORY, "Out of memory: it asked\nfor much")
-    _recommend(*ON_CPU, "--output_format=json")
-    answer = _answer(capsys)
+    answer = recommend()
     assert _best(answer).workload.batch_per_device == 64
     (row,) = (row for row in answer["tables"][1]["rows"] if row["arguments"] == ["--batch_size=128"])
     assert row["reason"] == "oom: Out of memory: it asked for much" and row["images_per_sec"] is None
@@ -390,15 +369,14 @@ def test_candidates_within_the_noise_are_marked(runs: Runs, capsys: pytest.Captu
     assert "> taken; ~ within its noise" in out
 
 
-def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str], recommend: Recommend) -> None:
     _recommend(*ON_CPU)
     first, count = capsys.readouterr().out, len(runs.cells)
     assert _recommend(*ON_CPU) == ExitStatus.OK
     again = capsys.readouterr().out
     assert len(runs.cells) == count, "nothing was run"
     assert again.startswith(first.rstrip("\n")) and "Remembered from 20" in again and "--fresh" in again
-    _recommend(*ON_CPU, "--output_format=json")
-    answer = _answer(capsys)
+    answer = recommend()
     assert answer.pop("by_topology") is None, "there is no GPU"
     assert Path(answer.pop("flagfile")).is_file()
     assert answer.pop("remembered_utc").startswith("20") and msgspec.convert(answer, Answer).to_dict() == answer
@@ -438,11 +416,9 @@ def test_a_short_trial_is_warmed_up_until_it_reads_its_own_images(words: tuple[s
 
 
 @pytest.mark.usefixtures("clock")
-def test_each_stage_has_a_share_of_the_time(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_stage_has_a_share_of_the_time(runs: Runs, recommend: Recommend) -> None:
     runs.takes = _slow_steps
-    arguments = ("--model=resnet50", "--device=cpu", "--num_gpus=2", "--budget_seconds=1200")
-    assert _recommend(*arguments, "--output_format=json") == ExitStatus.OK
-    answer = _answer(capsys)
+    answer = recommend(given=("--model=resnet50", "--device=cpu", "--num_gpus=2", "--budget_seconds=1200"))
     assert all(any(row["runs"] for row in table["rows"]) for table in answer["tables"])
     assert answer["devices"] == 2 and runs.now <= 1201
     assert min(cell.config.length.num_batches for cell in runs.cells if cell.config) >= 8, "fewer have no interval"
@@ -460,7 +436,7 @@ def test_an_answer_names_the_devices_on_which_it_was_measured(runs: Runs, capsys
 
 @pytest.mark.usefixtures("clock")
 def test_settings_that_hang_on_all_devices_or_in_a_later_run_are_no_answer(
-    runs: Runs, capsys: pytest.CaptureFixture[str]
+    runs: Runs, capsys: pytest.CaptureFixture[str], recommend: Recommend
 ) -> None:
     runs.takes = lambda chosen: 1.0 if chosen.devices.num_devices == 1 else 10_000.0
     assert _recommend(*ON_CPU, "--num_gpus=2", "--budget_seconds=3000") == ExitStatus.RUN_FAILED
@@ -472,8 +448,7 @@ def test_settings_that_hang_on_all_devices_or_in_a_later_run_are_no_answer(
         return 10_000.0 if is_fastest and any(one and one.computing.xla == "jit" for one in earlier[2:]) else 1.0
 
     runs.takes, runs.cells = hangs_later, []
-    assert _recommend(*ON_CPU, "--fresh", "--budget_seconds=3000", "--output_format=json") == ExitStatus.OK
-    answer = _answer(capsys)
+    answer = recommend("--fresh", "--budget_seconds=3000")
     first = answer["tables"][0]["rows"]
     (hanging,) = (row for row in first if {"--data_format=NCHW", "--xla=jit"} <= {*row["arguments"]})
     assert hanging["reason"].startswith("timeout: ") and not hanging["is_taken"]
@@ -518,19 +493,9 @@ def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_what_failed_on_all_devices_is_no_answer(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.failures["--num_gpus=2"] = (Status.CRASH, "no such thing")
-    assert _recommend(*ON_CPU, "--num_gpus=2") == ExitStatus.RUN_FAILED
-    assert "python run_bench.py" not in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("clock")
-def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
-    runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(runs: Runs, recommend: Recommend) -> None:
     runs.takes = lambda chosen: 900.0 if chosen.computing.xla == "jit" else 10.0
-    assert _recommend(*ON_CPU, "--data_format=NHWC", "--output_format=json") == ExitStatus.OK
-    answer = _answer(capsys)
+    answer = recommend("--data_format=NHWC")
     (row,) = (row for row in answer["tables"][0]["rows"] if "--xla=jit" in row["arguments"])
     assert row["reason"].startswith("not run to its end: stopped after ")
     assert _best(answer).workload.batch_per_device == 128, "there was time for the other stages"
@@ -541,18 +506,19 @@ def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
         values = flag.parse(["--model=trivial", *words], recommend_verb.RECOMMEND_FLAGS).values
         return recommend_verb.plan_search(values, lambda: gpus)
 
-    found = plan("--device=auto", "--num_gpus=2", "--data_format=auto", gpus=0)
+    found = plan("--device=auto", "--num_gpus=2", "--data_format=auto", "--batch_size=auto", gpus=0)
     assert (found.usual.devices.device, found.usual.devices.num_devices) == ("cpu", 2)
     assert found.fixed == {"model": "trivial", "device": "auto", "num_gpus": "2"}
     split = plan("--device=gpu", "--num_gpus=2", "--virtual_gpus=auto", gpus=1)
     assert split.usual.devices.virtual_gpus == 2
 
 
-def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_prints_the_best_so_far(
+    runs: Runs, capsys: pytest.CaptureFixture[str], recommend: Recommend
+) -> None:
     runs.stops_after = 3
     runs.rate = lambda chosen: _rate(chosen) * (2 if chosen.computing.xla == "jit" else 1)
-    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.INTERRUPTED
-    answer = _answer(capsys)
+    answer = recommend(status=ExitStatus.INTERRUPTED)
     assert not answer["is_complete"] and answer["best"]["images_per_sec"] == pytest.approx(260)
     assert {row["reason"] for row in answer["tables"][0]["rows"]} >= {"", "not run"}
     assert not recommend_verb.CACHE.path().exists(), "half an answer is not kept"
@@ -566,17 +532,16 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     assert "Interrupted: there is no answer yet." in capsys.readouterr().out
 
 
-def test_candidates_do_not_continue_a_training(runs: Runs) -> None:
+def test_candidates_continue_no_training_and_are_no_task_of_a_cluster(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="no flag --train_dir, which is one of a run"):
         _recommend(*ON_CPU, "--train_dir=mine")
-    assert not runs.cells
-
-
-def test_a_cluster_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = {"worker": ["a:1", "b:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": {"type": "worker", "index": 0}}))
     with pytest.raises(UsageError, match="unset it"):
         _recommend(*ON_CPU, "--variable_update=collective_all_reduce")
+    assert not runs.cells
 
 
 @pytest.mark.seldom
@@ -595,8 +560,7 @@ def test_real_processes(run_bench: RunBench, run_process: RunBench, tmp_path: Pa
     limit = "--budget_seconds=120"
     arguments = ("recommend", *fixed, limit, "--output_format=json", "--variable_update=replicated")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = run_bench(*arguments, **cache)
-    assert done.status == 0, done.stderr
+    done = run_bench(*arguments, **cache).succeeded()
     answer = json.loads(done.stdout)
     table, _ = answer["tables"]
     assert {word for row in table["rows"] for word in row["arguments"]} == {
@@ -604,8 +568,7 @@ def test_real_processes(run_bench: RunBench, run_process: RunBench, tmp_path: Pa
     }
     assert answer["best"]["images_per_sec"] > 0 and (tmp_path / "out" / "recommend" / "results.jsonl").exists()
     assert json.loads(run_bench(*arguments, **cache).stdout)["remembered_utc"]
-    pasted = run_process(*shlex.split(answer["command"])[2:], "--num_batches=2")
-    assert pasted.status == 0, pasted.stderr
+    run_process(*shlex.split(answer["command"])[2:], "--num_batches=2").succeeded()
 
 
 @pytest.mark.parametrize(

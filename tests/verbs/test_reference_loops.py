@@ -16,7 +16,10 @@ from benchmarks.machine.hardware import Gpu, Inventory
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.run.reference_loops import _Pauses, _SGDWithDecay
 from models import building, specs
+from results.report import ranking
+from results.summary import summarize
 from tests.support.commands import Records, RunBench
+from tests.support.records import fake_run
 from tests.support.settings import resolve
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 
@@ -33,19 +36,14 @@ LOOPS = [loop for loop in REFERENCE_LOOPS if loop not in PYTORCH_LOOPS]
     ],
 )
 def test_losses_are_those_of_replicated(
-    run_bench: RunBench,
-    run_process: RunBench,
-    records: Records,
-    model: str,
-    num_devices: int,
+    run_bench: RunBench, run_process: RunBench, records: Records, model: str, num_devices: int
 ) -> None:
     chosen = ["--device=cpu", f"--model={model}", f"--num_gpus={num_devices}", "--batch_size=4"]
     chosen += ["--optimizer=momentum", "--weight_decay=1", "--num_warmup_batches=1", "--num_batches=4"]
     # Two devices need processes: the eager runtime gets its devices once, and two MirroredStrategies the same keys.
     run = run_bench if num_devices == 1 else run_process
     for loop in ("replicated", *LOOPS):
-        done = run(*chosen, f"--variable_update={loop}")
-        assert done.status == 0, done.stderr
+        done = run(*chosen, f"--variable_update={loop}").succeeded()
         assert "total images/sec: " in done.stdout
     for loop, record in zip(LOOPS, records()[1:], strict=True):
         assert (record["status"], record["config"]["variable_update"]) == ("ok", loop)
@@ -167,6 +165,15 @@ def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
     assert resolve(*loop, gpus=1).workload.data_format == "NCHW"
     assert resolve(*loop, "--keras_application", gpus=1).workload.data_format == "NHWC"
     assert resolve(*loop, "--keras_application", "--data_format=NCHW", gpus=1).workload.data_format == "NCHW"
+
+
+def test_rankings_keep_them_apart() -> None:
+    assert ranking.REFERENCE_LOOPS.keys() == REFERENCE_LOOPS.keys()
+    rows = summarize(fake_run(variable_update=loop) for loop in ("replicated", "independent", "pytorch"))
+    found = [
+        ({row.config["variable_update"] for row in group.rows}, group.differs) for group in ranking.ranking_groups(rows)
+    ]
+    assert found == [({"replicated", "independent"}, ""), ({"pytorch"}, "PyTorch")]
 
 
 def test_help_names_them_and_explain_refuses_them(run_bench: RunBench) -> None:

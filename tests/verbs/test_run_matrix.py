@@ -36,8 +36,7 @@ ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batch
 def test_every_kind_of_model_and_every_manager_train(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path, records: Records, model: str, manager: str
 ) -> None:
-    done = run_bench(*ON_CPU, *_real_data(model, fake_imagenet, tmp_path), f"--variable_update={manager}")
-    assert done.status == 0, done.stderr
+    done = run_bench(*ON_CPU, *_real_data(model, fake_imagenet, tmp_path), f"--variable_update={manager}").succeeded()
     assert "total images/sec: " in done.stdout
     (record,) = records()
     assert record["status"] == "ok"
@@ -69,30 +68,11 @@ def _real_data(model: str, imagenet: Path, directory: Path) -> tuple[str, ...]:
 def test_the_commands_of_the_2017_guide_run(run_bench: RunBench, fake_imagenet: Path, command: str) -> None:
     """Verbatim but for the size of the batch, which only takes time here, and for what is appended."""
     words = ["--num_gpus=8", *command.replace("DATA", str(fake_imagenet)).split()]
-    done = run_bench(*words, *ON_CPU, "--batch_size=2")
-    assert done.status == 0, done.stderr
+    done = run_bench(*words, *ON_CPU, "--batch_size=2").succeeded()
     assert ("NCCL" in done.stderr) == ("--use_nccl=True" in words)
 
 
-@pytest.mark.slow
-def test_bfloat16_learns_what_float32_learns(train_here: TrainHere) -> None:
-    flags = ("--model=resnet20", "--device=cpu", "--num_batches=5", "--batch_size=8")
-    single, half = (train_here(*flags, f"--precision={name}").measured.losses for name in ("fp32", "bf16"))
-    assert single != half
-    assert single == pytest.approx(half, rel=0.05)
-
-
 SMALL = ("--device=cpu", "--model=resnet20", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=2")
-
-
-@pytest.mark.slow
-@rotating("more", [(), ("--precision=bf16",), ("--xla", "--num_gpus=2")], first=1)
-def test_filter_gradients_as_products_change_no_loss(train_here: TrainHere, more: tuple[str, ...]) -> None:
-    flags = (*SMALL, "--variable_update=replicated", *more)
-    products, kernels = (
-        train_here(*flags, f"--filter_gradients_as_matmul={on}").measured.losses for on in ("true", "false")
-    )
-    assert products == pytest.approx(kernels, rel=0.02 if "--precision=bf16" in more else 1e-3)
 
 
 @pytest.mark.row("G2.2")
@@ -138,12 +118,12 @@ def test_the_check_is_of_xla_too(train_here: TrainHere, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, records: Records) -> None:
     for more in (("--precision=bf16", "--check_precision"), ("--precision=fp32",)):
-        done = run_bench(*SMALL, *more)
-        assert done.status == 0, done.stderr
+        run_bench(*SMALL, *more).succeeded()
     checked, plain = records()
     assert checked["measurement"]["fp32_losses"] == pytest.approx(plain["measurement"]["losses"], rel=1e-3)
     losses = checked["measurement"]["losses"]
     assert losses != pytest.approx(plain["measurement"]["losses"], rel=1e-6), "bfloat16 rounds"
+    assert losses == pytest.approx(plain["measurement"]["losses"], rel=0.05), "and learns the same"
     difference = sum(losses) / 3 - sum(checked["measurement"]["fp32_losses"]) / 3
     assert checked["derived"]["loss_difference_to_fp32"] == pytest.approx(difference)
 
@@ -161,16 +141,14 @@ def test_xla_changes_no_loss(train_here: TrainHere, flags: tuple[str, ...]) -> N
 @pytest.mark.process
 def test_xla_changes_no_loss_of_workers(run_process: RunBench, records: Records) -> None:
     for xla in ("--xla", "--noxla"):
-        done = run_process(*SMALL, *local("ps:1,worker:2"), xla)
-        assert done.status == 0, done.stderr
+        run_process(*SMALL, *local("ps:1,worker:2"), xla).succeeded()
     compiled, plain = (record["measurement"]["losses"] for record in records())
     assert compiled == pytest.approx(plain, rel=1e-3)
 
 
 @pytest.mark.slow
 def test_a_model_with_dropout_is_compiled(run_bench: RunBench, records: Records) -> None:
-    done = run_bench(*SMALL, "--model=alexnet", "--xla")
-    assert done.status == 0, done.stderr
+    run_bench(*SMALL, "--model=alexnet", "--xla").succeeded()
     (record,) = records()
     assert record["placement"]["flops_per_image"] > 2e9 * record["model"]["gflop_per_image"]
     assert record["derived"]["compile_seconds"] > 0

@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.config import flag
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.errors import OutOfMemoryError
 from benchmarks.process.subprocesses import ExitInfo
 from benchmarks.run import cluster_launch
 from benchmarks.sweep import grid
+from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.trackers import handover
 from benchmarks.tune import batch_size
+from results.record import Record, Status
 from results.store import Store
 from tests.support.commands import Records, RunBench
 from tests.support.records import fake_run
@@ -42,8 +47,7 @@ def test_a_run_is_sent_from_other_processes_whose_failure_leaves_its_status(
     for name in ("wandb", "mlflow"):
         (tmp_path / f"{name}.py").write_text(NOTING)
     started = tmp_path / "started"
-    done = run_bench(*SMALL, *SENT, PYTHONPATH=str(tmp_path), STARTED=str(started))
-    assert done.status == 0
+    done = run_bench(*SMALL, *SENT, PYTHONPATH=str(tmp_path), STARTED=str(started)).succeeded()
     (record,) = records()
     run_id = record["identity"]["run_id"]
     assert f"sent to:        TensorBoard, tb/{run_id}" in done.stdout and (tmp_path / "tb" / run_id).is_dir()
@@ -92,8 +96,19 @@ def test_commands_that_try_settings_have_no_such_flag(run_bench: RunBench, verb:
     assert done.status == 2 and f"{verb} has no flag --wandb_project" in done.stderr
 
 
-def test_the_trials_of_a_batch_are_not_sent() -> None:
-    assert {"tensorboard_dir", "wandb_project", "mlflow_uri"} <= set(batch_size._NOT_PASSED_ON)
+def test_the_trials_of_a_batch_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent_to = []
+
+    def tried(runner: CellRunner, cell: grid.Cell) -> Record:
+        assert cell.config is not None
+        sent_to.append(cell.config.output.trackers)
+        return fake_run(status=Status.OUT_OF_MEMORY)
+
+    monkeypatch.setattr(CellRunner, "run_cell", tried)
+    flags = (*SMALL, *SENT, "--batch_size=auto", f"--output_dir={tmp_path}")
+    with pytest.raises(OutOfMemoryError):
+        batch_size.resolve_batch_size(flag.parse(flags, RUN_FLAGS).values, [], lambda: 0)
+    assert len(sent_to) > 1 and not any(sent_to)
 
 
 def test_a_sweep_sends_each_run_and_takes_a_comma_as_part_of_the_name() -> None:

@@ -110,8 +110,7 @@ def test_a_setting_is_compared_with_what_it_must_equal() -> None:
 
 def test_one_manager_is_verified_with_its_modifiers(run_bench: RunBench) -> None:
     flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
-    done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags)
-    assert done.status == 0, done.stderr
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags).succeeded()
     report = json.loads(done.stdout)
     assert [row["against"] for row in report["rows"]] == ["sgd", "momentum", "whole batch", "no change"]
     assert {row["result"] for row in report["rows"]} == {"ok"}
@@ -152,8 +151,7 @@ def test_the_verb_prints_a_row_for_each_verdict(
 @pytest.mark.row("S3.7")
 @pytest.mark.slow
 def test_every_comparison_passes(run_bench: RunBench) -> None:
-    done = run_bench("verify", "--device=cpu", "--num_gpus=3")
-    assert done.status == 0, done.stdout + done.stderr
+    done = run_bench("verify", "--device=cpu", "--num_gpus=3").succeeded()
     rows = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "- "))]
     assert len(rows) == len(list(verify.cases()))
     for row in rows:
@@ -203,8 +201,7 @@ def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, de
 
 def test_managers_are_verified_on_models_by_name(run_bench: RunBench) -> None:
     flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
-    done = run_bench("verify", "--device=cpu", "--num_gpus=2", "--model=mlp,lenet_mnist,mlp", *flags)
-    assert done.status == 0, done.stderr
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", "--model=mlp,lenet_mnist,mlp", *flags).succeeded()
     report = json.loads(done.stdout)
     assert [(row["result"], row["against"], row["what"]) for row in report["rows"]] == [
         ("ok", "towers", "mlp under replicated all_reduce_spec=xring"),
@@ -215,8 +212,7 @@ def test_managers_are_verified_on_models_by_name(run_bench: RunBench) -> None:
 @pytest.mark.seldom
 @pytest.mark.parametrize("model", ["resnet20", "keras:MobileNetV3Small"])
 def test_every_manager_is_verified_on_a_model(run_bench: RunBench, model: str) -> None:
-    done = run_bench("verify", "--device=cpu", "--num_gpus=2", f"--model={model}")
-    assert done.status == 0, done.stdout + done.stderr
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", f"--model={model}").succeeded()
     assert "gradients computed one tower at a time" in done.stdout
     for manager in MANAGERS:
         (row,) = [line for line in done.stdout.splitlines() if f"{model} under {manager}" in line]

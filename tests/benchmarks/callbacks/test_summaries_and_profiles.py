@@ -70,15 +70,6 @@ def test_summaries_are_those_of_the_steps_and_do_not_change_the_training(
     assert 0 < gradients.sum_squares < weights.sum_squares
 
 
-@pytest.mark.row("S3.12")
-@pytest.mark.parametrize(("verbosity", "kinds"), [(1, set()), (2, {"gradients"})])
-def test_verbosity_adds_histograms(run_bench: RunBench, tmp_path: Path, verbosity: int, kinds: set[str]) -> None:
-    assert run_bench(*RUN, "--num_batches=3", *SUMMARIES, f"--summary_verbosity={verbosity}").status == 0
-    found = summaries(tmp_path / "t")
-    assert {tag.split("/")[0] for tag in found if "/" in tag} == kinds
-    assert found["loss"].keys() >= {3, 6}
-
-
 @rotating(
     "words",
     [
@@ -92,9 +83,9 @@ def test_verbosity_adds_histograms(run_bench: RunBench, tmp_path: Path, verbosit
 def test_histograms_of_gradients_come_from_every_kind_of_step(
     run_bench: RunBench, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    run = run_bench(*RUN, "--num_batches=2", *SUMMARIES, "--summary_verbosity=2", *words)
-    assert run.status == 0, run.stderr
+    run_bench(*RUN, "--num_batches=2", *SUMMARIES, "--summary_verbosity=2", *words).succeeded()
     found = summaries(tmp_path / "t")
+    assert {tag.split("/")[0] for tag in found if "/" in tag} == {"gradients"}
     assert found["gradients/fc3/kernel"][3].sum_squares > 0
 
 
@@ -106,13 +97,13 @@ def test_a_resumed_run_continues_the_events(run_bench: RunBench, tmp_path: Path)
         )
     found = summaries(tmp_path / "t")
     assert found["loss"].keys() == {3, 6}  # of either run
+    assert not [tag for tag in found if "/" in tag], "there are no histograms"
     assert found["began"] == {4: tf.compat.v1.SessionLog.START}
     assert found["graph"].keys() == {0}
 
 
 def test_a_profile_has_tensorflows_file_and_a_table(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
-    run = run_bench(*RUN, "--num_batches=3", "--num_warmup_batches=1", "--profile_steps=3:4")
-    assert run.status == 0
+    run = run_bench(*RUN, "--num_batches=3", "--num_warmup_batches=1", "--profile_steps=3:4").succeeded()
     assert records()[0]["measurement"]["unmeasured_steps"] == [3, 4, 5, 6]
     assert len(records()[0]["measurement"]["step_seconds"]) == 3
     (profile,) = (tmp_path / "out").glob("plugins/profile/*/*.xplane.pb")

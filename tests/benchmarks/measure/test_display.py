@@ -5,7 +5,6 @@ import math
 import random
 import re
 import statistics
-import sys
 
 import pytest
 from msgspec.structs import replace
@@ -49,6 +48,7 @@ class TfCnnBenchmarks:
         return f"{step}\timages/sec: {mean:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f})\t{loss:.3f}"
 
 
+@pytest.mark.row("G1.5")
 @pytest.mark.parametrize("accuracies", [False, True])
 @pytest.mark.parametrize("every", [1, 3, 10, 100])
 def test_lines_are_those_of_tf_cnn_benchmarks_to_the_byte(
@@ -101,25 +101,6 @@ def test_the_record_alone_needs_no_penalty() -> None:
     Display().add_penalty(lambda: pytest.fail("it is not printed"))
 
 
-@pytest.mark.row("G1.5")
-def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(8, display_every=3, hardware="1 x NVIDIA T4 (of 2; 1 unused)")
-    display.start({"Model": "trivial", "Devices": "1 GPU"})
-    for name, steps in (("warm-up", 4), ("measuring", 7)):
-        display.phase(name, steps)
-        phase = Phase()
-        for _ in range(steps):
-            phase.step_seconds.append(0.5)
-            phase.losses.append(2.0)
-            display.after_step(phase)
-    display.finish(make_record())
-    display.stored(make_record(), "somewhere")
-    out = capsys.readouterr().out
-    assert re.findall(r"^(\d+)\timages/sec: 16\.0 ", out, re.MULTILINE) == ["1", "3", "6"]
-    assert "total images/sec: 160.00\n" in out
-    assert "Model:   trivial\nDevices: 1 GPU: 1 x NVIDIA T4 (of 2; 1 unused)\n===" in out
-
-
 def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     display = Display(8, display_every=3)
     display.start({"Model": "trivial"})
@@ -130,27 +111,14 @@ def test_a_failure_is_a_word_since_its_reason_is_printed_as_an_error(capsys: pyt
 def test_what_to_try_is_the_last_line_of_text_and_none_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     run = fake_run(num_devices=1, reasons={"num_devices": "a default"})
     run = replace(run, environment={**run.environment, "gpus": ["NVIDIA T4 15 GiB"] * 2})
-    display = Display(8, display_every=3)
-    display.start({"Model": "trivial"})
+    display = Display(8, display_every=3, hardware="1 x NVIDIA T4 (of 2; 1 unused)")
+    display.start({"Model": "trivial", "Devices": "1 GPU"})
     display.stored(run, "somewhere")
-    assert capsys.readouterr().out.splitlines()[-1].startswith("try:            --num_gpus=2 uses all GPUs")
+    out = capsys.readouterr().out
+    assert "Model:   trivial\nDevices: 1 GPU: 1 x NVIDIA T4 (of 2; 1 unused)\n===" in out
+    assert out.splitlines()[-1].startswith("try:            --num_gpus=2 uses all GPUs")
     Display().stored(run, "somewhere")
     assert capsys.readouterr().out == ""
-
-
-def test_steps_are_counted_on_a_terminal_between_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    display = Display(8, display_every=1)
-    display.phase("warm-up", 4)
-    display.after_step(Phase([0.5], [1.0]))
-    console.progress.look()
-    display.stop()
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Warm-up: 0 of 4" in captured.err and captured.err.endswith("\r\x1b[2K")
 
 
 @pytest.mark.parametrize("display", [Display(8), Display(8, display_every=1)])

@@ -1,11 +1,11 @@
-"""Taking turns: two threads that stand for two runs, and a run in this process whose other side is a thread."""
+"""Interleaved steps: two threads that stand for two runs, and a run in this process whose other side is a thread."""
 
 from __future__ import annotations
 
 import contextlib
 import select
 import threading
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -63,18 +63,18 @@ class Pair:
         return "".join(name for name in self.taken if "is out" not in name)
 
 
-def test_steps_alternate_and_whoever_was_late_is_waited_for() -> None:
+def test_steps_alternate_and_the_late_side_is_waited_for() -> None:
     pair = Pair()
     pair.start("b", 20, 0.1)
     assert select.select([pair.sockets["a"]], [], [], _JOIN_SECONDS)[0], "the second announces its steps"
     assert not pair.taken
     pair.start("a", 20, 0.1)
     assert pair.join() == "aabb" * 10  # a quarter of a second has two such steps
-    assert pair.taken.index("a is out") >= 40, "the first waits until the other's last turn is over"
+    assert pair.taken.index("a is out") >= 40, "the first waits until the other's last slice is over"
 
 
 @pytest.mark.parametrize(
-    ("steps", "seconds", "per_turn"),
+    ("steps", "seconds", "per_slice"),
     [
         ((1000, 1000), (0.01, 0.01), 25),
         ((1000, 1000), (0.01, 0.025), 10),
@@ -82,20 +82,20 @@ def test_steps_alternate_and_whoever_was_late_is_waited_for() -> None:
         ((1000, 1000), (3.0, 0.01), 1),
         ((1, 1), (0.01, 0.01), 1),
     ],
-    ids=["a quarter of a second", "of the slower side", "ten turns at least", "long steps", "one step"],
+    ids=["a quarter of a second", "of the slower side", "ten slices at least", "long steps", "one step"],
 )
 def test_both_sides_take_equally_many_steps_at_a_time(
-    steps: tuple[int, int], seconds: tuple[float, float], per_turn: int
+    steps: tuple[int, int], seconds: tuple[float, float], per_slice: int
 ) -> None:
     pair = Pair()
     pair.start("a", steps[0], seconds[0])
     pair.start("b", steps[1], seconds[1])
     pair.join()
-    assert {side.steps_per_slice for side in pair.sides.values()} == {per_turn}
+    assert {side.steps_per_slice for side in pair.sides.values()} == {per_slice}
 
 
 @pytest.mark.parametrize(("steps", "taken"), [((25, 25), "aabb" * 12 + "ab"), ((10, 13), "ab" * 10 + "bbb")])
-def test_a_last_turn_may_be_shorter_and_who_has_more_steps_takes_the_rest_alone(
+def test_a_last_slice_may_be_shorter_and_the_side_with_more_steps_takes_the_rest_alone(
     steps: tuple[int, int], taken: str
 ) -> None:
     pair = Pair()
@@ -105,14 +105,14 @@ def test_a_last_turn_may_be_shorter_and_who_has_more_steps_takes_the_rest_alone(
     assert pair.taken.index("a is out") >= sum(steps), "what it does after its steps would disturb the other's"
 
 
-def test_who_is_left_alone_goes_on() -> None:
+def test_a_side_that_is_left_alone_goes_on() -> None:
     pair = Pair()
     pair.start("a", 100)
     pair.start("b", 15, dies=True)
     assert pair.join().endswith("a" * 85)
 
 
-def test_without_the_other_there_are_no_turns() -> None:
+def test_without_the_other_side_there_are_no_slices() -> None:
     pair = Pair()
     pair.sides["b"].leave()
     pair.start("a", 30)
@@ -164,7 +164,7 @@ def test_how_long_the_other_side_is_waited_for(
 
 
 @pytest.mark.parametrize("said", [None, "", "x:1:first", "99999:1:second", "0:1:first"])
-def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_a_socket_takes_no_slices(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CNN_BENCH_TIME_SLICES", raising=False)
     if said is not None:
         monkeypatch.setenv("CNN_BENCH_TIME_SLICES", said)
@@ -173,22 +173,27 @@ def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: 
         assert own is None
 
 
-def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[TimeSlices]:
+    """The other side of a run that finds its own in its environment."""
     own, other = interleaved_steps.pair()
     monkeypatch.setenv("CNN_BENCH_TIME_SLICES", own.variables()["CNN_BENCH_TIME_SLICES"])
-    assert interleaved_steps.inherited() is not None and config_of().can_interleave
-    restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
-    assert not restless.can_interleave
-    peer = TimeSlices(other.socket, begins=other.begins)
-    with interleaved_steps.taken(restless.can_interleave, STEP_TIMEOUT) as mine:
-        assert mine is None
-        peer.begin(10, 0.01)  # would wait for ever
-    assert peer.steps_per_slice is None
+    yield TimeSlices(other.socket, begins=other.begins)
     own.socket.detach()  # was closed by its new owner
 
 
+def test_a_run_that_cannot_pause_leaves_the_other_alone(peer: TimeSlices) -> None:
+    assert interleaved_steps.inherited() is not None and config_of().can_interleave
+    never_pauses = config_of("--num_gpus=2", "--cross_replica_sync=false")
+    assert not never_pauses.can_interleave
+    with interleaved_steps.taken(never_pauses.can_interleave, STEP_TIMEOUT) as mine:
+        assert mine is None
+        peer.begin(10, 0.01)  # would wait for ever
+    assert peer.steps_per_slice is None
+
+
 @pytest.mark.parametrize(
-    ("words", "still"),
+    ("words", "pauses"),
     [
         ("", True),
         ("--num_gpus=2 --variable_update=replicated", True),
@@ -197,20 +202,14 @@ def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.Monke
         ("--time_limit_seconds=60", False),
         ("--local_cluster=ps:1,worker:2 --variable_update=distributed_replicated", False),
         ("--device=gpu", False),
+        ("--data_name=imagenet --data_dir=x", False),
     ],
 )
-def test_who_stands_still_between_steps(words: str, still: bool) -> None:
-    assert config_of(*words.split()).can_interleave == still
+def test_which_runs_pause_between_steps(words: str, pauses: bool) -> None:
+    assert config_of(*words.split()).can_interleave == pauses
 
 
-def test_who_reads_images_does_not_stand_still(fake_imagenet: Path) -> None:
-    assert not config_of(f"--data_dir={fake_imagenet}").can_interleave
-
-
-def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, other = interleaved_steps.pair()
-    monkeypatch.setenv("CNN_BENCH_TIME_SLICES", own.variables()["CNN_BENCH_TIME_SLICES"])
-    peer = TimeSlices(other.socket, begins=other.begins)
+def test_a_failure_does_not_wait_for_the_other(peer: TimeSlices) -> None:
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
     with (
@@ -223,7 +222,6 @@ def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) 
     thread.join(_JOIN_SECONDS)
     assert not thread.is_alive(), "the other has been left"
     peer.leave()
-    own.socket.detach()  # was closed by its new owner
 
 
 def test_a_run_whose_other_side_is_gone_measures_alone(run_bench: RunBench, records: Records) -> None:
@@ -231,8 +229,7 @@ def test_a_run_whose_other_side_is_gone_measures_alone(run_bench: RunBench, reco
     variables = second.variables()
     second.socket.detach()  # it belongs to the run
     first.socket.close()
-    done = run_bench("--device=cpu", "--model=mlp", "--batch_size=4", "--num_batches=5", **variables)
-    assert done.status == 0, done.stderr
+    run_bench("--device=cpu", "--model=mlp", "--batch_size=4", "--num_batches=5", **variables).succeeded()
     (record,) = records()
     assert "steps_per_slice" not in record["environment"]
     assert len(record["measurement"]["step_seconds"]) == 5

@@ -60,11 +60,6 @@ def test_compiling_is_what_the_first_step_took_longer() -> None:
     assert len(_lines(fields)) == 1
 
 
-@pytest.mark.parametrize("odd", [None, float("nan")])
-def test_losses_that_are_not_finite_are_not_compared(odd: float | None) -> None:
-    assert len(_lines({**FP32, "fp32_losses": [1.25] * 11 + [odd]})) == 1
-
-
 def test_an_evaluation_without_a_finite_loss_is_shown() -> None:
     result = {"step": 4, "epochs": 1.0, "top_1_accuracy": 0.75, "top_5_accuracy": 1.0, "loss": None}
     measurement = Measurement(images_per_step=8, evaluations=[{**result, "seconds": 2.0, "images": 8}])

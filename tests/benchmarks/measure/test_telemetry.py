@@ -1,8 +1,7 @@
-"""Clocks, power and memory: made-up drivers, counters and clocks, and a thread that nobody waits for."""
+"""Clocks, power and memory: made-up drivers, counters and clocks, and a thread that no run waits for."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -19,7 +18,6 @@ from benchmarks.machine import nvml
 from benchmarks.measure import telemetry
 from benchmarks.measure.result_text import resource_lines, startup_line
 from benchmarks.measure.telemetry import Sources, Telemetry
-from benchmarks.measure.worker_reports import WorkerReport, together
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
 from tests.support.commands import Records, RunBench
 from tests.support.records import make_record
@@ -259,26 +257,6 @@ def test_only_the_gpus_that_are_used_here_are_watched(
 # On the way to the record and to the reader.
 
 
-def test_workers_keep_their_own_and_the_latest_says_what_its_start_was_made_of() -> None:
-    def report(startup: float, index: int) -> WorkerReport:
-        measurement = Measurement(
-            images_per_step=1,
-            startup_seconds=startup,
-            startup_phases_seconds={"Python": startup},
-            step_seconds=[1.0],
-            losses=[1.0],
-            telemetry=[{"gpus": [], "index": index}],
-        )
-        sent = WorkerReport(
-            measurement=measurement, ends=[1.0], asynchronous=False, staleness=[], compute_seconds=[1.0], placement={}
-        )
-        return WorkerReport.from_message(json.loads(json.dumps(sent.to_message())))
-
-    all_three = together([report(3.0, 0), report(5.0, 1), report(4.0, 2)])
-    assert (all_three.startup_seconds, all_three.startup_phases_seconds) == (5.0, {"Python": 5.0})
-    assert [seen["index"] for seen in all_three.telemetry] == [0, 1, 2]
-
-
 def test_what_is_known_is_told_in_lines() -> None:
     seen = watch(Driver(nvmlDeviceGetCurrentClocksThrottleReasons=[0, HEAT, 0, HEAT, 0]))
     measurement = Measurement(
@@ -314,8 +292,7 @@ def test_what_is_not_known_has_no_line() -> None:
 
 @pytest.mark.row("S0.9")
 def test_a_run_keeps_what_it_saw(run_bench: RunBench, records: Records) -> None:
-    done = run_bench("--model=trivial", "--device=cpu", "--num_batches=5", "--batch_size=2")
-    assert done.status == 0, done.stderr
+    done = run_bench("--model=trivial", "--device=cpu", "--num_batches=5", "--batch_size=2").succeeded()
     (record,) = records()
     measurement = record["measurement"]
     assert sum(measurement["startup_phases_seconds"].values()) == pytest.approx(measurement["startup_seconds"])

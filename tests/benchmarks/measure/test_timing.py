@@ -49,12 +49,6 @@ def test_a_part_of_a_step_takes_no_longer_than_the_step() -> None:
     assert observed == {"input_wait_seconds": 0.5, "worker_compute_seconds": 0.25, "loss_scales": 128.0}
 
 
-def test_no_steps_wanted_none_taken() -> None:
-    phase = Phase()
-    run_phase(lambda: pytest.fail("no step was asked for"), 0, phase)
-    assert phase.step_seconds == []
-
-
 @pytest.mark.parametrize(
     ("deadline", "steps_per_round", "taken"),
     [(103.0, 1, 3), (106.0, 4, 8), (0.0, 1, 1)],  # the first: 101.25, 102.5, 103.75

@@ -62,10 +62,7 @@ def test_the_bytes_of_tasks_are_those_that_a_manager_states(manager: str, on: st
     )
 
 
-def test_a_ring_sends_twice_all_but_one_share() -> None:
-    assert sent(made("replicated", Layout(8), all_reduce_spec="xring")) == {
-        "device to device": pytest.approx(2 * 7 / 8 * BYTES)
-    }
+def test_a_ring_of_hosts_sends_twice_all_but_one_share() -> None:
     over_hosts = sent(made("collective_all_reduce", Layout(1, 4)))
     assert over_hosts == dict.fromkeys(("network out", "network in"), pytest.approx(2 * 3 / 4 * BYTES))
 
@@ -103,23 +100,18 @@ def test_16_bits_are_half_of_what_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("modifiers", "when"),
+    ("manager", "modifiers", "when"),
     [
-        ({}, "as they come"),
-        ({"staged_vars": True}, "a step later"),
-        ({"asynchronous": True}, "without waiting"),
+        ("parameter_server", {}, "as they come"),
+        ("parameter_server", {"staged_vars": True}, "a step later"),
+        ("parameter_server", {"asynchronous": True}, "without waiting"),
+        ("replicated", {"all_reduce_spec": "xring", "relaxed_consistency": True}, "a step later"),
+        ("replicated", {"all_reduce_spec": "xring", "gradient_repacking": 2}, "all at the end"),
+        ("local_sgd", {"local_sgd_steps": 4}, "all at the end"),
     ],
 )
-def test_modifiers_decide_what_waits(modifiers: dict[str, object], when: str) -> None:
-    assert made("parameter_server", Layout(4), **modifiers).when == when
-
-
-def test_packed_gradients_and_averaged_weights_come_at_the_end() -> None:
-    packed = made("replicated", Layout(4), all_reduce_spec="xring", gradient_repacking=2)
-    averaged = made("local_sgd", Layout(4), local_sgd_steps=4)
-    assert packed.when == averaged.when == "all at the end"
-    deferred = made("replicated", Layout(4), all_reduce_spec="xring", relaxed_consistency=True)
-    assert deferred.when == "a step later"
+def test_modifiers_decide_what_waits(manager: str, modifiers: dict[str, object], when: str) -> None:
+    assert made(manager, Layout(4), **modifiers).when == when
 
 
 def test_a_cpu_computes_nothing_while_it_copies_and_adds() -> None:

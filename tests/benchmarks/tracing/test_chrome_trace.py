@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from benchmarks.cluster.member import Alone
 from benchmarks.tracing import chrome_trace
@@ -53,13 +48,6 @@ def test_a_device_has_lanes_for_each_kind_of_work() -> None:
     assert events["MatMul"]["ts"] == 0 and events["MatMul"]["dur"] == 50
     assert events["Relu"]["tid"] == events["MatMul"]["tid"] != events["Add"]["tid"], "the first lane that is free"
     assert events["Add"]["args"] == {"name": "tower_0/add"}
-
-
-@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_it_is_compressed_by_its_name(tmp_path: Path, name: str) -> None:
-    chrome_trace.write(tmp_path / name, chrome_trace.trace({"": ROWS}))
-    data = (tmp_path / name).read_bytes()
-    assert json.loads(gzip.decompress(data) if name.endswith("gz") else data) == chrome_trace.trace({"": ROWS})
 
 
 class TwoHosts(Alone):

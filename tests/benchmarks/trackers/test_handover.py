@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import json
 import struct
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +23,6 @@ from benchmarks.trackers.tracked_run import tracked
 from results.record import Record, Status
 from tests.support.records import make_record
 
-HELPED = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'])\n"
 HANGING = "import time, os\nopen(os.environ['STARTED'], 'a').write(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
 # Apart from the tests, since its imports warn.
 READ_MLFLOW = """
@@ -188,15 +185,6 @@ def test_a_record_that_cannot_be_sent_does_not_stop_the_others(here: Path, capfd
 
 
 @pytest.mark.process
-def test_what_a_library_leaves_running_is_not_waited_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "sitecustomize.py").write_text(HELPED)
-    monkeypatch.setenv("PYTHONPATH", str(here))
-    begun = time.monotonic()
-    assert sent(make_record(), tensorboard_dir="tb")
-    assert time.monotonic() - begun < 15
-
-
-@pytest.mark.process
 def test_records_that_were_sent_in_time_are_counted(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,13 +276,6 @@ def test_why_a_tracker_failed_is_said_without_its_secrets(
     printed = capfd.readouterr()
     assert "OSError: http://***@host: api_key=***" in printed.err and "--mlflow_uri=http://***@host" in printed.err
     assert not {"hunter2", "abc", "\x1b"} & set(printed.err.split()) and "hunter2" not in printed.err + printed.out
-
-
-def test_a_library_that_is_missing_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for tracker in tracker_list.TRACKERS:
-        with pytest.raises(UsageError, match=f"--{tracker.flag} needs .* -m pip install {tracker.package},"):
-            tracker_list.require({tracker.flag: "x"})
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,9 @@ WARMUP_STEPS = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing(Row):
+    """The result of a candidate, with its number."""
+
     candidate: int
-
-    @property
-    def rate(self) -> float | None:
-        return self.images_per_sec
-
-
-def standings(search: Halving) -> list[Standing]:
-    """Returns the result of each candidate with its number, best first."""
-    return [Standing(candidate=_number(candidate), **vars(row)) for candidate, row in search.rows()]
 
 
 def _candidates(count: int) -> list[Candidate]:
@@ -47,10 +40,7 @@ class Machine:
     seed: int = 0
     failing: dict[int, str] = dataclasses.field(default_factory=dict)
     fails_from_run: int = 0
-    starts: dict[int, float] = dataclasses.field(default_factory=dict)
-    drift: float = 0.0
     budget_seconds: float = math.inf
-    limit_seconds: float = 60.0
     now: float = 0.0
     runs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
@@ -58,7 +48,7 @@ class Machine:
         self._random = random.Random(self.seed)
 
     def run(self, chosen: Candidate, steps: int) -> Outcome | None:
-        limit = min(self.limit_seconds, self.budget_seconds - self.now)
+        limit = self.budget_seconds - self.now
         if limit <= 0:
             return None
         candidate = _number(chosen)
@@ -67,9 +57,9 @@ class Machine:
         if candidate in self.failing and [c for c, _ in self.runs].count(candidate) > self.fails_from_run:
             self.now += min(START_SECONDS, limit)
             return Outcome(reason=self.failing[candidate])
-        slowness = math.exp(self._random.gauss(0, self.noise) + self.drift * self.now)
+        slowness = math.exp(self._random.gauss(0, self.noise))
         usual = IMAGES / self.rates[candidate]
-        self.now += self.starts.get(candidate, START_SECONDS) * math.exp(self._random.gauss(0, self.noise))
+        self.now += START_SECONDS * math.exp(self._random.gauss(0, self.noise))
         self.now += WARMUP_STEPS * usual
         seconds: list[float] = []
         while len(seconds) < steps:
@@ -78,17 +68,16 @@ class Machine:
                 break
             self.now += step
             seconds.append(step)
-        is_last = limit < self.limit_seconds
         if not seconds:
             self.now = before + limit
-            return Outcome(reason="not run to its end" if is_last else "timeout: killed", cut_off=is_last)
-        return Outcome(images_per_step=IMAGES, step_seconds=seconds, cut_off=is_last and len(seconds) < steps)
+            return Outcome(reason="not run to its end", cut_off=True)
+        return Outcome(images_per_step=IMAGES, step_seconds=seconds, cut_off=len(seconds) < steps)
 
     def search(self, budget_seconds: float, first_steps: int = 8) -> list[Standing]:
         self.budget_seconds = budget_seconds
         search = Halving(_candidates(len(self.rates)), self.run, first_steps)
         search.search()
-        return standings(search)
+        return [Standing(candidate=_number(candidate), **vars(row)) for candidate, row in search.rows()]
 
 
 def _machines(count: int, candidates: int, spread: float) -> list[Machine]:
@@ -119,13 +108,6 @@ def test_the_true_best_is_rarely_called_slower() -> None:
     assert missed <= 5
 
 
-def test_a_machine_that_slows_down_does_not_mislead() -> None:
-    rates = [100.0, 93.0, 92.0, 91.0, 90.0, 80.0]
-    for seed in range(20):
-        machine = Machine(rates, noise=0.01, seed=seed, drift=0.0005)  # by a fifth over the search
-        assert machine.search(400)[0].candidate == 0
-
-
 @pytest.mark.parametrize("budget_seconds", [1, 5, 20, 33, 60, 61, 97, 250])
 @pytest.mark.parametrize("candidates", [1, 2, 3, 9])
 def test_the_budget_is_kept(budget_seconds: float, candidates: int) -> None:
@@ -133,7 +115,7 @@ def test_the_budget_is_kept(budget_seconds: float, candidates: int) -> None:
         standings = machine.search(budget_seconds)
         assert machine.now <= budget_seconds
         assert len(standings) == candidates
-        assert (standings[0].rate is not None) == (budget_seconds > 6), "one run fits, and has a result"
+        assert (standings[0].images_per_sec is not None) == (budget_seconds > 6), "one run fits, and has a result"
 
 
 @pytest.mark.parametrize("candidates", [1, 2, 3, 9, 16])
@@ -167,7 +149,10 @@ def test_a_failed_candidate_has_a_row_with_the_reason() -> None:
     machine = Machine([100.0, 200.0, 50.0, 70.0], failing={1: "oom", 3: "crash"})
     standings = machine.search(300)
     assert [one.candidate for one in standings[:2]] == [0, 2]
-    assert {one.candidate: (one.rate, one.reason) for one in standings[2:]} == {1: (None, "oom"), 3: (None, "crash")}
+    assert {one.candidate: (one.images_per_sec, one.reason) for one in standings[2:]} == {
+        1: (None, "oom"),
+        3: (None, "crash"),
+    }
     assert [candidate for candidate, _ in machine.runs].count(1) == 1, "it is not tried again"
 
 
@@ -185,7 +170,7 @@ def test_a_candidate_that_fails_later_is_not_the_best() -> None:
     best, *_, last = machine.search(300)
     assert best.candidate == 0
     assert (last.candidate, last.reason) == (1, "crash")
-    assert last.rate == pytest.approx(200, rel=0.2), "its rate before the failure is reported"
+    assert last.images_per_sec == pytest.approx(200, rel=0.2), "its rate before the failure is reported"
 
 
 def test_a_default_that_dropped_out_is_the_answer_if_all_others_fail_later() -> None:
@@ -197,16 +182,8 @@ def test_a_default_that_dropped_out_is_the_answer_if_all_others_fail_later() -> 
 
 def test_if_all_fail_there_is_no_rate() -> None:
     machine = Machine([1.0, 2.0, 3.0], failing={0: "a", 1: "b", 2: "c"})
-    assert [(one.rate, one.reason) for one in machine.search(300)] == [(None, "a"), (None, "b"), (None, "c")]
+    assert [(one.images_per_sec, one.reason) for one in machine.search(300)] == [(None, "a"), (None, "b"), (None, "c")]
     assert len(machine.runs) == 3
-
-
-def test_a_hanging_candidate_leaves_time_for_the_others() -> None:
-    machine = Machine([100.0, 200.0, 90.0, 80.0], starts={1: 900.0})
-    standings = machine.search(300)
-    assert [one.candidate for one in standings[:2]] == [0, 2] and standings[0].runs >= 3
-    assert (standings[-1].candidate, standings[-1].reason) == (1, "timeout: killed")
-    assert machine.runs.count((1, 8)) == len([one for one, _ in machine.runs if one == 1]) == 1
 
 
 def test_repeats_tell_whether_a_rate_is_better_than_its_selection() -> None:
@@ -228,25 +205,6 @@ def test_a_run_that_the_time_cuts_short_does_not_count_beside_a_longer_one() -> 
     search.search()
     assert next(lengths, None) is None, "all three were run"
     assert [(row.steps, row.runs, row.low is None) for _, row in search.rows()] == [(8, 1, False)] * 2
-
-
-def test_an_interruption_leaves_the_best_so_far() -> None:
-    machine = Machine([100.0, 120.0, 110.0])
-    search = Halving(_candidates(3), _stopped_at_the_third(machine), 8)
-    with pytest.raises(KeyboardInterrupt):
-        search.search()
-    found = standings(search)
-    assert [one.candidate for one in found] == [1, 0, 2]
-    assert found[-1].reason == "not run"
-
-
-def _stopped_at_the_third(machine: Machine):
-    def run(candidate: Candidate, steps: int) -> Outcome | None:
-        if len(machine.runs) == 2:
-            raise KeyboardInterrupt
-        return machine.run(candidate, steps)
-
-    return run
 
 
 def _runs(*rates: float) -> list[Outcome]:
