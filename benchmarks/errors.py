@@ -129,9 +129,9 @@ _LIKENESS, _FEW_LETTERS = 0.7, 3
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
-    """Returns ' Did you mean ...?' for the nearest choice, or one that begins so; nothing if none is near."""
+    """Returns ' Did you mean ...?' for the nearest choice, or the shortest that begins so; nothing if none is near."""
     word, known = value.lower().lstrip("-"), {choice.lstrip("-"): choice for choice in choices}
-    begun = [name for name in known if len(word) >= _FEW_LETTERS and name.startswith(word)]
+    begun = sorted((name for name in known if len(word) >= _FEW_LETTERS and name.startswith(word)), key=len)
     near = begun or get_close_matches(word, known, n=1, cutoff=_LIKENESS)
     return f" Did you mean '{known[near[0]]}'?" if near else ""
 

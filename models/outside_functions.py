@@ -79,7 +79,8 @@ def kept_precision() -> Iterator[None]:
         keras.config.set_dtype_policy(before)
         keras.config.set_floatx(floatx)
     if after is not before or floatx_after != floatx:
+        instead = f"--precision={after.name}" if after.name.startswith("mixed_") else "--precision"
         raise UnusableModelError(
             f"its code sets the dtype policy {after.name}, or floatx {floatx_after}, by keras.config.set_dtype_policy()"
-            ", set_floatx() or clear_session(): leave that to --precision."
+            f", set_floatx() or clear_session(): leave that to {instead}."
         )

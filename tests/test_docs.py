@@ -36,7 +36,7 @@ from docs import generate, hooks, tables
 from results import loading
 from results.summary import summarize
 from tests.support import docs, promises
-from tests.support.commands import ROOT, RunBench
+from tests.support.commands import ROOT
 from variable_mgr import catalog
 
 PAGES = docs.pages(ROOT)
@@ -439,30 +439,3 @@ def test_a_mistake_in_a_page_is_found_with_its_line(tmp_path: Path, text: str, w
     (problem,) = _problems(page)
     assert words in problem
     assert int(problem.removeprefix(f"{page}:").partition(":")[0]) in (4, 5)
-
-
-# Commands of the pages that take seconds, in an order in which each finds what it needs, with what makes them shorter.
-EXECUTED = (
-    ("python run_bench.py --model=mlp --data_dir=data/mnist --print_training_accuracy", ("--device=cpu",)),
-    ("python run_bench.py report out --output=report", ("--against=guide2017",)),
-    ("python run_bench.py track store out", ()),
-    ("python run_bench.py track check out", ()),
-    ("python run_bench.py track history --output=history.png", ()),
-    ("python run_bench.py explain replicated --num_gpus=4 --model=resnet20", ()),
-    ("python run_bench.py doctor --nobreakdown", ()),
-    ("python run_bench.py data make_imagenet data/fake --train_images=512", ()),
-    ("python run_bench.py input --data_dir=data/fake", ("--device=cpu", "--stage_seconds=0.2")),
-)
-
-
-@pytest.mark.slow
-def test_the_short_commands_of_the_pages_work(run_bench: RunBench, tmp_path: Path) -> None:
-    known = {code.text for page in PAGES for code in docs.code_of(page)}
-    assert run_bench("data", "make_mnist", "data/mnist").status == ExitStatus.OK
-    for text, shorter in EXECUTED:
-        assert text in known, f"no page has {text} any more"
-        done = run_bench(*docs.words_of(text.removeprefix("python run_bench.py ")), *shorter)
-        # One session decides nothing, and nor does a machine on which other work runs.
-        fine = (ExitStatus.OK, ExitStatus.UNDECIDED) if "check" in text or "doctor" in text else (ExitStatus.OK,)
-        assert done.status in fine, f"{text}: {done.stderr}"
-    assert (tmp_path / "report" / "report.html").is_file() and (tmp_path / "history.png").is_file()

@@ -40,6 +40,9 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, PermissionError) and error.filename:  # such as a look into a directory of another user
             warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")
             return ExitStatus.USAGE
+        if isinstance(error, FileNotFoundError) and str(error.filename).startswith("/proc/"):
+            warn(f"{error.filename} is missing: a run reads clocks and memory there. Mount /proc, or run on Linux.")
+            return ExitStatus.USAGE
         warn_of_exception()
         return ExitStatus.RUN_FAILED  # Python's own status would be 1, which means that the gate found a regression
 

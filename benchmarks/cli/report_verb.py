@@ -36,8 +36,8 @@ from results.store import JSONL_NAME, replace
 from results.text import counted
 
 _MOST_NOTES = 10
-# Of files that users want where a report would be a directory.
 _LONGEST_VALUE = 200  # characters
+# Of files that users want where a report would be a directory.
 _SUFFIXES = (".html", *(f".{name}" for name in FORMATS))
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 # The flags that `rerun` repeats: those of these groups, and some others.

@@ -29,6 +29,8 @@ _OF_A_SHELL = re.compile(
 )
 # Also with the dashes of a web page, blanks of a line that was pasted, and `--name value` as a line of a file.
 _FLAG = re.compile(r"\s*[-\u2010-\u2015\u2212]{1,2}([A-Za-z][\w-]*)(?:\s*(=)\s*(.*)|\s+(\S.*)|\s*)", re.DOTALL)
+# A line of a file with more than one flag; the value of a flag such as --base_command may have flags of its own.
+_SEVERAL_FLAGS = re.compile(r"--?(?![\w-]*command)[A-Za-z].*\s--?[A-Za-z]")
 SHORT_FLAGS = {"m": "model", "b": "batch_size", "g": "num_gpus"}
 
 
@@ -219,7 +221,7 @@ def read_files(arguments: Sequence[str], inside: Sequence[str] = ()) -> list[str
     `inside` are such words that led to the arguments.
 
     Raises:
-        UsageError: there is no such file, it is no text, or it names itself.
+        UsageError: there is no such file, it is no text, has several flags on a line, or names itself.
     """
     words: list[str] = []
     following = iter(map(spelled, arguments))
@@ -249,7 +251,10 @@ def _lines(name: str, value: str) -> list[str]:
         if is_preset:
             instead = f"{did_you_mean(value, presets())} Presets: {', '.join(presets())}."
         raise UsageError(f"{name}={value} cannot be read: {reason}.{instead}") from error
-    return [line for line in lines if line and not line.startswith(("#", "//"))]
+    lines = [line for line in lines if line and not line.startswith(("#", "//"))]
+    if several := next(filter(_SEVERAL_FLAGS.match, lines), ""):
+        raise UsageError(f"{name}={value}: '{shortened(several)}' are several flags: write each on a line of its own.")
+    return lines
 
 
 def spelled(word: str) -> str:

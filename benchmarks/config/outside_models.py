@@ -114,6 +114,8 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
             raise UsageError(f"{error} {_OTHERS}") from error
     name = _checked(name)
     facts = _facts(name, classes_wanted(data_name, num_classes))
+    if isinstance(facts, UsageError):
+        raise facts
     spec = outside_spec(name, facts, *_data_set(facts, data_name))
     if is_code(name) and (file := file_of(name)):
         spec = dataclasses.replace(spec, code=provenance.file_at_commit(file.absolute(), tuple(facts.sources)))
@@ -213,8 +215,12 @@ def code() -> dict[str, Any]:
 
 
 @functools.cache
-def _facts(name: str, num_classes: int) -> Facts:
-    return find_facts_in(Path.cwd(), os.environ.get("PYTHONPATH", ""), name, num_classes)
+def _facts(name: str, num_classes: int) -> Facts | UsageError:
+    """Returns facts of a model, or why it cannot be built: a failure, too, may have taken minutes."""
+    try:
+        return find_facts_in(Path.cwd(), os.environ.get("PYTHONPATH", ""), name, num_classes)
+    except UsageError as error:
+        return error
 
 
 def find_facts_in(directory: Path, python_path: str, name: str, num_classes: int) -> Facts:

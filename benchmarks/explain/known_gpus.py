@@ -33,7 +33,7 @@ _HALF = ("bf16", "fp16")
 _JOINED = re.compile(r"(?<=rtx)(?=\d)|(?<=\d)(?=ti\b)")
 _GIGABYTES = re.compile(r"(?<=\d) ?g(?:i?b)?\b")
 _NEWER_MODULE = re.compile(r"\bsxm[56]\b")  # which no name states
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"[^\W_]+")
 _IMPLIED = frozenset({"nvidia", "tesla"})
 _PASSES = 3  # forward, and twice as many operations backward
 LINKS: Mapping[str, Mapping[str, str]] = {row["link"]: row for row in published_table("links")}
@@ -100,11 +100,17 @@ class PublishedRate:
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A rate and, in words, where it comes from. It may be higher or lower by a factor."""
+    """A rate and, in words, where it comes from.
+
+    Attributes:
+        factor: by which it may be higher or lower.
+        of_this_batch: another batch would have another rate.
+    """
 
     value: float
     source: str
     factor: float = 1.0
+    of_this_batch: bool = False
 
 
 def link_bytes_per_sec(link: str) -> float:

@@ -126,7 +126,7 @@ class Balance:
 
         None if it is unknown: a step of the least time takes it with any batch.
         """
-        if self.ratio is None or (self.images_per_sec and self.images_per_sec.factor == _FACTOR_OF_LEAST):
+        if self.ratio is None or (self.images_per_sec and self.images_per_sec.of_this_batch):
             return None
         return max(1, math.ceil(self.ratio * self.batch_per_device))
 
@@ -204,7 +204,7 @@ class Rates:
             if not published or published.value <= most:
                 return published
             why = f"assumed: a step takes {1e3 * _LEAST_STEP_SECONDS:g} ms at least, and its operations less"
-            return Rate(most, why, _FACTOR_OF_LEAST)
+            return Rate(most, why, _FACTOR_OF_LEAST, of_this_batch=True)
         mfu, of = self.assumed_mfu or _MFU_OF_CPUS, f" of {self.gpu.name}" if self.gpu else ""
         return Rate(mfu * peak / flops_per_image, f"{mfu:.0%} of {amount(peak, 'FLOP/s')}{of}")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from benchmarks.console import warn
+from benchmarks.console import warn, warn_of_exception
 from benchmarks.errors import UnsavedError, headline
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
@@ -82,9 +82,13 @@ class RunLog:
         """Notes and prints that `what` could not be written to a path, where it would end the run: that stays valid."""
         try:
             yield
-        except Exception as error:  # TensorFlow raises many types
+        except Exception as error:
             reason = getattr(error, "strerror", None) or headline(error)
-            sentence = f"{what} could not be written to {path}: {reason}. Free space there, or pass another path."
+            to_do = "Free space there, or pass another path"
+            if not (isinstance(error, OSError) or hasattr(error, "error_code")):  # TensorFlow's have one
+                warn_of_exception()
+                to_do = "If there is space for it, report this with the traceback above"
+            sentence = f"{what} could not be written to {path}: {reason}. {to_do}."
             self.unsaved[what] = UnsavedError(sentence)
             warn(sentence)
 

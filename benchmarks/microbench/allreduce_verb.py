@@ -49,6 +49,7 @@ _DEFAULTS: dict[str, Any] = {
 _USUAL_MODELS = "alexnet,inception3,resnet50,vgg16"
 _ENOUGH_SECONDS = 10.0
 _NUMBERS_PER_REDUCTION = 10**6
+_MOST_DEVICES = 64  # a ring of n devices has 2 n (n-1) operations for each tensor
 _SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNORECASE)
 
 
@@ -70,7 +71,7 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: a value is invalid, a named reduction can run on none of the devices, or there is only one.
+        UsageError: a value is invalid, a named reduction can run on none of the devices, or they are one or too many.
     """
     given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
     named = list(map(canonical, given["all_reduce_spec"].split(","))) if given["all_reduce_spec"] else []
@@ -80,6 +81,11 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     chosen = config.resolve({**given, "num_gpus": numbers[-1], "all_reduce_spec": None, "model": None}, count_gpus, {})
     if chosen.devices.num_devices < 2:
         raise UsageError("allreduce needs several devices, as one has nothing to exchange: pass --num_gpus=2 or more.")
+    if numbers[-1] > _MOST_DEVICES:
+        raise UsageError(
+            f"--num_gpus={given['num_gpus']}: graphs of so many devices take too long to build: pass at most "
+            f"{_MOST_DEVICES}."
+        )
     specs = tuple(dict.fromkeys(named or ALGORITHMS))
     places = {count: chosen.place_of(count) for count in numbers if count > 1}
     cannot: dict[int, dict[str, str]] = {}

@@ -64,13 +64,12 @@ class ProfiledSteps:
                 warn(step_trace.NO_KERNELS)
             work = by_type([events(metadata) for metadata in self._traced])
             path = self._run.directory / _NAME
-            with (
-                self._run.log.writing("The table of operations", path),
-                path.open("w", newline="", encoding="utf-8") as file,
-            ):
-                csv.writer(file).writerows([Work._fields, *work])
             steps = f"{self._last + 1} to {step}" if step > self._last + 1 else f"{step}"
-            lines = [f"Operations of step {steps}:", *table(work[:PRINTED]), f"All {len(work)} types: {path}"]
+            lines = [f"Operations of step {steps}:", *table(work[:PRINTED])]
+            with self._run.log.writing("The table of operations", path):
+                with path.open("w", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerows([Work._fields, *work])
+                lines.append(f"All {len(work)} types: {path}")
             for line in lines if self._run.team.is_leader else ():
                 self._run.display.note(line)
 

@@ -76,5 +76,5 @@ def test_what_nccl_is_refused_gets_an_advice_of_its_own(what: str, advised: str)
     ],
 )
 def test_only_a_near_word_is_suggested(word: str, nearest: str | None) -> None:
-    known = ("alexnet", "inception3", "resnet20", "vgg16", "mirrored_strategy", "version")
+    known = ("alexnet", "inception3", "resnet20_v2", "resnet20", "vgg16", "mirrored_strategy", "version")
     assert did_you_mean(word, known) == (f" Did you mean '{nearest}'?" if nearest else "")

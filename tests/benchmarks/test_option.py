@@ -40,11 +40,6 @@ def test_a_part_has_the_given_values_the_decided_ones_and_its_defaults() -> None
     assert filled(Part, given, steps=(1, 2), derived=7) == expected
 
 
-def test_a_field_says_whether_its_value_can_change_what_is_measured() -> None:
-    not_in_key = [field.name for field in dataclasses.fields(Part) if not field.metadata.get("in_key", True)]
-    assert not_in_key == ["count", "not_in_key"]
-
-
 @pytest.mark.parametrize(
     ("one", "usual"),
     [

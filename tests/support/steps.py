@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.options import Training
+from models.building import ModelVariable, VariableKind
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
@@ -20,6 +23,18 @@ _NO_MODIFIERS = Modifiers()
 
 def on_cpus(towers: int, shared_on: str = "cpu") -> DevicePlan:
     return device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
+
+
+def variable(name: str, value: Any, kind: VariableKind = "weight", *, decayed: bool = False) -> ModelVariable:
+    """Describes a variable of a model, given its initial value as an array."""
+    return ModelVariable(
+        name=name,
+        shape=value.shape,
+        dtype=value.dtype.name,
+        kind=kind,
+        decayed=decayed,
+        initial_value=lambda: tf.constant(value),
+    )
 
 
 def step_of(

@@ -47,27 +47,24 @@ def test_a_manager_says_where_it_cannot_run(manager: str, processes: str) -> Non
             factory.make(manager, place, shared_devices=(place.host,), modifiers=Modifiers())
 
 
-@pytest.mark.parametrize("manager", ["parameter_server", "collective_all_reduce"])
-def test_layers_are_divided_in_one_process_only(manager: str) -> None:
-    modifiers = Modifiers(fc_model_parallel=True)
-    assert why_not(manager, modifiers, _place("one", manager)) is None
-    processes = "with ps" if manager == "parameter_server" else "without ps"
-    assert "towers of one process" in str(why_not(manager, modifiers, _place(processes, manager)))
-
-
-def test_gradients_of_parameter_server_travel_between_processes_only() -> None:
-    modifiers = Modifiers(compact_gradient_transfer=True)
-    assert "do not travel" in str(why_not("parameter_server", modifiers, _place("one", "parameter_server")))
-    assert why_not("parameter_server", modifiers, _place("with ps", "parameter_server")) is None
-
-
-# Specs of two levels.
+@pytest.mark.parametrize(
+    ("manager", "modifiers", "runs_in", "refused_in", "words"),
+    [
+        ("parameter_server", {"fc_model_parallel": True}, "one", "with ps", "towers of one process"),
+        ("collective_all_reduce", {"fc_model_parallel": True}, "one", "without ps", "towers of one process"),
+        ("parameter_server", {"compact_gradient_transfer": True}, "with ps", "one", "do not travel"),
+    ],
+)
+def test_some_modifiers_need_one_process_and_some_several(
+    manager: str, modifiers: dict[str, bool], runs_in: str, refused_in: str, words: str
+) -> None:
+    assert why_not(manager, Modifiers(**modifiers), _place(runs_in, manager)) is None
+    assert words in str(why_not(manager, Modifiers(**modifiers), _place(refused_in, manager)))
 
 
 def test_two_levels_are_for_one_client_that_drives_several_workers() -> None:
     modifiers = Modifiers(all_reduce_spec="pscpu/xring")
-    refused = why_not("replicated", modifiers, _place("one", "replicated"))
-    assert refused is not None and "only under distributed_all_reduce" in refused and refused.endswith(".")
+    assert "only under distributed_all_reduce" in str(why_not("replicated", modifiers, _place("one", "replicated")))
     assert why_not(IN_GRAPH, modifiers, _place("without ps", IN_GRAPH)) is None
 
 

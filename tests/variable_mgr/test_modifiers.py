@@ -86,18 +86,3 @@ def test_as_many_pairs_run_as_make_sense() -> None:
 def test_a_description_shows_every_modifier(manager: str, modifiers: Modifiers) -> None:
     others = {_describe(manager, other) for name, other in RUN if name == manager and other != modifiers}
     assert _describe(manager, modifiers) not in others
-
-
-@pytest.mark.parametrize(
-    ("manager", "in_cluster", "on_host", "reduction"),
-    [
-        ("replicated", False, True, "pscpu"),
-        ("replicated", False, False, "psgpu"),
-        ("local_sgd", False, False, "psgpu"),
-        ("local_sgd", True, True, "collective"),
-        ("collective_all_reduce", False, True, "collective"),
-        ("independent", False, True, None),
-    ],
-)
-def test_the_reduction_that_no_flag_names(manager: str, in_cluster: bool, on_host: bool, reduction: str | None) -> None:
-    assert MANAGERS[manager].default_reduction(in_cluster=in_cluster, on_host=on_host) == reduction

@@ -189,6 +189,7 @@ def test_defaults_and_choices() -> None:
         (["--num_gpus=2", "--min_bytes=lots"], "--min_bytes=lots: pass a number of bytes"),
         (["--num_gpus=2", "--min_bytes=1M", "--max_bytes=1K"], "no power of two"),
         (["--num_gpus=0,2"], "--num_gpus=0,2: pass one or more numbers"),
+        (["--num_gpus=2,1000", "--model=none"], "--num_gpus=2,1000: graphs of so many devices take too long"),
         (["--num_gpus=3,5", "--all_reduce_spec=pscpu,rechd"], "rechd halves the towers repeatedly"),
     ],
 )

@@ -130,7 +130,13 @@ def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, rec
 
 @pytest.mark.slow
 @rotating(
-    "flags", [("--variable_update=replicated",), ("--variable_update=parameter_server", "--staged_vars")], first=1
+    "flags",
+    [
+        ("--variable_update=replicated",),
+        ("--variable_update=parameter_server", "--staged_vars"),
+        ("--variable_update=replicated", "--forward_only"),
+    ],
+    first=1,
 )
 def test_xla_changes_no_loss(train_here: TrainHere, flags: tuple[str, ...]) -> None:
     compiled, plain = (train_here(*SMALL, "--num_gpus=2", *flags, xla).measured.losses for xla in ("--xla", "--noxla"))

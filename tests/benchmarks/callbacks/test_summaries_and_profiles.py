@@ -163,7 +163,7 @@ def test_one_tower_and_asynchronous_towers_have_traces(run_bench: RunBench, tmp_
 
 
 def test_what_cannot_be_written_is_named_and_the_run_stays_valid(
-    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fill_the_disk(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -175,11 +175,13 @@ def test_what_cannot_be_written_is_named_and_the_run_stays_valid(
     ):
         monkeypatch.setattr(owner, name, fill_the_disk)
     files = ("--trace_file=trace.json", "--graph_file=graph.pb", "--partitioned_graph_file_prefix=part.pb")
-    done = run_bench(*RUN, "--num_batches=3", *SUMMARIES, "--summary_verbosity=1", *files)
+    (tmp_path / "t" / "operations.csv").mkdir(parents=True)
+    done = run_bench(*RUN, "--num_batches=3", *SUMMARIES, "--summary_verbosity=1", *files, "--profile_steps=2:2")
     (record,) = records()
     assert (done.status, record["status"]) == (4, "ok") and record["derived"]["images_per_sec"] > 0
-    for what in ("Summaries", "The trace", "The graph", "The graph of each device"):
+    for what in ("Summaries", "The trace", "The graph", "The graph of each device", "The table of operations"):
         assert f"{what} could not be written to " in done.stderr
+    assert "Operations of step 3:" in done.stdout and "types: " not in done.stdout
     assert "could not be written to graph.pb: No space left on device. Free space" in record["reason"]
 
 

@@ -11,14 +11,20 @@ from benchmarks.cli import main
 from benchmarks.errors import ExitStatus
 
 
+@pytest.mark.parametrize(
+    ("number", "path", "words"),
+    [
+        (errno.EACCES, "/home/other/models", "/home/other/models: Permission denied. Choose another path"),
+        (errno.ENOENT, "/proc/meminfo", "/proc/meminfo is missing: "),
+    ],
+)
 def test_a_path_that_may_not_be_read_is_named_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int, path: str, words: str
 ) -> None:
     def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/other/models")
+        raise OSError(number, os.strerror(number), path)
 
     monkeypatch.setattr(main, "dispatch", refuse)
     assert main.main(["run"]) == ExitStatus.USAGE
     said = capfd.readouterr().err
-    assert said.startswith("run_bench: /home/other/models: Permission denied. Choose another path")
-    assert "Traceback" not in said
+    assert said.startswith(f"run_bench: {words}") and "Traceback" not in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pynvml
@@ -15,7 +14,6 @@ from benchmarks.machine import hardware
 from models import specs
 from results.record import key_of
 from results.utilisation import published_table
-from tests.support.commands import RunBench
 from tests.support.nvidia import MACHINES, Machine, stand_in
 
 H100, A100, T4, V100 = "8 H100, NVSwitch", "8 A100, NVSwitch", "8 T4, PCIe", "2 V100, NVLink"
@@ -228,29 +226,6 @@ def test_gpus_are_measured_for_20_seconds_at_least(
 def test_the_limits_of_the_length_are_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     made = resolve(H100, monkeypatch, "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=3")
     assert made.reasons["num_batches"].startswith("20 s, but 102 to 20,001 steps, ")
-
-
-@pytest.mark.parametrize(
-    ("machine", "words", "shown"),
-    [
-        (MACHINES[H100], "--num_gpus=8", ("tf32", 256, "nccl", 100, 20.0)),
-        (MACHINES[T4], "--num_gpus=8", ("fp32", 128, "psgpu", 100, 20.0)),
-        (Machine(0), "", ("fp32", 8, "pscpu", 100, None)),
-        (Machine(0), "--num_gpus=2", ("fp32", 64, "psgpu", 100, 20.0)),  # they are on another machine
-    ],
-)
-def test_print_config_shows_what_was_decided_and_why(
-    run_bench: RunBench,
-    monkeypatch: pytest.MonkeyPatch,
-    machine: Machine,
-    words: str,
-    shown: tuple[object, ...],
-) -> None:
-    stand_in(monkeypatch, machine)
-    made = json.loads(run_bench(REPLICATED, *words.split(), "--print_config").stdout)
-    found = (made["precision"], made["batch_per_device"], made["modifiers"]["all_reduce_spec"], made["num_batches"])
-    assert (*found, made["at_least_seconds"]) == shown
-    assert ("batch_per_device" in made["reasons"]) == (made["device"] == "gpu")
 
 
 def test_a_configuration_can_be_counted_whatever_was_decided(monkeypatch: pytest.MonkeyPatch) -> None:

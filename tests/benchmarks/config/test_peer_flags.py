@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cli import main
 from benchmarks.cli.verbs import commands, flags_of
 from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
@@ -98,12 +97,13 @@ def test_the_default_and_no_value_pass_silently(one: Flag) -> None:
         assert resolve(f"--{one.name}={str(value).lower() if isinstance(value, bool) else value}") == resolve()
 
 
-@pytest.mark.parametrize("name", [one.name for one in (*peer_flags.ACCEPTED, *peer_flags.REPLACED)])
-def test_the_default_is_that_of_tf_cnn_benchmarks(name: str) -> None:
-    if name not in PEER:
-        return
-    one = next(one for one in peer_flags.GONE if one.name == name)
-    text = PEER[name]["default"]
+@pytest.mark.parametrize(
+    "one",
+    [one for one in (*peer_flags.ACCEPTED, *peer_flags.REPLACED) if one.name in PEER],
+    ids=lambda one: one.name,
+)
+def test_the_default_is_that_of_tf_cnn_benchmarks(one: Flag) -> None:
+    text = PEER[one.name]["default"]
     mine = one.unset if one.default is None else one.default
     expected: Any = text
     if one.kind is bool:
@@ -133,12 +133,8 @@ def test_verbs_that_take_a_run_take_them(verb: str) -> None:
     words = ["--use_tf_layers=false", "--kmp_affinity=a,b,1,0", "--gpu_indices=0,1"]
     values = flag.parse(words, peer_flags.groups_to_parse(groups)).values
     assert values["kmp_affinity"] == "a,b,1,0"
-    assert "gone" not in {one.name for group in flags_of(commands()[verb]).values() for one in group}, "not in its help"
-
-
-def test_verbs_without_a_run_do_not() -> None:
-    with pytest.raises(UsageError, match="devices has no flag --train_dir"):
-        main.dispatch(["devices", "--train_dir=x"])
+    in_help = {one.name for group in flags_of(commands()[verb]).values() for one in group}
+    assert not in_help & {one.name for one in peer_flags.GONE}
 
 
 def test_a_sweep_takes_each_as_one_value() -> None:
@@ -181,12 +177,8 @@ def test_a_sweep_takes_each_as_one_value() -> None:
         (["-m", "resnet50"], "model", "resnet50"),
         (["-b=8"], "batch_size", 8),
         (["-g", "2"], "num_gpus", 2),
-        (["--mkl", "True"], "onednn", "on"),
-        (["--mkl=False"], "onednn", None),
         (["--mkl"], "onednn", "on"),
-        (["--gpu_memory_frac_for_testing=0"], "gpu_memory_frac", None),
         (["--batch_size=0"], "batch_size", None),
-        (["--data_dir="], "data_dir", None),
         (["--data_dir", ""], "data_dir", None),
         (["--resnet_base_lr=0"], "resnet_base_lr", None),
         (["--eval_during_training_at_specified_steps", "1,2"], "eval_during_training_at_specified_steps", "1,2"),

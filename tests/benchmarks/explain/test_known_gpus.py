@@ -40,7 +40,7 @@ def test_a_part_of_a_name_is_enough(text: str, name: str) -> None:
     assert find_gpu(text) == gpu_of(name)
 
 
-@pytest.mark.parametrize("text", ["", "H", "RTX", "40GB", "nvidia", "Quadro", "RTX 6000", "A1000"])
+@pytest.mark.parametrize("text", ["", "H", "RTX", "40GB", "nvidia", "Quadro", "RTX 6000", "A1000", "\u00fch100"])
 def test_a_name_that_means_none_or_several_is_refused_with_a_list(text: str) -> None:
     with pytest.raises(UsageError, match="RTX 6000|A100"):
         find_gpu(text)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import tensorflow as tf
 
@@ -24,23 +26,26 @@ def _of_reduction(spec: str, towers: int = 3, **modifiers: object) -> dict[str, 
     return {name: set(map(tuple, group["operations"])) for group in found for name in group["gradients"]}
 
 
-def test_the_host_sums_what_is_copied_there() -> None:
-    assert _of_reduction("pscpu") == dict.fromkeys(NAMES, {("AddN", "/device:CPU:0")})
+ON_ALL = ("/device:CPU:1", "/device:CPU:2", "/device:CPU:3")
 
 
-def test_towers_sum_in_turn() -> None:
-    assert _of_reduction("psgpu") == {"kernel": {("AddN", "/device:CPU:1")}, "bias": {("AddN", "/device:CPU:2")}}
-
-
-@pytest.mark.parametrize("modifiers", [{}, {"gradient_repacking": 2}, {"compact_gradient_transfer": True}])
-def test_around_a_ring_every_tower_sums(modifiers: dict[str, object]) -> None:
-    on_all = {("AddV2", f"/device:CPU:{tower + 1}") for tower in range(3)}
-    assert _of_reduction("xring", **modifiers) == dict.fromkeys(NAMES, on_all)
-
-
-def test_collectives_sum_on_every_tower() -> None:
-    on_all = {("CollectiveReduceV2", f"/device:CPU:{tower + 1}") for tower in range(3)}
-    assert _of_reduction("collective") == dict.fromkeys(NAMES, on_all)
+@pytest.mark.parametrize(
+    ("spec", "modifiers", "operation", "kernel_on", "bias_on"),
+    [
+        ("pscpu", {}, "AddN", ["/device:CPU:0"], ["/device:CPU:0"]),
+        ("psgpu", {}, "AddN", ["/device:CPU:1"], ["/device:CPU:2"]),
+        ("xring", {}, "AddV2", ON_ALL, ON_ALL),
+        ("xring", {"gradient_repacking": 2}, "AddV2", ON_ALL, ON_ALL),
+        ("xring", {"compact_gradient_transfer": True}, "AddV2", ON_ALL, ON_ALL),
+        ("collective", {}, "CollectiveReduceV2", ON_ALL, ON_ALL),
+    ],
+)
+def test_sums_are_found_where_the_reduction_makes_them(
+    spec: str, modifiers: dict[str, object], operation: str, kernel_on: Sequence[str], bias_on: Sequence[str]
+) -> None:
+    on = {"kernel": kernel_on, "bias": bias_on}
+    expected = {name: {(operation, device) for device in devices} for name, devices in on.items()}
+    assert _of_reduction(spec, **modifiers) == expected
 
 
 def test_nothing_is_summed_of_one_tower() -> None:

@@ -25,10 +25,6 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
     return lambda names: monkeypatch.setattr(computing, "cpu_instructions", lambda: frozenset(names.split()) or None)
 
 
-def test_float32_without_xla_is_the_default() -> None:
-    assert decide() == (Computing(), ())
-
-
 @pytest.mark.parametrize(
     ("name", "value", "on_cpu", "on_gpu"),
     [

@@ -11,8 +11,7 @@ from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training.computing import Computing, LossScaling
 from benchmarks.training.loss_scale import all_finite
-from models.building import ModelVariable
-from tests.support.steps import on_cpus, step_of
+from tests.support.steps import on_cpus, step_of, variable
 
 RATE, DECAY = 0.5, 0.125
 
@@ -21,16 +20,7 @@ class _Product:
     """A model of one weight, whose output is the weight times the image; its gradient is the image."""
 
     keras_model = None
-    variables = (
-        ModelVariable(
-            name="kernel",
-            shape=(),
-            dtype="float32",
-            kind="weight",
-            decayed=True,
-            initial_value=lambda: tf.constant(3.0),
-        ),
-    )
+    variables = (variable("kernel", np.float32(3.0), decayed=True),)
 
     def call(self, values: Any, images: tf.Tensor, *, training: bool) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         return values[0] * images, {}

@@ -11,7 +11,7 @@ import tensorflow as tf
 from benchmarks.cluster.cluster_spec import place
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from models.building import ModelVariable
+from tests.support.steps import variable
 from variable_mgr.managers.replicated import Replicated
 
 
@@ -20,14 +20,7 @@ from variable_mgr.managers.replicated import Replicated
 )
 def test_small_integers_arrive_exactly_though_no_collective_sums_them(dtype: str, value: Any) -> None:
     with tf.Graph().as_default():
-        spec = ModelVariable(
-            name="state",
-            shape=(3,),
-            dtype=dtype,
-            kind="statistic",
-            decayed=False,
-            initial_value=lambda: tf.constant(np.array([value, 0, value], dtype)),
-        )
+        spec = variable("state", np.array([value, 0, value], dtype), "statistic")
         manager = Replicated(place("cpu", 2), None)
         manager.create([spec])
         received = manager._of_worker_0(["state"], 1)

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-
+import numpy as np
 import tensorflow as tf
 
+from benchmarks.training import optimizers
+from benchmarks.training.options import Training
+from tests.support.steps import variable
 from variable_mgr import factory
 from variable_mgr.manager import TowerUpdate
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import HOST, Place
 
 
-@dataclasses.dataclass
-class _Weight:
-    name: str
-    shape: tuple[int, ...] = (3,)
-    dtype: str = "float32"
-    kind: str = "weight"
-
-    def initial_value(self) -> tf.Tensor:
-        return tf.zeros(self.shape)
-
-
-class _Descent:
-    def apply(self, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor]) -> list[tf.Operation]:
-        operations = []
-        for variable, gradient in zip(variables, gradients, strict=True):
-            with tf.device(variable.device):
-                operations.append(tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=gradient))
-        return operations
-
-
 def _waits(count: int, *, staged: bool) -> int:
     """Returns how many control edges between devices a step of 4 towers with so many weights has."""
     place = Place(tuple(f"/device:CPU:{tower}" for tower in range(4)), HOST)
-    weights = [_Weight(f"weight{number}") for number in range(count)]
+    weights = [variable(f"weight{number}", np.zeros(3, np.float32)) for number in range(count)]
     with tf.Graph().as_default() as graph:
         modifiers = Modifiers(staged_vars=staged)
         manager = factory.make("parameter_server", place, shared_devices=place.towers, modifiers=modifiers)
@@ -46,7 +27,7 @@ def _waits(count: int, *, staged: bool) -> int:
             values = manager.tower_values(tower)
             with tf.device(device):
                 updates.append(TowerUpdate({w.name: 2 * v for w, v in zip(weights, values, strict=True)}, {}))
-        manager.apply(updates, _Descent())
+        manager.apply(updates, optimizers.make(Training(learning_rate=1.0), 1.0))
         edges = {
             (before.name, after.device)
             for after in graph.get_operations()
