@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -41,6 +43,9 @@ def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStat
     as_json = values["output_format"] == "json"
     cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
     plan = interleaved_rounds.plan_rounds(values, cells, count, _OUTPUT_DIR)
+    with _writing(plan):  # found out before the runs
+        plan.baselines_dir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=plan.baselines_dir).close()
 
     def calibrate() -> ExitStatus:
         suite = builds.this_suite()
@@ -61,6 +66,10 @@ def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStat
     return until_stopped(calibrate, interleaved_rounds.STOPPED.format(plan.output_dir))
 
 
+def _writing(plan: RoundsPlan) -> AbstractContextManager[None]:
+    return writing(f"--baselines_dir={plan.baselines_dir}", "directory that can be written")
+
+
 def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str, *, as_text: bool) -> dict[str, Any]:
     """Reports the noise of a configuration, stores it, and returns it as JSON can hold it."""
     base, candidate = zip(*(pair.rates for pair in pairs if pair.rates), strict=True)
@@ -76,7 +85,7 @@ def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str, *, as_text
     for line in noise_lines(result) if as_text else ():
         say(line)
     try:
-        with writing(f"--baselines_dir={plan.baselines_dir}", "directory that can be written"):
+        with _writing(plan):
             noise.save(path, {first.identity.config_key: result})
     except noise.NoiseFileError as error:
         raise DataError(str(error)) from error

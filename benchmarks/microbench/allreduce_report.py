@@ -183,7 +183,7 @@ class ReductionReport:
         for sentence in self._warnings[max(self._warnings)]:
             warn(sentence)
         if self._failed:
-            warn(f"{self._failed} reductions failed or are wrong on these devices: see their rows.")
+            warn(f"Failed or wrong on these devices: {counted(self._failed, 'reduction')}. See the rows.")
         is_complete = self._comparisons and self._all_saved and not self._failed
         return ExitStatus.OK if is_complete else ExitStatus.RUN_FAILED
 

@@ -103,7 +103,7 @@ def peak(device: Literal["cpu", "gpu"], precision: str, disturbing: Sequence[str
     measured, is_steady = measure_peak(device, precision)
     others = contention.cores_used_by_others(begun, contention.read())
 
-    known = FILE.saved(key, Peak)
+    known = stored_peak(key)
     peaks = [dataclasses.asdict(each) for each in (measured, known) if each]
     best = {name: max(each[name] for each in peaks) for name in peaks[0]}
     distrust = _distrust(disturbing, others, is_steady)

@@ -35,6 +35,7 @@ class Build:
         crashes: numbers of the runs that crash, from 1, warm-up runs not counted.
         refuses: models and managers.
         batch: images per device that it runs, whatever its flags say.
+        digest: of the code of its model, if that is a user's.
         environment: what its records say beside the usual.
         interleaves: whether it knows how to interleave steps.
         breaks: whether a run fails, given its number, from 1, with warm-up runs, and whether it was to interleave.
@@ -47,6 +48,7 @@ class Build:
     crashes: Sequence[int] = ()
     refuses: Sequence[str] = ()
     batch: int = 32
+    digest: str = ""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     interleaves: bool = True
     breaks: Callable[[int, bool], bool] = lambda number, interleaved: False
@@ -108,7 +110,8 @@ class Builds:
             self._given_up.set()
             return replace(fake_run(step_seconds=1.0), status=Status.TIMEOUT, reason=str(error))
         rate = build.rate * (1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1))
-        made = fake_run(model=model, batch_per_device=build.batch, rate=rate)
+        code = {"model_digest": build.digest} if build.digest else {}
+        made = fake_run(model=model, batch_per_device=build.batch, rate=rate, **code)
         interleaving = interleaved_steps.environment(slices.steps_per_slice if slices else None)
         environment = {**made.environment, "cpu_model": "a CPU", **interleaving, **build.environment}
         return replace(made, environment=environment)

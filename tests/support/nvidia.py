@@ -40,6 +40,7 @@ class Machine:
         refused: names of queries that this driver does not support.
         lost: the errors of GPUs that do not answer, by their numbers.
         cuda: the newest CUDA of the driver, as it reports it.
+        answers: what each GPU answers to further queries, by their names.
     """
 
     NVMLError = pynvml.NVMLError
@@ -54,6 +55,7 @@ class Machine:
         refused: tuple[str, ...] = (),
         lost: Mapping[int, int] | None = None,
         cuda: int = 12080,
+        answers: Mapping[str, Any] | None = None,
     ) -> None:
         self.cards = [Card()] * cards if isinstance(cards, int) else list(cards)
         self._nvlinks, self._refused, self._lost = nvlinks or {}, refused, lost or {}
@@ -90,6 +92,7 @@ class Machine:
                 ancestor if isinstance(ancestor, int) else ancestor[min(gpu, other), max(gpu, other)]
             ),
             "nvmlDeviceGetP2PStatus": lambda gpu, other, index: {0: peers}[index],
+            **{name: lambda *_, answer=answer: answer for name, answer in (answers or {}).items()},
         }
 
     def __getattr__(self, name: str) -> Any:

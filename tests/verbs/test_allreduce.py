@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -35,15 +34,12 @@ from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensor
 from variable_mgr.reductions.all_reduce_spec import fastest_spec
 
 
-def _measure(
-    message: Message, reductions: Sequence[str] | dict[str, Reduction], towers: int = 2, **changes: float
-) -> dict[str, Timing]:
+def _measure(message: Message, reductions: Sequence[str] | dict[str, Reduction], towers: int = 2) -> dict[str, Timing]:
     place, config = cluster_spec.place("cpu", towers), device_plan.session_config(Devices(num_devices=towers))
     if not isinstance(reductions, dict):
         numbered = enumerate(reductions)
         reductions = {spec: wrappers.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in numbered}
-    rounds: dict[str, Any] = {"warmup_rounds": 1, "rounds": 3, "enough_seconds": 60.0, **changes}
-    return allreduce.measure(message, reductions, place, config, **rounds)
+    return allreduce.measure(message, reductions, place, config, warmup_rounds=1, rounds=3, enough_seconds=60.0)
 
 
 @pytest.mark.parametrize("towers", [2, 3, 4])
@@ -57,8 +53,7 @@ def test_every_reduction_is_timed_and_right(towers: int) -> None:
         assert not timing.failure
 
 
-@pytest.fixture
-def two_bad_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def first_tower_only(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
         return [values[0]] * len(values)
 
@@ -66,11 +61,8 @@ def two_bad_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
         with tf.control_dependencies([tf.debugging.Assert(tf.reduce_sum(values[0]) > math.inf, ["no such luck"])]):
             return [tf.add_n(values) / len(values)] * len(values)
 
-    monkeypatch.setitem(ALGORITHMS, "first_only", Algorithm("first_only", "forgets the others", first_tower_only))
-    monkeypatch.setitem(ALGORITHMS, "nowhere", Algorithm("nowhere", "fails", nowhere))
-
-
-def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(two_bad_algorithms: None) -> None:
+    for name, compute in (("first_only", first_tower_only), ("nowhere", nowhere)):
+        monkeypatch.setitem(ALGORITHMS, name, Algorithm(name, "is wrong", compute))
     timings = _measure(of_size(4096), ["first_only", "pscpu", "nowhere"])
     assert timings["first_only"].error > 0.1
     assert "no such luck" in timings["nowhere"].failure and timings["nowhere"].error is None
@@ -90,13 +82,11 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
         assert timing.failure == "failed to allocate memory"
 
 
-def test_a_slow_message_is_reduced_less_often() -> None:
-    timings = _measure(of_size(4), ["pscpu"], enough_seconds=0.0, warmup_rounds=0, rounds=50)
-    assert len(timings["pscpu"].seconds) == 3
-
-
-def test_warm_up_takes_no_time_from_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NCCL's communicators may take seconds."""
+@pytest.mark.parametrize(("enough_seconds", "rounds"), [(5.5, 6), (0.0, 3)])
+def test_rounds_end_when_enough_was_measured_without_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch, enough_seconds: float, rounds: int
+) -> None:
+    """In the warm-up, NCCL's communicators may take seconds."""
     durations, clock = iter([100.0, *[1.0] * 50]), [0.0]
 
     def run() -> None:
@@ -104,8 +94,8 @@ def test_warm_up_takes_no_time_from_the_measurement(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(allreduce.time, "perf_counter", lambda: clock[0])
     timings = {"nccl": Timing()}
-    allreduce._take_rounds({"nccl": run}, timings, 1, 50, 5.5, lambda name, is_measured: None)
-    assert timings["nccl"].seconds == [1.0] * 6
+    allreduce._take_rounds({"nccl": run}, timings, 1, 50, enough_seconds, lambda name, is_measured: None)
+    assert timings["nccl"].seconds == [1.0] * rounds
 
 
 def test_messages() -> None:
@@ -224,12 +214,18 @@ def test_a_winner_leads_in_every_comparison_of_paired_rounds(
 
 
 @pytest.mark.row("G3.5")
-def test_several_numbers_of_devices_share_a_table_of_winners(run_bench: RunBench, records: Records) -> None:
+def test_several_numbers_of_devices_share_a_table_of_winners(
+    run_bench: RunBench, records: Records, tmp_path: Path
+) -> None:
     few = ("--num_gpus=1,2,3", "--max_bytes=1K", "--model=none", "--all_reduce_spec=pscpu,rechd", "--num_batches=3")
     done = run_bench("allreduce", "--device=cpu", *few)
     assert done.status == 0, done.stderr
     found = [(r["config"]["num_devices"], r["config"]["modifiers"]["all_reduce_spec"], r["status"]) for r in records()]
     assert sorted(found) == [(2, "pscpu", "ok"), (2, "rechd", "ok"), (3, "pscpu", "ok"), (3, "rechd", "skipped")]
+    with (tmp_path / "out" / "results.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["status"] == "ok"]
+    assert done.stdout.count(" ok") == len(rows) == 3
+    assert all(row["message"] == "1K" and float(row["busbw_gb_per_sec"]) > 0 for row in rows)
     lines = done.stdout.splitlines()
     (header,) = (line for line in lines if line.startswith("message ") and "1 device " in line)
     assert header.split("  ")[-1].strip() == "3 devices"
@@ -245,8 +241,6 @@ def test_several_numbers_of_devices_share_a_table_of_winners(run_bench: RunBench
     for record in records():
         number = record["config"]["num_devices"]
         assert record["placement"]["devices"].startswith(f"{number} logical CPU devices sharing ")
-        warned = [sentence for sentence in record["warnings"] if "logical CPU devices share" in sentence]
-        assert all(sentence.startswith(f"{number} ") for sentence in warned)
 
 
 def test_when_time_is_over_no_message_is_begun(run_bench: RunBench) -> None:
@@ -259,32 +253,24 @@ def test_when_time_is_over_no_message_is_begun(run_bench: RunBench) -> None:
 SMALL = ("allreduce", "--device=cpu", "--num_gpus=2", "--max_bytes=2K", "--model=trivial", "--num_batches=5")
 
 
-def test_rows_and_records(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
-    done = run_bench(*SMALL)
+def test_json_is_records_alone(run_bench: RunBench, records: Records) -> None:
+    done = run_bench(*SMALL, "--output_format=json", "--compact_gradient_transfer")
     assert done.status == 0, done.stderr
     every = records()
-    skipped = [record for record in every if record["status"] == "skipped"]
-    assert [record["config"]["modifiers"]["all_reduce_spec"] for record in skipped] == ["nccl"]
-    assert skipped[0]["reason"]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == every
+    (skipped,) = (record for record in every if record["status"] == "skipped")
+    assert skipped["config"]["modifiers"]["all_reduce_spec"] == "nccl" and skipped["reason"]
     measured = [record for record in every if record["status"] == "ok"]
     assert len(measured) == 3 * 6  # 1K, 2K and a model; all but nccl
     for record in measured:
         measurement, derived = record["measurement"], record["derived"]
         assert record["kind"] == "allreduce" and derived["images_per_sec"] is None
-        assert measurement["largest_error"] < 1e-6
+        assert measurement["largest_error"] > 1e-6, "sent as float16"
         mean_seconds = sum(measurement["step_seconds"]) / len(measurement["step_seconds"])
         gb_per_sec = measurement["message_bytes"] / mean_seconds / 1e9
         assert derived["algorithm_bandwidth_gb_per_sec"] == pytest.approx(gb_per_sec)
         assert derived["bus_bandwidth_gb_per_sec"] == pytest.approx(gb_per_sec)  # of two devices, 2 (n-1)/n is 1
-    keys = {record["identity"]["config_key"] for record in measured}
-    assert len(keys) == len(measured)
-    assert done.stdout.count(" ok") == len(measured)
-    last = done.stdout.splitlines()[-2]
-    assert last.startswith(("Fastest over these sizes on 2 devices", "On 2 devices no size has a clear winner"))
-    with (tmp_path / "out" / "results.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["status"] == "ok"]
-    assert {row["message"] for row in rows} == {"1K", "2K", "trivial"}
-    assert all(float(row["busbw_gb_per_sec"]) > 0 and row["images_per_sec"] == "" for row in rows)
+    assert len({record["identity"]["config_key"] for record in measured}) == len(measured)
 
 
 def _report(directory: Path, *arguments: str) -> ReductionReport:
@@ -300,20 +286,7 @@ def _report(directory: Path, *arguments: str) -> ReductionReport:
     )
 
 
-@pytest.mark.parametrize("packing", [[], ["--gradient_repacking=4"]])
-def test_reductions_by_size_are_proposed_unless_gradients_are_packed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, packing: list[str]
-) -> None:
-    report = _report(tmp_path, *packing)
-    for power in range(10):  # psgpu is faster up to 2^5 elements
-        seconds = {"psgpu": 1.0 + power, "xring": 6.0 + 0.1 * power}
-        timings = {name: Timing([value, 1.01 * value, 0.99 * value], 0.0) for name, value in seconds.items()}
-        report.add(of_size(4 * 2**power), 2, timings)
-    assert report.close() == ExitStatus.OK
-    assert ("--all_reduce_spec=psgpu:32:xring\n" in capsys.readouterr().out) is not bool(packing)
-
-
-SLOW, FAST = [2.0, 2.01, 2.02], [1.0, 1.01, 0.99]
+SLOW, FAST, VARYING = [2.0, 2.01, 2.02], [1.0, 1.01, 0.99], [1.0, 3.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -323,11 +296,8 @@ SLOW, FAST = [2.0, 2.01, 2.02], [1.0, 1.01, 0.99]
             [(FAST, SLOW), (SLOW, FAST)],
             ", by mean times (a clear winner at 2 of 2 sizes): --all_reduce_spec=psgpu:1:xring",
         ),
-        (
-            [(FAST, SLOW), ([1.0, 3.0, 5.0], [5.0, 3.0, 1.0])],
-            ", by mean times (a clear winner at 1 of 2 sizes): --all_",
-        ),
-        ([([1.0, 3.0, 5.0], [5.0, 3.0, 1.1])], None),
+        ([(FAST, SLOW), (VARYING, VARYING[::-1])], ", by mean times (a clear winner at 1 of 2 sizes): --all_"),
+        ([(VARYING, [5.0, 3.0, 1.1])], None),
         ([(FAST, [])], ": --all_reduce_spec=psgpu"),
     ],
     ids=["all", "one", "none", "no rival"],
@@ -338,17 +308,16 @@ def test_the_fastest_says_for_how_many_sizes_that_is_clear(
     sizes: list[tuple[list[float], list[float]]],
     expected: str | None,
 ) -> None:
-    report = _report(tmp_path)
-    for power, seconds in enumerate(sizes):
-        timings = {n: Timing(s, 0.0) for n, s in zip(("psgpu", "xring"), seconds, strict=True) if s}
-        report.add(of_size(4 * 2**power), 2, timings)
-    report.close()
-    shown = capsys.readouterr().out
-    if expected is None:
-        assert "On 2 devices no size has a clear winner" in shown and "--all_reduce_spec" not in shown
-        return
-    (line,) = (line for line in shown.splitlines() if line.startswith("Fastest over"))
-    assert line.removeprefix("Fastest over these sizes on 2 devices").startswith(expected)
+    for packing in ([], ["--gradient_repacking=4"]):
+        report = _report(tmp_path, *packing)
+        for power, seconds in enumerate(sizes):
+            timings = {n: Timing(s, 0.0) for n, s in zip(("psgpu", "xring"), seconds, strict=True) if s}
+            report.add(of_size(4 * 2**power), 2, timings)
+        assert report.close() == ExitStatus.OK
+        shown, is_proposed = capsys.readouterr().out, expected is not None and not packing  # which have other sizes
+        assert ("On 2 devices no size has a clear winner" in shown) == (expected is None and not packing)
+        assert (f"Fastest over these sizes on 2 devices{expected}" in shown) == is_proposed
+        assert ("--all_reduce_spec" in shown) == is_proposed
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -381,7 +350,10 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
     ]
     printed = capsys.readouterr()
     assert "pscpu *" in printed.out and "--all_reduce_spec=pscpu\n" in printed.out
-    assert "INVALID: The means are wrong" in printed.out and "3 reductions failed or are wrong" in printed.err
+    assert (
+        "INVALID: The means are wrong" in printed.out
+        and "Failed or wrong on these devices: 3 reductions." in printed.err
+    )
 
 
 def test_a_message_that_was_begun_is_a_row_if_the_measurement_ends(
@@ -415,12 +387,4 @@ def test_records_that_cannot_be_stored_are_printed(
     report.add(of_size(4), 2, {"pscpu": Timing([0.1], 0.0)})
     assert report.close() == ExitStatus.RUN_FAILED
     shown = capsys.readouterr()
-    assert '"kind":"allreduce"' in shown.err and "reductions failed" not in shown.err and "records:" not in shown.out
-
-
-def test_json_is_records_alone(run_bench: RunBench, records: Records) -> None:
-    less = ("--max_bytes=1K", "--model=none", "--all_reduce_spec=pscpu,xring")
-    done = run_bench(*SMALL, *less, "--output_format=json", "--compact_gradient_transfer")
-    assert done.status == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()] == records()
-    assert all(r["measurement"]["largest_error"] > 1e-6 for r in records() if r["status"] == "ok"), "sent as float16"
+    assert '"kind":"allreduce"' in shown.err and "Failed or wrong" not in shown.err and "records:" not in shown.out

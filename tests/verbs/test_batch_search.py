@@ -142,13 +142,10 @@ def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials) -> None:
         "--batch_size=auto: 96 images per device. 104 do not fit: oom. Out of memory"
     )
     assert [cell.config.workload.batch_per_device for cell in trials.cells] == [32, 64, 128, 96, 112, 104]
+    assert trials.directories == {"out/batch_trials"}
+    assert trials.seconds_left_out == [1000.0 * len(trials.cells)], "they are no part of the run's own time"
     for cell in trials.cells:
         assert {"--num_batches=2", "--optimizer=adam", "--precision=bf16"} <= set(cell.arguments)
-
-
-def test_the_search_is_no_part_of_the_runs_own_time(trials: Trials) -> None:
-    _resolve()
-    assert trials.seconds_left_out == [1000.0 * len(trials.cells)]
 
 
 def test_seconds_that_are_left_out_are_no_part_of_the_age_of_a_process() -> None:
@@ -161,20 +158,10 @@ def test_seconds_that_are_left_out_are_no_part_of_the_age_of_a_process() -> None
     assert run_log.process_age_seconds() >= before
 
 
-def test_trials_are_kept_beside_the_results(trials: Trials, tmp_path: Path) -> None:
-    _resolve("--output_dir=kept")
-    assert trials.directories == {"kept/batch_trials"} and (tmp_path / "kept/batch_trials").is_dir()
-
-
 def test_a_directory_that_cannot_be_written_is_refused_before_the_search(trials: Trials) -> None:
     with pytest.raises(UsageError):
         _resolve("--output_dir=/proc/nowhere")
     assert not trials.cells
-
-
-def test_on_gpus_a_tenth_is_left_free(trials: Trials) -> None:
-    resolved = _resolve("--device=gpu", gpus=1)
-    assert resolved.workload.batch_per_device == 80 and "96 fit, and 10% is left free" in resolved.notices[-1]
 
 
 @pytest.mark.parametrize("reason", ["InternalError: no algorithm worked", "Ended by signal 9 (Killed)."])
@@ -183,6 +170,23 @@ def test_a_crash_where_less_went_well_did_not_fit(trials: Trials, reason: str) -
     resolved = _resolve()
     assert resolved.workload.batch_per_device == 96
     assert f"104 do not fit: crash. {reason}" in resolved.notices[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "images", "limit"),
+    [
+        ([], 0, 288, "may not fit into 0.8 GiB of host memory."),  # of (800 - 500)
+        (["--device=gpu"], 1, 896, "1000 fit, and 10% is left free at least."),
+    ],
+    ids=["host", "GPU"],
+)
+def test_the_host_keeps_a_fifth_of_its_memory_and_a_gpu_a_tenth(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, words: list[str], gpus: int, images: int, limit: str
+) -> None:
+    monkeypatch.setattr(linux, "available_bytes", lambda: 1000 * MEGABYTE)
+    trials.most = 1000
+    resolved = _resolve(*words, gpus=gpus)
+    assert resolved.workload.batch_per_device == images and limit in resolved.notices[-1]
 
 
 def test_a_process_that_was_killed_did_not_fit_even_if_nothing_did(trials: Trials) -> None:
@@ -204,12 +208,6 @@ def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:
     trials.most = 0
     with pytest.raises(OutOfMemoryError, match="not even one image fits. 1 do not fit: oom"):
         _resolve()
-
-
-def test_the_host_keeps_a_fifth_of_its_memory(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linux, "available_bytes", lambda: 1000 * MEGABYTE)
-    trials.most = 10**6
-    assert _resolve().workload.batch_per_device == 288, "of (800 - 500)"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.compare import calibration
-from benchmarks.errors import DataError, ExitStatus
+from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.measure import injected_delay
 from benchmarks.process import subprocesses
 from results.gate.noise import Noise
@@ -108,6 +108,13 @@ def test_a_damaged_file_is_not_overwritten(calibrate: Calibrate, tmp_path: Path)
     with pytest.raises(DataError, match="run `track calibrate` again"):
         calibrate("--repeats=3")
     assert path.read_text() == "{"
+
+
+def test_a_directory_that_cannot_be_written_is_refused_before_the_runs(calibrate: Calibrate, tmp_path: Path) -> None:
+    (tmp_path / "baselines").touch()
+    with pytest.raises(UsageError, match=r"--baselines_dir=.*/baselines: .* Name a directory that can be written"):
+        calibrate()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_deliberate_slow_down_is_that_share_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,10 @@ def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: p
         device_peak.peak_key(HARDWARE, "2.21.0", "bf16"),
         device_peak.peak_key(HARDWARE, "2.20.0", "fp32"),
         device_peak.peak_key({**HARDWARE, "cpu_cores_usable": 1}, "2.21.0", "fp32"),
-        device_peak.peak_key({**HARDWARE, "gpus": ["H200 141 GiB"]}, "2.21.0", "fp32"),
+        device_peak.peak_key({**HARDWARE, "gpus": ["H200 141 GiB"] * 4, "load": 4}, "2.21.0", "fp32"),
         device_peak.peak_key({**HARDWARE, "container_cores": 0.5}, "2.21.0", "fp32"),
     ]
+    assert device_peak.peak_key({**HARDWARE, "gpus": ["H200 141 GiB"]}, "2.21.0", "fp32") in others, "it is of one GPU"
     assert device_peak.stored_peak(key) is None
     _store(key, PEAK)
     _store(others[0], TWICE)
@@ -98,11 +99,6 @@ def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: p
         "nothing half written is left"
     )
     assert capsys.readouterr().err == ""
-
-
-def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:
-    one, four = ({**HARDWARE, "gpus": ["H200 141 GiB"] * count, "load": count} for count in (1, 4))
-    assert device_peak.peak_key(one, "2.21.0", "bf16") == device_peak.peak_key(four, "2.21.0", "bf16")
 
 
 @pytest.mark.parametrize(
@@ -204,40 +200,35 @@ def test_a_run_finds_the_peak_of_its_host(
     assert "% of the 100 GFLOP/s that a matrix product reaches here (fp32)" in done.stdout
 
 
-def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
-    chosen = Derived(images_per_sec=10.0)
+GPUS = {"gpus": ["NVIDIA A100 40 GiB"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "share"),
+    [
+        ("cpu", {}, 0.5),
+        ("cpu", {"flops_per_image": None}, None),
+        ("cpu", {"images_per_sec": None}, None),
+        ("cpu", {"tensorflow_version": "2.20.0"}, None),
+        ("gpu", {}, None),
+        ("gpu", GPUS, 0.25),
+        ("gpu", {"gpus": ["NVIDIA A100 40 GiB", "Tesla T4 15 GiB"]}, None),  # they have no common peak
+    ],
+)
+def test_without_a_peak_or_a_count_nothing_is_derived(
+    device: Literal["cpu", "gpu"], changes: dict[str, Any], share: float | None
+) -> None:
     surroundings = {**HARDWARE, "tensorflow_version": "2.21.0"}
-    _store(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
-
-    def found(
-        derived: Derived, flops_per_image: float | None, environment: Mapping[str, Any], device: Literal["cpu", "gpu"]
-    ) -> Derived:
-        count = devices_with_a_peak(Devices(device=device, num_devices=4))
-        return device_peak.beside_peak(
-            derived, flops_per_image, environment, device=device, precision="fp32", count=count
-        )[0]
-
-    on_cpu = found(chosen, 5e9, surroundings, "cpu")
-    assert (on_cpu.measured_peak_tflops, on_cpu.mfu_of_measured_peak) == (0.1, 0.5)
-    assert found(chosen, None, surroundings, "cpu") == chosen
-    assert found(chosen, 5e9, {**surroundings, "gpus": []}, "gpu") == chosen
-    assert found(Derived(), 5e9, surroundings, "cpu") == Derived()
-    assert found(chosen, 5e9, {**surroundings, "tensorflow_version": "2.20.0"}, "cpu") == chosen
-
-
-def test_different_gpus_have_no_common_peak() -> None:
-    surroundings = {**HARDWARE, "tensorflow_version": "2.21.0", "gpus": ["NVIDIA A100 40 GiB", "Tesla T4 15 GiB"]}
-    _store(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
-    for gpus, share in ((surroundings["gpus"], None), (["NVIDIA A100 40 GiB"] * 2, 0.25)):
-        found, _ = device_peak.beside_peak(
-            Derived(images_per_sec=10.0),
-            5e9,
-            {**surroundings, "gpus": gpus},
-            device="gpu",
-            precision="fp32",
-            count=2,
-        )
-        assert found.mfu_of_measured_peak == share
+    for gpus in ({}, GPUS):
+        _store(device_peak.peak_key({**surroundings, **gpus}, "2.21.0", "fp32"), PEAK)
+    given = {**surroundings, "images_per_sec": 10.0, "flops_per_image": 5e9, **changes}
+    derived = Derived(images_per_sec=given["images_per_sec"])
+    count = devices_with_a_peak(Devices(device=device, num_devices=2))
+    found, _ = device_peak.beside_peak(
+        derived, given["flops_per_image"], given, device=device, precision="fp32", count=count
+    )
+    assert found.mfu_of_measured_peak == share
+    assert (found == derived) == (share is None)
 
 
 def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.doctor import machine_checks
 from benchmarks.doctor.machine_checks import UNSEEN, Observation, list_processes
+from tests.support import nvidia
 
 CORES = 4
 SECONDS = 2.0
@@ -220,49 +221,35 @@ def test_other_processes_of_this_machine_are_seen_and_this_one_is_not() -> None:
     assert os.getppid() in pids
 
 
-class Driver:
-    """An NVIDIA driver with a quiet GPU; it gives other answers, or refuses them, as it is told."""
-
-    NVMLError = pynvml.NVMLError
-
-    def __init__(self, refuses: Sequence[str] = (), count: int = 1, **answers: Any) -> None:
-        self._refuses = refuses
-        self.answers = {
-            "nvmlInit": None,
-            "nvmlShutdown": None,
-            "nvmlDeviceGetCount": count,
-            "nvmlDeviceGetHandleByIndex": "handle",
-            "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=0),
-            "nvmlDeviceGetComputeRunningProcesses": [types.SimpleNamespace(pid=os.getpid())],
-            "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonGpuIdle,
-            "nvmlDeviceGetPersistenceMode": 1,
-            "nvmlDeviceGetClockInfo": 345,
-            "nvmlDeviceGetApplicationsClock": 1980,
-            "nvmlDeviceGetTemperature": 31,
-            "nvmlDeviceGetTemperatureThreshold": 90,
-            "nvmlDeviceGetTotalEccErrors": 0,
-            "nvmlDeviceGetRemappedRows": (1, 0, 0, 0),
-            "nvmlDeviceGetRetiredPagesPendingStatus": 0,
-        } | answers
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self.answers:
-            return getattr(pynvml, name)
-        return lambda *arguments: self._answer(name)
-
-    def _answer(self, name: str) -> Any:
-        if name in self._refuses:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return self.answers[name]
+# What a quiet GPU answers.
+QUIET = {
+    "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=0),
+    "nvmlDeviceGetComputeRunningProcesses": [types.SimpleNamespace(pid=os.getpid())],
+    "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonGpuIdle,
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetClockInfo": 345,
+    "nvmlDeviceGetApplicationsClock": 1980,
+    "nvmlDeviceGetTemperature": 31,
+    "nvmlDeviceGetTemperatureThreshold": 90,
+    "nvmlDeviceGetTotalEccErrors": 0,
+    "nvmlDeviceGetRemappedRows": (1, 0, 0, 0),
+    "nvmlDeviceGetRetiredPagesPendingStatus": 0,
+}
 
 
-def _look_at_gpu(machine: Machine, driver: Driver) -> Seen:
-    machine.gpus = machine_checks.look_at_gpus({}, driver)
+def driver(*refused: str, gpus: int = 1, **answers: Any) -> nvidia.Machine:
+    """Returns a driver with quiet GPUs of no known kind, unless they answer otherwise."""
+    unknown = "nvmlDeviceGetCudaComputeCapability"
+    return nvidia.Machine(gpus, refused=(unknown, *refused), answers={**QUIET, **answers})
+
+
+def _look_at_gpu(machine: Machine, gpus: nvidia.Machine) -> Seen:
+    machine.gpus = machine_checks.look_at_gpus({}, gpus)
     return {name: one for name, one in machine.look().items() if name.startswith("GPU")}
 
 
 def test_nothing_disturbs_on_a_quiet_gpu(machine: Machine) -> None:
-    seen = _look_at_gpu(machine, Driver())
+    seen = _look_at_gpu(machine, driver())
     assert {name: one.value for name, one in seen.items()} == {
         "GPU 0 use": "0% busy, no other process is seen",
         "GPU 0 clock": "345 MHz of 1980 MHz, idle",
@@ -308,21 +295,26 @@ HOT = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown | pynvml.nvmlClocksThrott
 def test_each_thing_about_a_gpu_disturbs_by_itself(
     machine: Machine, name: str, answer: dict[str, Any], value: str
 ) -> None:
-    seen = _look_at_gpu(machine, Driver(**answer))
+    seen = _look_at_gpu(machine, driver(**answer))
     assert seen[name].value == value
     assert _disturbing(seen) == [name]
 
 
+def test_a_gpu_that_the_software_has_no_code_for_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia.stand_in(monkeypatch, nvidia.MACHINES["2 V100, NVLink"], cudnn="9.28.0.42")
+    (first, _) = (one for one in machine_checks.look_at_gpus({}) if one.name.endswith("software"))
+    assert first.is_disturbing and "cuda-volta" in first.advice and "cuDNN 9.28.0.42" in first.value
+
+
 def test_a_driver_that_tells_nothing_is_no_error(machine: Machine) -> None:
-    questions = [name for name in Driver().answers if name.startswith("nvmlDeviceGet")][2:]
-    seen = _look_at_gpu(machine, Driver(refuses=questions))
+    seen = _look_at_gpu(machine, driver(*QUIET))
     assert {one.value for one in seen.values()} == {UNSEEN}
     for refused in ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
-        (found,) = machine_checks.look_at_gpus({}, Driver(refuses=[refused]))
+        (found,) = machine_checks.look_at_gpus({}, driver(refused))
         assert found.is_disturbing and "Not Supported" in found.value
-        assert not machine_checks.look_at_gpus({"CUDA_VISIBLE_DEVICES": ""}, Driver(refuses=[refused]))
+        assert not machine_checks.look_at_gpus({"CUDA_VISIBLE_DEVICES": ""}, driver(refused))
 
 
 def test_only_gpus_that_may_be_used_are_looked_at() -> None:
-    seen = machine_checks.look_at_gpus({"CUDA_VISIBLE_DEVICES": "2,0"}, Driver(count=4))
+    seen = machine_checks.look_at_gpus({"CUDA_VISIBLE_DEVICES": "2,0"}, driver(gpus=4))
     assert list(dict.fromkeys(one.name[:5] for one in seen)) == ["GPU 2", "GPU 0"] and len(seen) == 10

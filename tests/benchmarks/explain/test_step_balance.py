@@ -10,6 +10,7 @@ from benchmarks.config import config
 from benchmarks.explain import known_gpus, step_balance
 from benchmarks.explain.known_gpus import Rate
 from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
+from benchmarks.process.tensorflow_setup import Devices
 from results.record import Record, Status
 from tests.support.nvidia import MACHINES, stand_in
 from tests.support.records import fake_reduction, fake_run
@@ -27,6 +28,12 @@ ON_CPU = _config("--model=resnet50", "--device=cpu", "--num_gpus=2", "--batch_si
 def _reduction(spec: str, size_bytes: int, seconds: float, **fields: Any) -> Record:
     record = fake_reduction(spec, size_bytes, seconds)
     return replace(record, config={**record.config, "device": "gpu", **fields})
+
+
+def _known(devices: Devices = ON_GPUS.devices, precision: str = "fp32", **given: Any) -> Rates:
+    """Returns what is known with these flags alone."""
+    values = dict.fromkeys(flag.name for flag in step_balance.RATE_FLAGS)
+    return step_balance.known_rates({**values, **given}, devices, precision)
 
 
 def _balance(rates: Rates, chosen: config.Config = ON_GPUS, sent_bytes: float | None = 150e6) -> Balance:
@@ -153,14 +160,6 @@ def test_an_all_reduce_between_devices_says_nothing_of_a_network() -> None:
     assert _balance(Rates(link=link), cluster).link_bytes_per_sec is None, "that of the GPUs' data sheet"
 
 
-def test_the_host_of_a_parameter_server_computes_nothing() -> None:
-    workers = ("--device=cpu", "--batch_size=8", "--job_name=worker", "--task_index=0", "--worker_hosts=a:1,b:1")
-    alone = _config("--model=resnet50", *workers, "--variable_update=collective_all_reduce")
-    served = _config("--model=resnet50", *workers, "--variable_update=parameter_server", "--ps_hosts=c:1")
-    rates = [_balance(Rates(peak_flops_per_sec=1e12), each).images_per_sec for each in (alone, served)]
-    assert rates[0] is not None and rates[0] == rates[1]
-
-
 def test_commands_are_named_that_measure_what_is_unknown() -> None:
     unknown, known = _balance(Rates()), _balance(Rates(peak_flops_per_sec=1e12, link=Rate(1e9, "")))
     compute, link = how_to_measure(
@@ -177,29 +176,26 @@ def test_commands_are_named_that_measure_what_is_unknown() -> None:
 def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(step_balance, "_stored_peak", lambda *_: 3e12)
-    values: dict[str, Any] = {flag.name: None for flag in step_balance.RATE_FLAGS}
-    assert step_balance.known_rates(values, ON_GPUS.devices, "fp32") == Rates(peak_flops_per_sec=3e12)
-    given = {"link_gbytes_per_second": 2.0, "peak_tflops": 4.0, "assumed_mfu": 0.25}
-    assert step_balance.known_rates({**values, **given}, ON_GPUS.devices, "fp32") == Rates(
+    assert _known() == Rates(peak_flops_per_sec=3e12)
+    assert _known(link_gbytes_per_second=2.0, peak_tflops=4.0, assumed_mfu=0.25) == Rates(
         peak_flops_per_sec=4e12,
         hardware_is_given=True,
         assumed_mfu=0.25,
         link=Rate(2e9, "--link_gbytes_per_second"),
         link_is_given=True,
     )
-    assumed = step_balance.known_rates({**values, "gpu": "A100", "link": "pcie4"}, ON_GPUS.devices, "tf32")
+    assumed = _known(precision="tf32", gpu="A100", link="pcie4")
     assert (assumed.peak_flops_per_sec, assumed.hardware_is_given, assumed.link_is_given) == (156e12, True, True)
     assert assumed.link and assumed.link.value == 32e9 * known_gpus.share_reached("pcie4")
     measured = fake_run()
     (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
-    (record,) = step_balance.known_rates({**values, "results": "mine.jsonl"}, ON_GPUS.devices, "fp32").records
+    (record,) = _known(results="mine.jsonl").records
     assert record.identity == measured.identity
     mixed = {"gpus": ["NVIDIA A100-SXM4-40GB 40 GiB", "Tesla T4 15 GiB"]}
     on_second = replace(fake_run(visible_gpus=[1]), environment=mixed)
     (tmp_path / "mixed.jsonl").write_text(on_second.to_json() + "\n")
     for gpu, count in (("T4", 1), ("A100", 0)):
-        of_gpu = {**values, "results": "mixed.jsonl", "gpu": gpu}
-        assert len(step_balance.known_rates(of_gpu, ON_GPUS.devices, "fp32").records) == count
+        assert len(_known(results="mixed.jsonl", gpu=gpu).records) == count
 
 
 @pytest.mark.parametrize(("gpus", "peak_tflops", "count"), [("0", 312, 0), ("1", 65, 1), ("0,1", None, 0)])
@@ -213,9 +209,7 @@ def test_rates_are_of_the_gpus_that_are_chosen_of_a_mixed_machine(
     on_second = replace(fake_run(visible_gpus=[1]), environment=mixed)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/results.jsonl").write_text(on_second.to_json() + "\n")
-    values: dict[str, Any] = {flag.name: None for flag in step_balance.RATE_FLAGS}
-    rates = step_balance.known_rates(
-        values, _config("--model=trivial", f"--gpus={gpus}", f"--num_gpus={len(gpus) // 2 + 1}").devices, "fp16"
-    )
+    chosen = _config("--model=trivial", f"--gpus={gpus}", f"--num_gpus={len(gpus) // 2 + 1}")
+    rates = _known(chosen.devices, "fp16")
     assert len(rates.records) == count
     assert rates.peak_flops_per_sec == (peak_tflops and peak_tflops * 1e12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,20 +20,13 @@ def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cnn_bench"
 
 
-def in_threads(*work: object) -> None:
-    threads = [threading.Thread(target=one) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_writers_at_the_same_time_lose_no_entry() -> None:
     def write(name: str) -> None:
         for number in range(5):
             FILE.put(f"{name}{number}", {"value": number})
 
-    in_threads(*(lambda name=name: write(name) for name in "abcd"))
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(write, "abcd"))
     assert all(FILE.saved(f"{name}{number}", dict)["value"] == number for name in "abcd" for number in range(5))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -15,6 +15,7 @@ from tests.support.nvidia import NO_PEERS, SWITCH, Machine
 from tests.support.settings import resolve
 
 SYS, NODE, PHB, PXB, PIX, ONE_BOARD = 50, 40, 30, 20, 10, 0
+PATHS = {ONE_BOARD: "PIX", PIX: "PIX", PXB: "PXB", PHB: "PHB", NODE: "NODE", SYS: "SYS", 99: "?"}
 DGX1 = {  # the hybrid cube mesh of eight P100: four links each, not to all others
     0: [1, 2, 3, 4],
     1: [0, 2, 3, 5],
@@ -53,16 +54,27 @@ def test_a_gpu_is_described(tmp_path: Path) -> None:
     )
 
 
-def test_links_through_a_switch_lead_to_every_gpu() -> None:
-    found = read(Machine(3, nvlinks=dict.fromkeys(range(3), [SWITCH] * 18), ancestor=SYS))
-    assert found.matrix() == [["X", "NV18", "NV18"], ["NV18", "X", "NV18"], ["NV18", "NV18", "X"]]
-    assert found.has_nvlink
+@pytest.mark.parametrize(
+    ("nvlinks", "ancestor", "first_row", "has_nvlink"),
+    [
+        (dict.fromkeys(range(3), [SWITCH] * 18), SYS, ["X", "NV18", "NV18"], True),
+        (DGX1, SYS, ["X", *["NV1"] * 4, *["SYS"] * 3], True),
+        ({0: [1, 1], 1: [0, 0]}, SYS, ["X", "NV2", "SYS"], False),
+        *(({}, number, ["X", name], False) for number, name in PATHS.items()),
+    ],
+)
+def test_connections_have_the_names_of_nvidia_smi(
+    nvlinks: dict[int, list[Any]], ancestor: int, first_row: list[str], has_nvlink: bool
+) -> None:
+    """NVLinks may lead through a switch, or through other GPUs; a root complex ends at its host bridge."""
+    found = read(Machine(len(first_row), nvlinks=nvlinks, ancestor=ancestor))
+    assert found.matrix()[0] == first_row == [row[0] for row in found.matrix()]
+    assert found.has_nvlink == has_nvlink
+    assert found.is_one_root_complex == (ancestor <= PHB)
 
 
-def test_direct_links_are_counted_between_their_ends() -> None:
+def test_some_gpus_keep_what_connects_them() -> None:
     found = read(Machine(3, nvlinks={0: [1, 1], 1: [0, 0]}, ancestor={(0, 1): PIX, (0, 2): SYS, (1, 2): SYS}))
-    assert found.matrix() == [["X", "NV2", "SYS"], ["NV2", "X", "SYS"], ["SYS", "SYS", "X"]]
-    assert not found.has_nvlink, "GPU 2 has none"
     assert found.only([1, 0]).has_nvlink and not found.only([2, 0]).has_nvlink and not found.only([0]).has_nvlink
     assert found.only([2, 1, 9]).matrix() == [["X", "SYS"], ["SYS", "X"]], "there is no tenth"
 
@@ -74,30 +86,6 @@ def test_links_of_a_virtual_machine_lead_to_a_switch_outside_it(tmp_path: Path) 
     assert gpu_topology.read_gpu_links({}, outside, tmp_path).matrix()[0] == ["X", "NV18", "NV18"]
     direct = Machine(3, nvlinks={0: [1], 1: [0]}, ancestor=PHB)
     assert gpu_topology.read_gpu_links({}, direct, tmp_path).matrix()[0] == ["X", "NV1", "PHB"]
-
-
-def test_nvlinks_may_lead_through_other_gpus() -> None:
-    found = read(Machine(8, nvlinks=DGX1, ancestor=SYS))
-    assert found.matrix()[0] == ["X", "NV1", "NV1", "NV1", "NV1", "SYS", "SYS", "SYS"]
-    assert found.has_nvlink
-
-
-@pytest.mark.parametrize(
-    ("ancestor", "name", "one_root_complex"),
-    [
-        (ONE_BOARD, "PIX", True),
-        (PIX, "PIX", True),
-        (PXB, "PXB", True),
-        (PHB, "PHB", True),
-        (NODE, "NODE", False),
-        (SYS, "SYS", False),
-        (99, "?", False),
-    ],
-)
-def test_paths_over_pcie_have_the_names_of_nvidia_smi(ancestor: int, name: str, one_root_complex: bool) -> None:
-    found = read(Machine(2, ancestor=ancestor))
-    assert found.matrix() == [["X", name], [name, "X"]]
-    assert found.is_one_root_complex == one_root_complex
 
 
 @pytest.mark.parametrize(("status", "has_access"), [(pynvml.NVML_P2P_STATUS_OK, True), (NO_PEERS, False)])
@@ -122,14 +110,31 @@ def test_a_gpu_that_stands_twice_is_not_connected_to_itself() -> None:
     assert list(found.connections) == [(0, 1)]
 
 
-def test_without_a_driver_there_is_nothing() -> None:
+def broken(number: int) -> Machine:
+    """Returns a machine whose driver does not start, with this error."""
     machine = Machine(2)
-    for absent in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
-        machine._answers["nvmlInit"] = raising(absent)
-        assert read(machine) == Inventory()
-    machine._answers["nvmlInit"] = raising(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    assert "version mismatch" in read(machine).problem
-    assert read(machine, CUDA_VISIBLE_DEVICES="") == Inventory(), "no GPU is wanted"
+
+    def fail() -> None:
+        raise pynvml.NVMLError(number)
+
+    machine._answers["nvmlInit"] = fail
+    return machine
+
+
+MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, ""),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, ""),
+        (MISMATCH, "version mismatch"),
+    ],
+)
+def test_without_a_driver_there_is_nothing(error: int, problem: str) -> None:
+    found = read(broken(error))
+    assert problem in found.problem and found == Inventory(problem=found.problem if problem else "")
 
 
 @pytest.mark.parametrize(
@@ -150,11 +155,8 @@ def test_a_gpu_without_its_driver_is_missed(
     (slot / "vendor").write_text("0x10de\n")
     (slot / file if file == "class" else tmp_path / file).write_text(text)
     monkeypatch.setattr(nvml, "ROOT", tmp_path)
-    machine = Machine(1)
-    machine._answers["nvmlInit"] = raising(absent)
-    found = read(machine)
+    found = read(broken(absent))
     assert problem in found.problem and bool(found.problem) == bool(problem)
-    assert read(machine, CUDA_VISIBLE_DEVICES="-1") == Inventory(), "no GPU is wanted"
 
 
 @pytest.mark.parametrize("setting", ["all", "2", '"0,1"', "0 1", "cuda:0", "[0]"])
@@ -164,16 +166,10 @@ def test_a_choice_of_gpus_that_names_none_is_a_problem(setting: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["", " ", "-1", "-1,0", "none", "void", "NoDevFiles"])
-def test_gpus_may_be_hidden(setting: str) -> None:
-    found = read(Machine(2), CUDA_VISIBLE_DEVICES=setting)
-    assert (found.gpus, found.problem) == ((), "")
-
-
-def raising(number: int) -> Callable[[], None]:
-    def raise_it() -> None:
-        raise pynvml.NVMLError(number)
-
-    return raise_it
+def test_gpus_may_be_hidden_also_where_the_driver_has_a_problem(setting: str) -> None:
+    for machine in (Machine(2), Machine(4, lost={1: pynvml.NVML_ERROR_GPU_IS_LOST}), broken(MISMATCH)):
+        found = read(machine, CUDA_VISIBLE_DEVICES=setting)
+        assert (found.gpus, found.problem) == ((), "")
 
 
 def test_a_gpu_that_does_not_answer_hides_no_other() -> None:
@@ -183,7 +179,6 @@ def test_a_gpu_that_does_not_answer_hides_no_other() -> None:
     assert found.problem == "GPU 1 of the driver does not answer (GPU is lost)"
     named = read(machine, CUDA_VISIBLE_DEVICES="GPU-3a,GPU-2a")
     assert [gpu.index for gpu in named.gpus] == [3, 2]
-    assert read(machine, CUDA_VISIBLE_DEVICES="NoDevFiles").problem == "", "no GPU is wanted"
     of_others = read(Machine(4, lost={1: pynvml.NVML_ERROR_NO_PERMISSION}))
     assert (len(of_others.gpus), of_others.problem) == (3, "")
 
