@@ -21,26 +21,38 @@ from models.layers import Layers
 from models.model_spec import Style
 
 CHANNELS, FILTERS = 3, 6
-RANDOM = np.random.default_rng(4)
-IMAGES = RANDOM.normal(size=(2, 8, 9, CHANNELS)).astype(np.float32)
+IMAGES = np.random.default_rng(4).normal(size=(2, 8, 9, CHANNELS)).astype(np.float32)
+OF_THREE: dict[str, Any] = {"filters": FILTERS, "kernel_size": 3, "padding": "same", "use_bias": False}
+Kind = type[keras.layers.Layer]
 
 
 def _gradients(
-    kind: type[keras.layers.Conv2D],
-    values: list[tf.Tensor],
-    images: tf.Tensor,
-    *,
-    policy: str = "float32",
-    **how: Any,
+    kind: Kind, images: tf.Tensor, *, data_format: str = "channels_last", policy: str = "float32", **how: Any
 ) -> list[Any]:
-    """Returns outputs, and the gradients by weights and images of the sum of their squares."""
+    """Returns outputs of a layer, in NHWC, and the gradients by its weights and the images of the sum of their squares.
+
+    Layers with weights of the same shapes have the same.
+    """
+    is_nchw = data_format == "channels_first"
+    given = tf.transpose(images, [0, 3, 1, 2]) if is_nchw else images
     with building.stateless_building(seed=0, policy=policy):
-        given = keras.Input(images.shape[1:])
-        layer = kind(FILTERS, use_bias=len(values) == 2, data_format="channels_last", name="conv", **how)
-        model = building.adapt(keras.Model(given, layer(given)))
-    assert [variable.name for variable in model.variables] == ["conv/kernel", "conv/bias"][: len(values)]
-    outputs, _ = model.call(values, images, training=True)
+        symbolic = keras.Input(given.shape[1:])
+        model = building.adapt(keras.Model(symbolic, kind(data_format=data_format, name="conv", **how)(symbolic)))
+    random = np.random.default_rng(5)
+    values = [tf.constant(random.normal(size=variable.shape), tf.float32) for variable in model.variables]
+    outputs, _ = model.call(values, given, training=True)
+    outputs = tf.transpose(outputs, [0, 2, 3, 1]) if is_nchw else outputs
     return [outputs, *tf.gradients(tf.reduce_sum(outputs**2), [*values, images])]
+
+
+def _assert_same(theirs: Kind, ours: Kind, data_format: str = "channels_last", **how: Any) -> None:
+    found = []
+    for kind, layout in ((theirs, "channels_last"), (ours, data_format)):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            found.append(session.run(_gradients(kind, tf.constant(IMAGES), data_format=layout, **how)))
+    assert found[0][0].any()
+    for wanted, computed in zip(*found, strict=True):
+        np.testing.assert_allclose(computed, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize(
@@ -57,59 +69,29 @@ def _gradients(
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_products_are_what_the_convolution_is(
-    kind: type[keras.layers.Conv2D], size: int | tuple[int, int], stride: int, padding: str, use_bias: bool
+    kind: Kind, size: int | tuple[int, int], stride: int, padding: str, use_bias: bool
 ) -> None:
-    pixels = (size, size) if isinstance(size, int) else size
-    kernel = RANDOM.normal(size=(*pixels, CHANNELS, FILTERS)).astype(np.float32)
-    weights = [kernel, np.arange(FILTERS, dtype=np.float32)][: 1 + use_bias]
-    found = []
-    for each in (keras.layers.Conv2D, kind):
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            given = [tf.constant(weight) for weight in weights]
-            how = {"kernel_size": size, "strides": stride, "padding": padding}
-            found.append(session.run(_gradients(each, given, tf.constant(IMAGES), **how)))
-    for of_kernels, of_products in zip(*found, strict=True):
-        np.testing.assert_allclose(of_products, of_kernels, rtol=1e-4, atol=1e-5 * np.abs(of_kernels).max())
+    how = {"kernel_size": size, "strides": stride, "padding": padding, "use_bias": use_bias}
+    _assert_same(keras.layers.Conv2D, kind, filters=FILTERS, **how)
 
 
-BY_CHANNEL: list[tuple[type[keras.layers.Layer], type[keras.layers.Layer], dict[str, Any]]] = [
-    (keras.layers.DepthwiseConv2D, DepthwiseConvolution, {}),
-    (keras.layers.SeparableConv2D, SeparableConvolution, {"filters": FILTERS}),
+BY_CHANNEL: list[tuple[Kind, Kind, dict[str, Any]]] = [
+    (keras.layers.DepthwiseConv2D, DepthwiseConvolution, {"kernel_size": 3, "depth_multiplier": 2}),
+    (
+        keras.layers.SeparableConv2D,
+        SeparableConvolution,
+        {"kernel_size": 3, "depth_multiplier": 2, "filters": FILTERS},
+    ),
 ]
-
-
-def _by_channel(kind: type[keras.layers.Layer], images: tf.Tensor, data_format: str, **how: Any) -> list[Any]:
-    """Returns outputs, in NHWC, and the gradients of the sum of their squares by the weights and the images."""
-    is_nchw = data_format == "channels_first"
-    given = tf.transpose(images, [0, 3, 1, 2]) if is_nchw else images
-    with building.stateless_building(seed=0):
-        symbolic = keras.Input(given.shape[1:])
-        layer = kind(kernel_size=3, depth_multiplier=2, data_format=data_format, name="conv", activation="relu", **how)
-        model = building.adapt(keras.Model(symbolic, layer(symbolic)))
-    random = np.random.default_rng(5)
-    values = [tf.constant(random.normal(size=variable.shape), tf.float32) for variable in model.variables]
-    outputs, _ = model.call(values, given, training=True)
-    outputs = tf.transpose(outputs, [0, 2, 3, 1]) if is_nchw else outputs
-    return [outputs, *tf.gradients(tf.reduce_sum(outputs**2), [*values, images])]
 
 
 @pytest.mark.parametrize(("theirs", "ours", "of_kind"), BY_CHANNEL)
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
 @pytest.mark.parametrize("how", [{"padding": "same"}, {"padding": "valid", "strides": 2, "use_bias": False}])
 def test_convolutions_by_channel_are_those_of_keras(
-    theirs: type[keras.layers.Layer],
-    ours: type[keras.layers.Layer],
-    of_kind: dict[str, Any],
-    data_format: str,
-    how: dict[str, Any],
+    theirs: Kind, ours: Kind, of_kind: dict[str, Any], data_format: str, how: dict[str, Any]
 ) -> None:
-    found = []
-    for kind, layout in ((theirs, "channels_last"), (ours, data_format)):
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            found.append(session.run(_by_channel(kind, tf.constant(IMAGES), layout, **of_kind, **how)))
-    assert found[0][0].any() and len(found[0]) == len(found[1])
-    for wanted, computed in zip(*found, strict=True):
-        np.testing.assert_allclose(computed, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+    _assert_same(theirs, ours, data_format, activation="relu", **of_kind, **how)
 
 
 @pytest.mark.parametrize("groups", [1, CHANNELS])
@@ -129,10 +111,10 @@ def test_strides_of_groups_may_differ(groups: int) -> None:
 
 
 @pytest.mark.parametrize(("ours", "of_kind"), [pair for _, *pair in BY_CHANNEL])
-def test_convolutions_by_channel_transpose_no_images(ours: type[keras.layers.Layer], of_kind: dict[str, Any]) -> None:
+def test_convolutions_by_channel_transpose_no_images(ours: Kind, of_kind: dict[str, Any]) -> None:
     with tf.Graph().as_default() as graph, tf.device("/gpu:0"):
         images = tf.compat.v1.placeholder(tf.float32, IMAGES.shape)
-        _by_channel(ours, images, "channels_first", padding="same", **of_kind)
+        _gradients(ours, images, data_format="channels_first", padding="same", **of_kind)
     # Those of this test: of the images and the outputs, and their gradients.
     assert sum(one.type == "Transpose" for one in graph.get_operations()) == 4
 
@@ -142,27 +124,24 @@ def test_convolutions_by_channel_transpose_no_images(ours: type[keras.layers.Lay
     [("mixed_bfloat16", tf.bfloat16, 2.0**-7), ("mixed_float16", tf.float16, 2.0**-10)],
 )
 def test_products_are_in_the_numbers_that_layers_compute_in(policy: str, dtype: tf.DType, spacing: float) -> None:
-    kernel = RANDOM.normal(size=(3, 3, CHANNELS, FILTERS)).astype(np.float32)
     found = []
     for kind in (keras.layers.Conv2D, ProductGradient):
         with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
-            how = {"kernel_size": 3, "padding": "same", "policy": policy}
-            found.append(session.run(_gradients(kind, [tf.constant(kernel)], tf.constant(IMAGES), **how)[1]))
+            _, by_kernel, _ = _gradients(kind, tf.constant(IMAGES), policy=policy, **OF_THREE)
+            found.append(session.run(by_kernel))
             products = [o.outputs[0].dtype for o in graph.get_operations() if o.type == "MatMul"]
             assert products == ([dtype] * 3 if kind is ProductGradient else [])
     np.testing.assert_allclose(found[1], found[0], atol=8 * spacing * np.abs(found[0]).max())
 
 
 @pytest.mark.parametrize("kind", [PixelwiseProduct, ProductGradient])
-def test_products_are_as_much_work(kind: type[keras.layers.Conv2D]) -> None:
+def test_products_are_as_much_work(kind: Kind) -> None:
     """Or the share of the peak would be of other arithmetic."""
-    size = 1 if kind is PixelwiseProduct else 3
+    how = OF_THREE | {"kernel_size": 1} if kind is PixelwiseProduct else OF_THREE
     work = []
     for each in (keras.layers.Conv2D, kind):
         with tf.Graph().as_default():
-            kernel = tf.compat.v1.placeholder(tf.float32, (size, size, CHANNELS, FILTERS))
-            images = tf.compat.v1.placeholder(tf.float32, IMAGES.shape)
-            work.append(flop_count.count(_gradients(each, [kernel], images, kernel_size=size, padding="same")))
+            work.append(flop_count.count(_gradients(each, tf.constant(IMAGES), **how)))
     assert work[0].flops == work[1].flops > 0 and not work[1].uncounted
 
 
@@ -173,8 +152,7 @@ def _before(operation: tf.Operation) -> set[tf.Operation]:
 def test_copies_are_not_made_before_the_way_back() -> None:
     """They would fill the memory with several times the activations of all layers."""
     with tf.Graph().as_default() as graph:
-        kernel = tf.compat.v1.placeholder(tf.float32, (3, 3, CHANNELS, FILTERS))
-        _, by_kernel, _ = _gradients(ProductGradient, [kernel], tf.constant(IMAGES), kernel_size=3, padding="same")
+        _, by_kernel, _ = _gradients(ProductGradient, tf.constant(IMAGES), **OF_THREE)
         copies = [o for o in _before(by_kernel.op) if o.type in ("Pad", "StridedSlice", "ConcatV2") and o.outputs]
         large = [o for o in copies if o.outputs[0].shape.rank == 4]
     assert len(large) == 1 + 3 + 1 + 3

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -21,20 +21,39 @@ BatchNorm = type[FusedBatchNorm]
 every_kind = pytest.mark.parametrize("kind", [FusedBatchNorm, SeparateBatchNorm])
 
 
+def _computed(
+    data_format: str,
+    make: Callable[[Any], Any],
+    values: Iterable[Any] = (),
+    *,
+    dtype: tf.DType = tf.float32,
+    training: bool = True,
+    gradients: bool = False,
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Returns what layers make of `IMAGES`, in NHWC, and their new state or, of some upstream values, the gradients."""
+    is_nchw = data_format == "NCHW"
+    with building.stateless_building(seed=0, policy="float32" if dtype is tf.float32 else f"mixed_{dtype.name}"):
+        images = keras.Input((3, 4, 4) if is_nchw else (4, 4, 3), dtype=dtype.name)
+        model = building.adapt(keras.Model(images, make(images)))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        given = tf.cast(IMAGES.transpose(0, 3, 1, 2) if is_nchw else IMAGES, dtype)
+        variables = [tf.constant(value) for value in values]
+        outputs, state = model.call(variables, given, training=training)
+        assert outputs.dtype == dtype
+        others = list(state.values())
+        if gradients:
+            upstream = tf.cast(tf.cos(tf.range(IMAGES.size, dtype=tf.float32)), dtype)
+            others = tf.gradients(outputs, [given, *variables[:2]], tf.reshape(upstream, outputs.shape))
+        found, *others = session.run([tf.cast(tensor, tf.float32) for tensor in (outputs, *others)])
+    return (found.transpose(0, 2, 3, 1) if is_nchw else found), others
+
+
 def _batch_norm(
     kind: BatchNorm, data_format: str, *, scale: bool, training: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    shape = (3, 4, 4) if data_format == "NCHW" else (4, 4, 3)
-    with building.stateless_building(seed=0):
-        images = keras.Input(shape)
-        layer = kind(data_format=data_format, epsilon=EPSILON, momentum=MOMENTUM, scale=scale, name="bn")
-        model = building.adapt(keras.Model(images, layer(images)))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        values = [tf.constant(v) for name, v in VALUES.items() if scale or name != "gamma"]
-        fed = IMAGES.transpose(0, 3, 1, 2) if data_format == "NCHW" else IMAGES
-        outputs, state = model.call(values, tf.constant(fed), training=training)
-        outputs, state = session.run((outputs, list(state.values())))
-    return (outputs.transpose(0, 2, 3, 1) if data_format == "NCHW" else outputs), state
+    layer = kind(data_format=data_format, epsilon=EPSILON, momentum=MOMENTUM, scale=scale, name="bn")
+    values = [value for name, value in VALUES.items() if scale or name != "gamma"]
+    return _computed(data_format, layer, values, training=training)
 
 
 @every_kind
@@ -69,18 +88,9 @@ def test_gradients_of_batch_norm_are_the_same_fused_and_in_separate_operations(
     """A gradient through the batch statistics, of the images, the scale and the offset, in the type of the images."""
     found = []
     for kind in (FusedBatchNorm, SeparateBatchNorm):
-        with building.stateless_building(seed=0):
-            images = keras.Input((4, 4, 3) if data_format == "NHWC" else (3, 4, 4), dtype=dtype.name)
-            model = building.adapt(keras.Model(images, kind(data_format=data_format, epsilon=EPSILON)(images)))
-        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
-            values = [tf.constant(value) for value in VALUES.values()]
-            fed = tf.cast(IMAGES if data_format == "NHWC" else IMAGES.transpose(0, 3, 1, 2), dtype)
-            outputs, _ = model.call(values, fed, training=True)
-            upstream = tf.cast(tf.cos(tf.range(IMAGES.size, dtype=tf.float32)), dtype)
-            gradients = tf.gradients(outputs, [fed, *values[:2]], tf.reshape(upstream, outputs.shape))
-            found.append(session.run([tf.cast(tensor, tf.float32) for tensor in (outputs, *gradients)]))
-        fused_kernels = [operation for operation in graph.get_operations() if "FusedBatchNorm" in operation.type]
-        assert outputs.dtype == dtype and bool(fused_kernels) == (kind is FusedBatchNorm)
+        layer = kind(data_format=data_format, epsilon=EPSILON)
+        outputs, gradients = _computed(data_format, layer, VALUES.values(), dtype=dtype, gradients=True)
+        found.append([outputs, *gradients])
     for fused, separate in zip(*found, strict=True):
         np.testing.assert_allclose(separate, fused, atol=(1e-5 if dtype is tf.float32 else 0.02) * np.abs(fused).max())
 
@@ -125,22 +135,9 @@ def test_kernels_start_with_the_variance_of_their_style(
     assert kernel.var() == pytest.approx(gain / fan_in, rel=0.02)
 
 
-def _outputs(data_format: str, make: Callable[[Layers, Any], Any], dtype: tf.DType = tf.float32) -> np.ndarray:
-    """Returns what layers without variables make of `IMAGES`, in NHWC."""
-    with building.stateless_building(seed=0, policy="float32" if dtype is tf.float32 else f"mixed_{dtype.name}"):
-        images = keras.Input((4, 4, 3) if data_format == "NHWC" else (3, 4, 4), dtype=dtype.name)
-        model = building.adapt(keras.Model(images, make(Layers(data_format), images)))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        given = tf.cast(IMAGES if data_format == "NHWC" else IMAGES.transpose(0, 3, 1, 2), dtype)
-        outputs, _ = model.call([], given, training=True)
-        assert outputs.dtype == dtype
-        found = session.run(tf.cast(outputs, tf.float32))
-    return found if data_format == "NHWC" else found.transpose(0, 2, 3, 1)
-
-
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 def test_a_shift_moves_up_and_left_and_fills_with_zeros(data_format: str) -> None:
-    found = _outputs(data_format, lambda layers, images: layers.shift(images, name="shift"))
+    found, _ = _computed(data_format, lambda images: Layers(data_format).shift(images, name="shift"))
     expected = np.zeros_like(IMAGES)
     expected[:, :3, :3] = IMAGES[:, 1:, 1:]
     np.testing.assert_array_equal(found, expected)
@@ -149,10 +146,11 @@ def test_a_shift_moves_up_and_left_and_fills_with_zeros(data_format: str) -> Non
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 def test_local_response_normalisation_against_numpy(data_format: str, dtype: tf.DType) -> None:
-    def norm(layers: Layers, images: Any) -> Any:
-        return layers.local_response_norm(images, radius=1, alpha=0.5, beta=0.75, name="norm")
+    def norm(images: Any) -> Any:
+        return Layers(data_format).local_response_norm(images, radius=1, alpha=0.5, beta=0.75, name="norm")
 
     squares = np.pad(IMAGES**2, [(0, 0), (0, 0), (0, 0), (1, 1)])
     expected = IMAGES / (1 + 0.5 * (squares[..., :-2] + squares[..., 1:-1] + squares[..., 2:])) ** 0.75
     tolerance = {tf.float32: 1e-6, tf.float16: 2e-3, tf.bfloat16: 2e-2}[dtype]
-    np.testing.assert_allclose(_outputs(data_format, norm, dtype), expected, atol=tolerance * np.abs(expected).max())
+    found, _ = _computed(data_format, norm, dtype=dtype)
+    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())

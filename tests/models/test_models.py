@@ -54,12 +54,14 @@ def test_only_kernels_decay(spec: ModelSpec) -> None:
 
 
 @every_model_in_parts
-def test_no_variable_is_allocated_and_each_has_an_initial_value(spec: ModelSpec) -> None:
+def test_no_variable_is_allocated_and_each_has_an_initial_value_that_is_drawn_at_run_time(spec: ModelSpec) -> None:
     with tf.Graph().as_default() as graph:
         for variable in models.build_spec(spec).variables:
             value = variable.initial_value()
             assert (tuple(value.shape), value.dtype.name) == (variable.shape, variable.dtype), variable.name
     assert not [o for o in graph.get_operations() if o.type in ("VarHandleOp", "VariableV2")]
+    drawn = models.drawn_at_run_time(graph)
+    assert drawn and all(drawn)
 
 
 def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independent", towers: int = 1) -> list[float]:
@@ -207,6 +209,7 @@ def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, pr
     ]
     assert [o.outputs[0].dtype for o in kernels] == [dtype] * (len(kernels) - 1) + [tf.float32], "logits"
     norms = [o for o in graph.get_operations() if o.type == "FusedBatchNormV3"]
+    assert bool(norms) == spec.has_batch_norm
     assert {o.inputs[0].dtype for o in norms} <= {dtype} and {o.inputs[1].dtype for o in norms} <= {tf.float32}
     assert keras.config.dtype_policy().name == "float32", "the next model is not affected"
 

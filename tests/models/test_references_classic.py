@@ -1,19 +1,14 @@
-"""The models of tf_cnn_benchmarks besides ResNet, VGG and DenseNet compute what their definitions or Keras compute.
-
-For the NASNets for ImageNet the reference is Keras' own application; the others are written out here.
-"""
+"""The models of tf_cnn_benchmarks besides ResNet, VGG and DenseNet compute what their definitions, written here, do."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import building
 from tests.support import models, references
 from tests.support.references import Values
 
@@ -110,8 +105,8 @@ def _inception4(values: Values, images: np.ndarray) -> tf.Tensor:
     return references.dense(values, tf.reduce_mean(x, axis=(1, 2)), "logits")
 
 
-def _project(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
-    return references.normal(values, tf.nn.conv2d(x, values[f"{name}/kernel"], 1, "SAME"), name, 1e-3)
+def _project(values: Values, x: tf.Tensor, name: str, stride: int = 1, padding: str = "SAME") -> tf.Tensor:
+    return references.normal(values, tf.nn.conv2d(x, values[f"{name}/kernel"], stride, padding), name, 1e-3)
 
 
 def _separable(values: Values, x: tf.Tensor, name: str, stride: int = 1) -> tf.Tensor:
@@ -154,7 +149,8 @@ def _normal_cell(values: Values, x: tf.Tensor, before: tf.Tensor, name: str) -> 
 
 def _reduction_cell(values: Values, x: tf.Tensor, before: tf.Tensor, name: str) -> tf.Tensor:
     separable = functools.partial(_separable, values)
-    h, p = _project(values, tf.nn.relu(x), f"{name}_last"), _adjust(values, before, x, f"{name}_before")
+    h = _project(values, tf.nn.relu(x), f"{name}_last")
+    p = x if before is x else _adjust(values, before, x, f"{name}_before")
     pairs = [f"{name}_pair{number}" for number in range(6)]
     largest = tf.nn.max_pool2d(h, 3, 2, "SAME")
     one = separable(h, f"{pairs[1]}_left", 2) + separable(p, f"{pairs[1]}_right", 2)
@@ -163,13 +159,17 @@ def _reduction_cell(values: Values, x: tf.Tensor, before: tf.Tensor, name: str) 
     return tf.concat([two, three, two + _average(one), separable(one, f"{pairs[5]}_left") + largest], axis=-1)
 
 
-def _nasnet_cifar10(values: Values, images: np.ndarray) -> tf.Tensor:
-    """Figures 2 and 4 of the paper."""
-    x = before = _project(values, images, "stem")
+def _nasnet(values: Values, images: np.ndarray, *, cells: int, is_large: bool = False) -> tf.Tensor:
+    """Figures 2 and 4 of the paper; in the large model, the cell after a reduction cell has its second input, too."""
+    is_small = images.shape[1] == 32
+    x = before = _project(values, images, "stem") if is_small else _project(values, images, "stem", 2, "VALID")
+    for number in () if is_small else (1, 2):
+        before, x = x, _reduction_cell(values, x, before, f"stem_reduction{number}")
     for stage in (1, 2, 3):
         if stage > 1:
-            before, x = x, _reduction_cell(values, x, before, f"stage{stage}_reduction")
-        for cell in range(1, 7):
+            reduced = _reduction_cell(values, x, before, f"stage{stage}_reduction")
+            before, x = before if is_large else x, reduced
+        for cell in range(1, cells + 1):
             before, x = x, _normal_cell(values, x, before, f"stage{stage}_cell{cell}")
     return references.dense(values, tf.reduce_mean(tf.nn.relu(x), axis=(1, 2)), "logits")
 
@@ -179,13 +179,17 @@ DEFINITIONS: dict[str, tuple[Callable[[Values, np.ndarray], tf.Tensor], int]] = 
     "googlenet": (_googlenet, 75),
     "inception4": (_inception4, 107),
     "lenet": (_lenet, 28),
-    "nasnet_cifar10": (_nasnet_cifar10, 32),
+    "nasnet": (functools.partial(_nasnet, cells=4), 64),
+    "nasnet_cifar10": (functools.partial(_nasnet, cells=6), 32),
+    "nasnetlarge": (functools.partial(_nasnet, cells=6, is_large=True), 96),
     "overfeat": (_overfeat, 127),
 }
+_MARKS = {"nasnet": pytest.mark.slow, "nasnetlarge": pytest.mark.rotates}
 
 
-def _in_group(name: str, *marks: pytest.MarkDecorator) -> pytest.ParameterSet:
+def _in_group(name: str) -> pytest.ParameterSet:
     """Returns the parameter; one worker of pytest-xdist has all tests of a model, since builds are kept per process."""
+    marks = [_MARKS[name]] if name in _MARKS else []
     return pytest.param(name, marks=[pytest.mark.xdist_group(name), *marks])
 
 
@@ -196,79 +200,3 @@ def test_logits_are_those_of_the_definition(name: str) -> None:
     model = models.build(name, num_classes=references.CLASSES, image_size=image_size)
     values = references.random_values(model)
     references.assert_same(references.logits(model, values, images), reference(values, images).numpy())
-
-
-def _keras_nasnet(name: str, image_size: int) -> building.Model:
-    """Returns Keras' model with poolings that pad as tf_cnn_benchmarks' do: Keras' own see zeros around the image."""
-    model = references.application(name, image_size)
-    for layer in model.keras_model.layers:
-        if layer.name.startswith("reduction_pad_"):
-            layer.padding = ((0, 0), (0, 0))
-        elif isinstance(layer, keras.layers.MaxPooling2D | keras.layers.AveragePooling2D) and layer.pool_size == (3, 3):
-            layer.padding = "same"
-    return model
-
-
-def _nasnet_cells(cells: int) -> Iterator[tuple[str, str, str]]:
-    """Yields the name of each of our cells, and the kind and the number of Keras'."""
-    for number in (1, 2):
-        yield f"stem_reduction{number}", "reduction", f"stem_{number}"
-    for stage in (1, 2, 3):
-        if stage > 1:
-            yield f"stage{stage}_reduction", "reduction", f"reduce_{(stage - 1) * cells}"
-        for cell in range(cells):
-            yield f"stage{stage}_cell{cell + 1}", "normal", str((stage - 1) * cells + cell + (stage > 1))
-
-
-# Our operations with weights and the ends of Keras' names for them, by kind of cell.
-_SEPARABLE = {
-    "normal": {f"pair{n}_{side}": f"{side}{n}" for n, side in ((1, "left"), (1, "right"), (2, "left"), (2, "right"))}
-    | {"pair5_left": "left5"},
-    "reduction": {
-        f"pair{n}_{side}": f"{side}{n}" for n, side in ((1, "left"), (1, "right"), (2, "right"), (3, "right"))
-    }
-    | {"pair5_left": "left4"},
-}
-
-
-def _from_keras_nasnet(theirs: Values, cells: int) -> dict[str, np.ndarray]:
-    """Returns the values of our variables."""
-    ours = {f"logits/{name}": theirs[f"predictions/{name}"] for name in ("kernel", "bias")}
-
-    def give(mine: str, kernel: str, norm: str, part: slice = slice(None)) -> None:
-        ours[f"{mine}/kernel"] = theirs[kernel]
-        for name in ("gamma", "beta", "moving_mean", "moving_variance"):
-            ours[f"{mine}_bn/{name}"] = theirs[f"{norm}/{name}"][part]
-
-    give("stem", "stem_conv1/kernel", "stem_bn1")
-    for mine, kind, number in _nasnet_cells(cells):
-        give(f"{mine}_last", f"{kind}_conv_1_{number}/kernel", f"{kind}_bn_1_{number}")
-        if f"adjust_conv_projection_{number}/kernel" in theirs:
-            give(f"{mine}_before", f"adjust_conv_projection_{number}/kernel", f"adjust_bn_{number}")
-        elif f"adjust_bn_{number}/beta" in theirs:
-            half = theirs[f"adjust_bn_{number}/beta"].size // 2
-            for n, end, part in ((1, "even", slice(half)), (2, "odd", slice(half, None))):
-                give(f"{mine}_before_{end}", f"adjust_conv_{n}_{number}/kernel", f"adjust_bn_{number}", part)
-        for operation, end in _SEPARABLE[kind].items():
-            for n in (1, 2):
-                other, name = f"{kind}_{end}_{number}", f"{mine}_{operation}_separable{n}"
-                give(name, f"separable_conv_{n}_{other}/pointwise_kernel", f"separable_conv_{n}_bn_{other}")
-                ours[f"{name}_depthwise/kernel"] = theirs[f"separable_conv_{n}_{other}/depthwise_kernel"]
-    return ours
-
-
-@pytest.mark.parametrize(
-    ("name", "application", "image_size", "cells"),
-    [
-        pytest.param("nasnet", "NASNetMobile", 64, 4, marks=[pytest.mark.xdist_group("nasnet"), pytest.mark.slow]),
-        pytest.param(
-            "nasnetlarge", "NASNetLarge", 96, 6, marks=[pytest.mark.xdist_group("nasnetlarge"), pytest.mark.rotates]
-        ),
-    ],
-)
-def test_logits_are_those_of_keras(name: str, application: str, image_size: int, cells: int) -> None:
-    model, images = _keras_nasnet(application, image_size), references.images(image_size)
-    values = references.random_values(model)
-    ours = models.build(name, num_classes=references.CLASSES, image_size=image_size)
-    found = references.logits(ours, _from_keras_nasnet(values, cells), images)
-    references.assert_same(found, references.logits(model, values, images))

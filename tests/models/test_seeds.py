@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.pipeline import tower_input
-from models import building, specs
+from models import building
 from models.seeds import RunTimeSeed, seed_at_run_time
+from tests.support.models import drawn_at_run_time
 
 
 @pytest.mark.parametrize(
@@ -50,26 +51,7 @@ def test_images_are_drawn_at_run_time() -> None:
     spec = tower_input.InputSpec(batch_per_device=2, image_size=8, data_format="NHWC", num_classes=5, seed=1)
     with tf.Graph().as_default() as graph:
         tower_input.synthetic(["/cpu:0", "/cpu:1"], spec)
-    assert len(_drawn_at_run_time(graph)) == len(_drawn(graph)) == 2 * 2
-
-
-def test_all_weights_of_a_model_are_drawn_at_run_time() -> None:
-    model = building.build(specs.find_model("vgg16"), data_format="NHWC", num_classes=11, seed=1)
-    with tf.Graph().as_default() as graph:
-        for variable in model.variables:
-            variable.initial_value()
-    weights = [variable for variable in model.variables if len(variable.shape) > 1]
-    assert len(_drawn_at_run_time(graph)) == len(_drawn(graph)) == len(weights) == 16
-
-
-def _drawn(graph: tf.Graph) -> list[tf.Operation]:
-    """Returns the operations that draw random numbers, of whatever type."""
-    return [o for o in graph.get_operations() if o.type.startswith("StatelessRandom") and "KeyCounter" not in o.type]
-
-
-def _drawn_at_run_time(graph: tf.Graph) -> list[tf.Operation]:
-    """Returns those of them that the optimisation of the graph cannot run."""
-    return [o for o in _drawn(graph) if any(i.op.type == "PlaceholderWithDefault" for i in _inputs(o))]
+    assert drawn_at_run_time(graph) == [True] * 2 * 2
 
 
 def _draws(session: tf.compat.v1.Session, operation: tf.Operation) -> list[str]:
@@ -80,8 +62,3 @@ def _draws(session: tf.compat.v1.Session, operation: tf.Operation) -> list[str]:
     return [
         node.name for graph in metadata.partition_graphs for node in graph.node if "StatelessRandomNormal" in node.op
     ]
-
-
-def _inputs(operation: tf.Operation) -> list[tf.Tensor]:
-    """Returns all that an operation depends on."""
-    return [*operation.inputs, *(far for near in operation.inputs for far in _inputs(near.op))]

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import input_pipeline, input_stages
+from benchmarks.data.pipeline import input_pipeline, input_stages, photo_decoding
 from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import tfrecord
 from benchmarks.data.sources.bad_records import Skipping
@@ -75,14 +75,32 @@ def read_towers(
             return [[batch[:2] for part in together for batch in session.run(part)] for _ in range(steps)]
 
 
+def by_count() -> dict[str, Any]:
+    """Returns a clock for stages of the input by which every batch takes a second, and a sleep that takes no time."""
+    return {"clock": itertools.count().__next__, "sleep": lambda seconds: None}
+
+
 def measure_by_count(monkeypatch: pytest.MonkeyPatch, batches: int = 1) -> None:
     """Lets the stages of the input be measured over some batches, each of which seems to take a second."""
     usual = input_stages.measure
 
     def measure(probes: Sequence[input_stages.Probe], **_: Any) -> dict[str, input_stages.Rates]:
-        return usual(probes, rounds=1, seconds=batches, clock=itertools.count().__next__, sleep=lambda seconds: None)
+        return usual(probes, rounds=1, seconds=batches, **by_count())
 
     monkeypatch.setattr(input_stages, "measure", measure)
+
+
+def decoded_photos(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Returns a list that grows by every photo that a pipeline decodes."""
+    decoded: list[bytes] = []
+    usual = photo_decoding.decode
+
+    def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
+        with tf.control_dependencies([tf.numpy_function(decoded.append, [encoded], [])]):
+            return usual(tf.identity(encoded), *others)
+
+    monkeypatch.setattr(photo_decoding, "decode", decode)
+    return decoded
 
 
 def labels_of(directory: Path) -> list[int]:
@@ -100,6 +118,15 @@ def rewrite(file: Path, number: int, change: Callable[[Any], None]) -> None:
     with file.open("wb") as opened:
         for payload in payloads:
             tfrecord.write(opened, payload)
+
+
+def rewrite_value(file: Path, number: int, key: str, value: int | bytes) -> None:
+    """Writes a shard again with the number or text of one feature of a record replaced."""
+
+    def change(feature: Any) -> None:
+        (feature[key].int64_list if isinstance(value, int) else feature[key].bytes_list).value[0] = value
+
+    rewrite(file, number, change)
 
 
 def to_tfds(directory: Path, target: Path) -> None:
@@ -127,3 +154,12 @@ def to_folder(directory: Path, target: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             photo = folder / f"{file.name}_{record.number}.JPEG"
             photo.write_bytes(old[INCEPTION.encoded].bytes_list.value[0])
+
+
+def make_files(root: Path, *files: str) -> None:
+    """Makes empty files, which count as photos until they are read; what ends in a slash is a folder."""
+    for file in files:
+        path = root / file
+        (path if file.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not file.endswith("/"):
+            path.touch()

@@ -11,11 +11,12 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from models import building, specs
 from models.model_spec import ModelSpec
@@ -127,3 +128,16 @@ def rounding(logits: np.ndarray) -> float:
     moved = float(np.abs(np.subtract(*np.split(logits, 2))).max())
     assert moved < 0.01 * largest, "an error could not be told from rounding"
     return 4 * moved + 1e-5 * largest
+
+
+def drawn_at_run_time(graph: tf.Graph) -> list[bool]:
+    """Returns of each operation that draws random numbers whether the graph's optimisation cannot run it."""
+    drawing = [o for o in graph.get_operations() if o.type.startswith("StatelessRandom") and "KeyCounter" not in o.type]
+    return [any(each.op.type == "PlaceholderWithDefault" for each in _inputs(operation)) for operation in drawing]
+
+
+def _inputs(operation: tf.Operation) -> Iterator[tf.Tensor]:
+    """Yields all that an operation depends on."""
+    for tensor in operation.inputs:
+        yield tensor
+        yield from _inputs(tensor.op)

@@ -19,7 +19,7 @@ from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
 from benchmarks.data.sources.jpeg_header import Problem, header_problem
 from benchmarks.data.sources.safe_files import FileWork, for_each, printable, read_file
-from benchmarks.data.sources.tfrecord import Defect
+from benchmarks.data.sources.tfrecord import Defect, FramedRecord
 from benchmarks.errors import DataError, headline
 from variable_mgr.place import HOST
 
@@ -79,16 +79,15 @@ def defects(
 
 def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> tuple[int, list[Defect]]:
     bad = list[Defect]()
-    for file in files:
-        if bad and work.is_over:
-            break
-        work.go_on(file)
-        try:
-            problem = problem_of_photo(read_file(file), True)
-        except OSError as error:
-            problem = "file", f"it cannot be read ({error.strerror}); replace it"
-        if problem:
-            bad.append(Defect(file, 0, 0, *problem))
+    with _until_over(bad):
+        for file in files:
+            work.go_on(file)
+            try:
+                problem = problem_of_photo(read_file(file), True)
+            except OSError as error:
+                problem = "file", f"it cannot be read ({error.strerror}); replace it"
+            if problem:
+                bad.append(Defect(file, 0, 0, *problem))
     return len(files), bad
 
 
@@ -97,25 +96,39 @@ def _check_shard(
 ) -> tuple[int, list[Defect]]:
     bad, records = list[Defect](), 0
     try:
-        work.go_on(file)
-        for record in tfrecord.walk(file):
-            if bad and work.is_over:
-                break
+        with _until_over(bad):
             work.go_on(file)
-            records += 1
-            if isinstance(record, Defect):
-                bad.append(record)
-                continue
-            problem = imagenet_files.problem_of_example(record.payload, source.layout, labels)
-            if not problem and not imagenet_files.is_decoded(source):
-                problem = problem_of_photo(imagenet_files.encoded_of(record.payload, source.layout), False)
-            if not problem and source.layout.has_boxes:
-                problem = imagenet_files.problem_of_boxes(imagenet_files.features_of(record.payload))
-            if problem:
-                bad.append(Defect(file, record.number, record.offset, *problem))
+            for record in tfrecord.walk(file):
+                work.go_on(file)
+                records += 1
+                if defect := _defect_of(record, file, source, labels, problem_of_photo):
+                    bad.append(defect)
     except DataError as error:
         bad.append(Defect(file, 0, 0, "file", str(error).rstrip(".")))
     return records, bad
+
+
+def _defect_of(
+    record: FramedRecord | Defect, file: Path, source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem
+) -> Defect | None:
+    if isinstance(record, Defect):
+        return record
+    problem = imagenet_files.problem_of_example(record.payload, source.layout, labels)
+    if not problem and not imagenet_files.is_decoded(source):
+        problem = problem_of_photo(imagenet_files.encoded_of(record.payload, source.layout), False)
+    if not problem and source.layout.has_boxes:
+        problem = imagenet_files.problem_of_boxes(imagenet_files.features_of(record.payload))
+    return Defect(file, record.number, record.offset, *problem) if problem else None
+
+
+@contextlib.contextmanager
+def _until_over(bad: Sequence[Defect]) -> Iterator[None]:
+    """Ends the block when the work is over; raises CancelledError if nothing was found until then."""
+    try:
+        yield
+    except CancelledError:
+        if not bad:
+            raise
 
 
 def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataError:

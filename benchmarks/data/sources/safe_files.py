@@ -192,14 +192,10 @@ class FileWork:
         Raises:
             CancelledError: the work is to end.
         """
-        self._report((file, time.monotonic()))
-        if self.is_over:
+        now = time.monotonic()
+        self._report((file, now))
+        if self._is_over or now >= self._give_up_at:
             raise CancelledError(f"{file} is left unfinished")
-
-    @property
-    def is_over(self) -> bool:
-        """Returns whether the work is to end, finished or not."""
-        return self._is_over or time.monotonic() >= self._give_up_at
 
     def _report(self, progress: tuple[Path, float] | None) -> None:
         if self._watchdog is None:

@@ -90,12 +90,12 @@ def convert(
     _check_plan(directory, split, plan)
     paths, total = split.paths(directory), Conversion()
     shares = list(_shares(source, split, seed, num_classes))
+    finished = [_finished(*each) for each in zip(paths, shares, strict=True)]
     write = functools.partial(_write_shard, shorter_side, decoded, work)
-    # Without those of finished shards, which take no time.
-    missing = sum(not _finished(*each) for each in zip(paths, shares, strict=True)) * split.images // split.shards
+    missing = finished.count(None) * split.images // split.shards  # finished shards take no time
     with (
         progress.counted(f"Converting the photos to {directory}", missing),
-        work.on_all_cores(write, zip(paths, shares, strict=True)) as parts,
+        work.on_all_cores(write, zip(paths, shares, finished, strict=True)) as parts,
     ):
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
@@ -160,11 +160,11 @@ def _write_shard(
     shorter_side: int | None,
     decoded: bool,
     work: FileWork,
-    share: tuple[Path, Iterable[Photo] | Iterable[RecordedPhoto]],
+    share: tuple[Path, Iterable[Photo] | Iterable[RecordedPhoto], Conversion | None],
 ) -> Conversion:
-    """Writes a shard and, beside it, the result, unless both exist and no photo of a list has changed since."""
-    path, photos = share
-    if known := _finished(path, photos):
+    """Writes a shard and, beside it, the result, unless its result is known."""
+    path, photos, known = share
+    if known:
         return known
     result = Conversion()
     with written_whole(path) as file:

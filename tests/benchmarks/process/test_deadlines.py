@@ -9,25 +9,12 @@ import pytest
 from benchmarks.errors import BenchError, DataError, Terminated, UsageError
 from benchmarks.process import deadlines
 from benchmarks.process.deadlines import Deadlines, recorded
-from benchmarks.process.watchdog import Watchdog
 from results.record import Status
-
-
-class Noted(Watchdog):
-    """A watchdog that only notes what it expects."""
-
-    def __init__(self) -> None:
-        self.expected: list[tuple[str, float]] = []
-
-    def expect(self, what: str, within_seconds: float) -> None:
-        self.expected.append((what, within_seconds))
-
-    def expect_nothing(self) -> None:
-        self.expected.append(("", 0.0))
+from tests.support.watchdogs import NotedWatchdog
 
 
 def test_preparations_have_three_times_the_limit_of_a_step() -> None:
-    noted = Noted()
+    noted = NotedWatchdog()
     limits = Deadlines(noted, 10.0)
     limits.preparation("Building")
     limits.step("A step")

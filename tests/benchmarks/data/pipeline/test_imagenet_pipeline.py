@@ -16,7 +16,7 @@ from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.imagenet_files import Photos
 from tests.support import damage
-from tests.support.images import take, take_batches, to_folder
+from tests.support.images import decoded_photos, take, take_batches, to_folder
 from tests.support.rotation import rotating
 
 _ONE_AHEAD = InputOptions(parallel_calls=1, prefetch_batches=0)
@@ -99,14 +99,7 @@ def test_no_two_workers_decode_the_same_photo(
     fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """Four shards: two workers read two each, and five read all of them but decode their own records only."""
-    decoded: list[bytes] = []
-    usual = photo_decoding.decode
-
-    def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
-        with tf.control_dependencies([tf.numpy_function(decoded.append, [encoded], [])]):
-            return usual(tf.identity(encoded), *others)
-
-    monkeypatch.setattr(photo_decoding, "decode", decode)
+    decoded = decoded_photos(monkeypatch)
     for worker in range(workers):
         before = len(decoded)
         # Fewer than the worker's share, since photos are also decoded ahead, and those of the next epoch are others.

@@ -27,8 +27,9 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import objectives, training_step
 from models import building, specs
 from tests.support import damage
-from tests.support.images import measure_by_count
+from tests.support.images import by_count, measure_by_count
 from tests.support.settings import resolve
+from tests.support.watchdogs import NotedWatchdog
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
 
@@ -77,27 +78,11 @@ def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
 
 
 def test_each_probe_has_deadlines_of_its_own() -> None:
-    class Noted(Deadlines):
-        def preparation(self, what: str) -> None:
-            expected.append(f"{what}: start")
-
-        def step(self, what: str, *, repeated_seconds: float = 0.0) -> None:
-            expected.append(f"{what}: {repeated_seconds:g} s more than a step")
-
-        def none(self) -> None:
-            expected.append("nothing")
-
-    expected: list[str] = []
+    watchdog = NotedWatchdog()
     probes = [Probe(name, lambda: None, images=8, waiting=3) for name in ("read", "decode")]
-    clock = itertools.count().__next__
-    measure(probes, rounds=1, seconds=5.0, clock=clock, sleep=lambda seconds: None, deadlines=Noted())
-    assert expected == [
-        "The input up to 'read': start",
-        "The input up to 'read': 5 s more than a step",
-        "The input up to 'decode': start",
-        "The input up to 'decode': 5 s more than a step",
-        "nothing",
-    ]
+    measure(probes, rounds=1, seconds=5.0, **by_count(), deadlines=Deadlines(watchdog, step_timeout_seconds=10))
+    of_probes = [[(f"The input up to '{name}'", 30), (f"The input up to '{name}'", 15)] for name in ("read", "decode")]
+    assert watchdog.expected == [*itertools.chain(*of_probes), ("", 0)]
 
 
 def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
@@ -107,7 +92,7 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     build = functools.partial(run_graph.build_input, chosen.workload, chosen.data, measured.spec, towers)
     with input_stages.probes(measured, build) as probes:
         assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
-        rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__, sleep=lambda seconds: None)
+        rates = measure(probes, rounds=1, seconds=2, **by_count())
     assert {rate.images_per_sec for name, rate in rates.items() if name != COPY} == {4}, "a batch at each tick"
     assert rates[COPY].images_per_sec == 8, "a batch for each of two towers"
 
@@ -145,25 +130,16 @@ def test_the_stages_are_measured_after_a_run(fake_imagenet: Path, monkeypatch: p
     assert input_stages.measure_after_run(_measured(chosen)) == dict.fromkeys(imagenet_pipeline.STAGES, 4)
 
 
-@pytest.fixture
-def with_bad_record(fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data set with a bad record; what is measured reads more images than it has."""
-    measure_by_count(monkeypatch, batches=11)
+@pytest.mark.slow
+def test_a_bad_record_is_left_out_or_ends_the_measurement_and_is_named(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_by_count(monkeypatch, batches=11)  # more images than there are
     bad = Path(shutil.copytree(fake_imagenet, tmp_path / "bad"))
     damage.corrupt(bad / "train-00001-of-00004", "crc")
-    return bad
-
-
-@pytest.mark.slow
-def test_bad_records_do_not_end_the_measurement_where_they_may_be_left_out(with_bad_record: Path) -> None:
-    chosen = _config(f"--data_dir={with_bad_record}", "--on_bad_record=skip")
-    with input_stages.probes(_measured(chosen)) as probes:
+    with input_stages.probes(_measured(_config(f"--data_dir={bad}", "--on_bad_record=skip"))) as probes:
         assert len(input_stages.measure(probes)) == 6
-
-
-@pytest.mark.slow
-def test_a_bad_record_ends_the_measurement_and_is_named(with_bad_record: Path) -> None:
-    failing = _config(f"--data_dir={with_bad_record}")
+    failing = _config(f"--data_dir={bad}")
     with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(_measured(failing)) as probes:
         input_stages.measure(probes)
     assert input_stages.measure_after_run(_measured(failing)) == {}, "the run before it was valid"

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.pipeline import input_pipeline, photo_decoding
+from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.small_images import Pixels
-from tests.support.images import spec, take, take_batches, to_folder
+from tests.support.images import decoded_photos, spec, take, take_batches, to_folder
 from tests.support.rotation import rotating
 
 STEPS = 9
@@ -72,17 +71,7 @@ def test_photos(fake_imagenet: Path, tmp_path: Path, options: InputOptions, work
 
 
 def test_photos_of_earlier_steps_are_not_decoded(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[np.int64] = []
-    usual = photo_decoding.decode
-
-    def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
-        noted = tf.numpy_function(
-            lambda length: decoded.append(length) or length, [tf.strings.length(encoded)], tf.int32
-        )
-        with tf.control_dependencies([noted]):
-            return usual(encoded, *others)
-
-    monkeypatch.setattr(photo_decoding, "decode", decode)
+    decoded = decoded_photos(monkeypatch)
     take_batches(fake_imagenet, 1, options=InputOptions(parallel_calls=1), images_before=40 + 32)
     assert 4 <= len(decoded) < 16
 

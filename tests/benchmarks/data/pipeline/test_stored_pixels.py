@@ -56,14 +56,6 @@ def test_pixels_are_cropped_as_a_jpeg_of_their_size(data: Path, tmp_path: Path, 
         assert np.abs(ours[0].astype(int) - theirs[0]).mean() < 1.5
 
 
-def test_two_data_sets_are_told_apart_by_layout(data: Path, fake_imagenet: Path) -> None:
-    source = imagenet_files.find_imagenet(str(data), "train")
-    assert source.layout is DECODED and imagenet_files.is_decoded(source)
-    assert source.identify().startswith("decoded TFRecords, 3 files, ")
-    assert source.describe().startswith("decoded TFRecords, 3 train shards in ")
-    assert not imagenet_files.is_decoded(imagenet_files.find_imagenet(str(fake_imagenet), "train"))
-
-
 @pytest.mark.parametrize("option", [{"decode_scaling": True}, {"fuse_decode_and_crop": False}])
 def test_what_is_done_to_jpegs_is_refused(data: Path, option: dict[str, bool]) -> None:
     with pytest.raises(UsageError, match="is for JPEGs, and this data set holds pixels: drop it"):

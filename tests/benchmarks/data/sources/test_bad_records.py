@@ -17,12 +17,12 @@ from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
 from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
-from benchmarks.data.sources.imagenet_files import Photos
+from benchmarks.data.sources.imagenet_files import INCEPTION, Photos
 from benchmarks.data.sources.jpeg_header import header_problem
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from tests.support import damage
-from tests.support.images import labels_of, rewrite, spec, take, take_batches, to_folder, to_tfds
+from tests.support.images import labels_of, rewrite, rewrite_value, spec, take, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 DAMAGED = "train-00002-of-00004"
@@ -109,7 +109,7 @@ def test_a_data_set_of_nothing_but_bad_records_ends(copied: Path, monkeypatch: p
     monkeypatch.setattr("benchmarks.data.sources.bad_records._HOPELESS", 200)
     for file in sorted(copied.iterdir()):
         for number in range(10):
-            rewrite(file, number, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, b"no"))
+            rewrite_value(file, number, "image/encoded", b"no")
     source = _find(copied)
     skipping = Skipping(source.files)
     with pytest.raises(tf.errors.OutOfRangeError):
@@ -131,16 +131,17 @@ def test_damage_where_the_layout_is_looked_for_is_left_to_the_reader(copied: Pat
     assert (defect.number, defect.offset) == (damaged.number, damaged.offset)
     content = only.read_bytes()
     only.write_bytes(content[:20] + b"\0" + content[21:])  # the very first record, too
-    assert _find(copied).layout is imagenet_files.INCEPTION
+    assert _find(copied).layout is INCEPTION
 
 
-def test_a_shard_that_goes_away_while_reading_is_named_even_if_records_are_skipped(copied: Path) -> None:
+def test_a_shard_that_goes_away_is_named_even_if_records_are_skipped(copied: Path) -> None:
     source = _find(copied)
     skipping = Skipping(source.files)
     (copied / DAMAGED).unlink()
     with pytest.raises(tf.errors.OutOfRangeError):
         take(lambda: imagenet_pipeline.batches(source, spec(), SKIP, skipping), 30)
     assert f"{copied / DAMAGED} cannot be read: No such file" in str(skipping.failure)
+    assert [defect.kind for _, bad in bad_records.defects(source, 1001) for defect in bad] == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -160,14 +161,12 @@ def test_files_that_change_while_they_are_read_are_named(
     change(copied / DAMAGED)
     with pytest.raises(tf.errors.OpError) as caught:
         take(lambda: imagenet_pipeline.batches(source, spec(), InputOptions()), 30)
-    problem = bad_records.explain_failure(source, 1001, caught.value)
-    with pytest.raises(DataError, match=f"{copied / DAMAGED} {words}"):
-        raise problem
+    assert re.search(f"{copied / DAMAGED} {words}", str(bad_records.explain_failure(source, 1001, caught.value)))
 
 
 @pytest.mark.parametrize("label", [5000, 0, -1])
 def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
-    rewrite(copied / DAMAGED, 6, lambda feature: feature["image/class/label"].int64_list.value.__setitem__(0, label))
+    rewrite_value(copied / DAMAGED, 6, "image/class/label", label)
     source = _find(copied)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(copied, 10, num_classes=1000)
@@ -178,8 +177,7 @@ def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
 
 def test_a_photo_of_tfds_without_a_label_is_not_of_the_background(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
-    file = next((tmp_path / "tfds").iterdir())
-    rewrite(file, 0, lambda feature: feature["label"].int64_list.value.__setitem__(0, -1))
+    rewrite_value(next((tmp_path / "tfds").iterdir()), 0, "label", -1)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(tmp_path / "tfds", 10, num_classes=1001)
 
@@ -203,12 +201,9 @@ def test_a_box_that_is_not_in_the_photo_is_named(copied: Path, corners: tuple[fl
 
 
 def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
-    def ruin(feature: dict) -> None:
-        encoded = feature["image/encoded"].bytes_list.value[0]
-        without_tables = encoded.replace(b"\xff\xdb", b"\xff\xfe")  # they become comments
-        feature["image/encoded"].bytes_list.value[0] = without_tables
-
-    rewrite(copied / DAMAGED, 6, ruin)
+    encoded = imagenet_files.encoded_of(list(tfrecord.walk(copied / DAMAGED))[6].payload, INCEPTION)
+    without_tables = encoded.replace(b"\xff\xdb", b"\xff\xfe")  # they become comments
+    rewrite_value(copied / DAMAGED, 6, "image/encoded", without_tables)
     assert _defects(copied) == []
     with bad_records.decoding() as problem_of_jpeg:
         (defect,) = _defects(copied, problem_of_jpeg)
@@ -219,12 +214,6 @@ def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Pa
     source = _find(fake_imagenet)
     problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire\nmore"))
     assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
-
-
-def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
-    source = _find(copied)
-    (copied / DAMAGED).unlink()
-    assert [defect.kind for _, bad in bad_records.defects(source, 1001) for defect in bad] == ["file"]
 
 
 @pytest.mark.fault(
@@ -257,9 +246,9 @@ def test_a_bad_photo_in_a_folder_is_named_and_can_be_left_out(
     "a TFRecord that states a length beyond all memory, with its right checksum; training",
     survives="reading ends, and file, record and byte are named",
 )
-@pytest.mark.parametrize("length", [2**63 - 1, 2**40])
-def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, length: int) -> None:
+def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path) -> None:
     """TensorFlow's own reader would crash."""
+    length = 2**63 - 1
     damage.state_length(copied / DAMAGED, length)
     _, explained = _fail(copied)
     assert str(explained).startswith(f"{copied / DAMAGED}: record 0 at byte 0: the file ends within its {length} bytes")
@@ -271,7 +260,7 @@ def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest
     monkeypatch.setattr(jpeg_header, "MOST_PIXELS", 1000 * 1000)
     monkeypatch.setattr(photo_decoding, "MOST_PIXELS", 1000 * 1000)
     large = bytes(tf.io.encode_jpeg(np.zeros((1001, 1000, 3), np.uint8)).numpy())
-    rewrite(copied / DAMAGED, 6, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, large))
+    rewrite_value(copied / DAMAGED, 6, "image/encoded", large)
     raised, explained = _fail(copied)
     assert "photo too large" in str(raised)
     assert f"{copied / DAMAGED}: record 6 at byte " in str(explained)
@@ -330,5 +319,5 @@ def test_keys_and_labels_are_shown_in_part(copied: Path) -> None:
     payload = tf.train.Example(
         features=tf.train.Features(feature={"\x1b[2J" + "x" * 10_000: tf.train.Feature()})
     ).SerializeToString()
-    _, reason = imagenet_files.problem_of_example(payload, imagenet_files.INCEPTION, 0) or ("", "")
+    _, reason = imagenet_files.problem_of_example(payload, INCEPTION, 0) or ("", "")
     assert "\x1b" not in reason and "\\x1b[2Jxxx" in reason and len(reason) < 200

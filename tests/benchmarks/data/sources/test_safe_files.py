@@ -9,20 +9,13 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.data.sources import safe_files
 from benchmarks.data.sources.safe_files import FileWork
 from benchmarks.errors import UsageError
-
-
-def _noting(expected: list[object]) -> Any:
-    """A watchdog that notes what it is to expect."""
-    return types.SimpleNamespace(
-        expect=lambda *what: expected.append(what), expect_nothing=lambda: expected.append(None)
-    )
+from tests.support.watchdogs import NotedWatchdog
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
@@ -99,27 +92,27 @@ def test_work_ends_when_its_time_is_over() -> None:
 
 
 def test_the_file_that_makes_no_progress_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected: list[object] = []
+    watchdog = NotedWatchdog()
     here = types.SimpleNamespace(now=0.0, thread=1)
     monkeypatch.setattr(time, "monotonic", lambda: here.now)
     monkeypatch.setattr(threading, "get_ident", lambda: here.thread)
-    work = FileWork(_noting(expected))
+    work = FileWork(watchdog)
     work.go_on(Path("stuck"))
-    assert expected == [("The work on stuck", 600)]
+    assert watchdog.expected == [("The work on stuck", 600)]
     for here.now, here.thread in ((10.0, 2), (20.0, 2), (30.0, 3)):
         work.go_on(Path(f"of {here.thread}"))
-    assert len(expected) == 1, "the progress of others does not move its deadline"
+    assert len(watchdog.expected) == 1, "the progress of others does not move its deadline"
     here.now, here.thread = 100.0, 1
     work.go_on(Path("no longer stuck"))
-    assert expected[1:] == [("The work on of 2", 520)], "the next oldest, from its last progress"
+    assert watchdog.expected[1:] == [("The work on of 2", 520)], "the next oldest, from its last progress"
     for here.thread in (1, 2, 3):
         work._report(None)
-    assert expected[2:] == [("The work on of 3", 530), None]
+    assert watchdog.expected[2:] == [("The work on of 3", 530), ("", 0)]
 
 
 def test_a_file_whose_work_failed_is_no_longer_expected() -> None:
-    expected: list[object] = []
-    work = FileWork(_noting(expected))
+    watchdog = NotedWatchdog()
+    work = FileWork(watchdog)
 
     def fail(file: Path) -> None:
         work.go_on(file)
@@ -127,4 +120,4 @@ def test_a_file_whose_work_failed_is_no_longer_expected() -> None:
 
     with pytest.raises(OSError, match="disk on fire"), work.on_all_cores(fail, [Path("bad")]) as results:
         list(results)
-    assert expected == [("The work on bad", 600), None]
+    assert watchdog.expected == [("The work on bad", 600), ("", 0)]

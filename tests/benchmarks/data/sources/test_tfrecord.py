@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -30,10 +31,6 @@ def test_records_are_those_that_tensorflow_wrote(shard: Path) -> None:
     assert tfrecord.count(shard) == 10
 
 
-def _third(shard: Path) -> tfrecord.FramedRecord:
-    return list(tfrecord.walk(shard))[3]
-
-
 def _flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 0xFF
@@ -45,7 +42,7 @@ def _flip(path: Path, position: int) -> None:
     [(0, "checksum of its length"), (9, "checksum of its length"), (500, "checksum of its [0-9]+ ")],
 )
 def test_a_flipped_byte_is_found(shard: Path, inside: int, words: str) -> None:
-    damaged = _third(shard)
+    damaged = list(tfrecord.walk(shard))[3]
     _flip(shard, damaged.offset + inside)
     (defect,) = (record for record in tfrecord.walk(shard) if isinstance(record, tfrecord.Defect))
     assert re.match(f"{shard}: record 3 at byte {damaged.offset}: .*{words}", str(defect))
@@ -53,7 +50,7 @@ def test_a_flipped_byte_is_found(shard: Path, inside: int, words: str) -> None:
 
 @pytest.mark.parametrize("keep", [4, 12, 100])
 def test_a_file_that_ends_too_early_is_found(shard: Path, keep: int) -> None:
-    damaged = _third(shard)
+    damaged = list(tfrecord.walk(shard))[3]
     shard.write_bytes(shard.read_bytes()[: damaged.offset + keep])
     *_, defect = tfrecord.walk(shard)
     assert f"record 3 at byte {damaged.offset}: the file ends within" in str(defect)
@@ -82,6 +79,20 @@ def test_lengths_are_safe_up_to_the_limit_and_in_every_record(shard: Path) -> No
     for length, safe in ((safe_files.MOST_PHOTO_BYTES, True), (safe_files.MOST_PHOTO_BYTES + 1, False)):
         damage.state_length(shard, length)
         assert tfrecord.lengths_are_safe(shard) is safe, "a file that only ends too early is left to TensorFlow"
+    _flip(shard, 8)
+    assert tfrecord.lengths_are_safe(shard), "TensorFlow does not believe a length with a wrong checksum"
+
+
+def test_lengths_in_a_compressed_shard_are_looked_at(shard: Path) -> None:
+    assert tfrecord.lengths_are_safe(_compressed(shard))
+    damage.state_length(shard, safe_files.MOST_PHOTO_BYTES + 1)
+    assert not tfrecord.lengths_are_safe(_compressed(shard))
+
+
+def _compressed(shard: Path) -> Path:
+    path = shard.with_suffix(".gz")
+    path.write_bytes(gzip.compress(shard.read_bytes(), compresslevel=1))
+    return path
 
 
 def test_a_record_above_the_limit_is_left_out_and_the_next_is_read(shard: Path) -> None:

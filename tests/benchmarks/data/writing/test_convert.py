@@ -17,12 +17,11 @@ import tensorflow as tf
 from PIL import Image
 
 from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
-from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, encoded_of, features_of
+from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, features_of
 from benchmarks.data.writing import convert, originals
-from benchmarks.data.writing.originals import Listing
 from benchmarks.errors import DataError, UsageError
 from tests.support import damage
-from tests.support.images import labels_of, rewrite, take_batches, to_folder, to_tfds
+from tests.support.images import labels_of, rewrite_value, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 
@@ -41,28 +40,19 @@ def _convert(
     return convert.convert(found, target, split=part, shorter_side=resize, seed=1, **changes)
 
 
-def _listing(source: Path, split: str = "train") -> Listing:
-    listing = originals.find_originals(source, split)
-    assert isinstance(listing, Listing)
-    return listing
+def _in_order(directory: Path) -> list[Mapping[str, tf.train.Feature]]:
+    """Returns the features of all records, in the order of files and records."""
+    return [features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
 
 
 def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
     """Returns class, label and JPEG of each record by its file's name."""
     found = {}
-    for file in sorted(directory.glob("train-*")):
-        for record in tfrecord.walk(file):
-            feature = features_of(record.payload)
-            name, synset = (feature[f"image/{key}"].bytes_list.value[0] for key in ("filename", "class/synset"))
-            label = feature[INCEPTION.label].int64_list.value[0]
-            found[name.decode()] = (synset.decode(), label, encoded_of(record.payload, INCEPTION))
+    for feature in _in_order(directory):
+        name, synset = (feature[f"image/{key}"].bytes_list.value[0].decode() for key in ("filename", "class/synset"))
+        label, encoded = feature[INCEPTION.label].int64_list, feature[INCEPTION.encoded].bytes_list
+        found[name] = (synset, label.value[0], encoded.value[0])
     return found
-
-
-def _tar_of_class(folder: Path, target: Path) -> None:
-    with tarfile.open(target, "w:") as archive:
-        for photo in sorted(folder.iterdir()):
-            archive.add(photo, photo.name)
 
 
 def _as_folder(folder: Path, target: Path) -> Path:
@@ -71,8 +61,10 @@ def _as_folder(folder: Path, target: Path) -> Path:
 
 def _as_tars(folder: Path, target: Path) -> Path:
     target.mkdir()
-    for name in sorted(folder.iterdir()):
-        _tar_of_class(name, target / f"{name.name}.tar")
+    for of_class in sorted(folder.iterdir()):
+        with tarfile.open(target / f"{of_class.name}.tar", "w:") as archive:
+            for photo in sorted(of_class.iterdir()):
+                archive.add(photo, photo.name)
     return target
 
 
@@ -99,10 +91,9 @@ def test_every_photo_arrives_unchanged(folder: Path, tmp_path: Path, form: Calla
 
 def test_shards_hold_classes_mixed(folder: Path, tmp_path: Path) -> None:
     _convert(folder, tmp_path / "out", shards=2)
-    for file in (tmp_path / "out").glob("train-*"):
-        labels = [features_of(r.payload)[INCEPTION.label].int64_list.value[0] for r in tfrecord.walk(file)]
-        assert labels != sorted(labels)
-    assert len(labels_of(tmp_path / "out")) == 40
+    labels = [new[INCEPTION.label].int64_list.value[0] for new in _in_order(tmp_path / "out")]
+    for of_shard in (labels[:20], labels[20:]):
+        assert len(of_shard) == 20 and of_shard != sorted(of_shard)
 
 
 @pytest.mark.fault(
@@ -155,33 +146,6 @@ def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
     sizes = [jpeg_header.read_jpeg_header(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
     assert max(min(size.height, size.width) for size in sizes) == 300
     assert outcome.encoded_anew == sum(min(size.height, size.width) == 300 for size in sizes) > 20
-    name, (synset, _, encoded) = next(
-        item for item in _photos_of(tmp_path / "out").items() if jpeg_header.read_jpeg_header(item[1][2]).height == 300
-    )
-    original = tf.io.decode_jpeg((folder / synset / name).read_bytes()).numpy()
-    smaller = tf.io.decode_jpeg(encoded).numpy()
-    expected = tf.image.resize(original, smaller.shape[:2], antialias=True).numpy()
-    assert np.abs(smaller - expected).mean() < 3
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda path: None, "does not exist: name a folder of class folders"),
-        (lambda path: path.write_bytes(b"no archive" * 200), "is no tar archive of tar archives"),
-        (lambda path: path.mkdir(), "holds no folders of photos for each class, no tar archives .*; it holds nothing"),
-        (lambda path: (path.mkdir(), (path / "data.mdb").touch()), "it holds .*/data.mdb, which is LMDB: write its"),
-    ],
-)
-def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
-    make(tmp_path / "source")
-    with pytest.raises(DataError, match=words):
-        originals.find_originals(tmp_path / "source", "train")
-
-
-def _in_order(directory: Path) -> list[Mapping[str, tf.train.Feature]]:
-    """Returns the features of all records, in the order of files and records."""
-    return [features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
 
 
 _BOXES = [f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax", "label")]
@@ -276,107 +240,6 @@ def test_a_shard_without_any_photo_is_no_data_set(folder: Path, tmp_path: Path) 
         _convert(folder, tmp_path / "out", shards=40)
 
 
-def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "both").mkdir()
-    folder.rename(tmp_path / "both" / "train")
-    one = tmp_path / "both" / "val" / "n00000001"
-    one.mkdir(parents=True)
-    next((tmp_path / "both" / "train").rglob("*.JPEG")).rename(one / "only.JPEG")
-    validation, training = (_listing(tmp_path / "both", split) for split in ("validation", "train"))
-    assert [photo.name for photo in validation.photos] == ["only.JPEG"]
-    assert len(training.photos) == 39 and validation.classes == training.classes
-
-
-def test_class_folders_win_over_archives_beside_them(folder: Path, tmp_path: Path) -> None:
-    _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train")
-    (tmp_path / "ILSVRC2012_img_train.tar").rename(folder / "ILSVRC2012_img_train.tar")
-    found = _listing(folder)
-    assert found.classes == sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    assert len(found.photos) == 40 and all(photo.member is None for photo in found.photos)
-
-
-def test_of_the_archives_of_both_splits_each_is_its_own(folder: Path, tmp_path: Path) -> None:
-    downloads = tmp_path / "downloads"
-    downloads.mkdir()
-    _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train").rename(downloads / "ILSVRC2012_img_train.tar")
-    _tar_of_class(next(folder.iterdir()), downloads / "ILSVRC2012_img_val.tar")
-    found = _listing(downloads)
-    assert found.classes == sorted(entry.name for entry in folder.iterdir())
-    assert {photo.file.name for photo in found.photos} == {"ILSVRC2012_img_train.tar"}
-    for source in (downloads, downloads / "ILSVRC2012_img_val.tar"):
-        with pytest.raises(DataError, match=r"img_val.tar holds photos, such as .*ILSVRC2012_validation_ground_truth"):
-            originals.find_originals(source, "validation")
-
-
-def test_archives_of_classes_that_are_called_like_splits_are_classes(folder: Path, tmp_path: Path) -> None:
-    photos = next(folder.iterdir())
-    for name in ("beaker", "bullet_train", "test_tube"):
-        _tar_of_class(photos, tmp_path / f"{name}.tar")
-    (tmp_path / "._beaker.tar").write_bytes(b"as macOS leaves them")
-    with tarfile.open(tmp_path / "beaker.tar", "a:") as archive:
-        archive.addfile(tarfile.TarInfo("._photo.JPEG"))
-    assert _listing(tmp_path).classes == ["beaker", "bullet_train", "test_tube"]
-    assert not any(photo.name.startswith(".") for photo in _listing(tmp_path).photos)
-    _tar_of_class(photos, tmp_path / "val.tar")
-    assert len(_listing(tmp_path).classes) == 3
-    (tmp_path / "val.tar").unlink()
-    with pytest.raises(DataError, match="archives of 3 classes. Labels are positions .*: unpack both into folders"):
-        originals.find_originals(tmp_path, "validation")
-
-
-def test_archives_of_folders_are_to_be_unpacked(folder: Path, tmp_path: Path) -> None:
-    beside = tmp_path / "beside"
-    shutil.copytree(folder, beside / "flowers")
-    for name, mode in (("flowers.tgz", "w:gz"), ("flowers.tar", "w:")):
-        with tarfile.open(beside / name, mode) as archive:
-            archive.add(folder, "flowers")
-    with pytest.raises(
-        DataError, match="flowers.tar holds photos, such as flowers/n0.* Unpack it, and name the folder"
-    ):
-        originals.find_originals(beside / "flowers.tar", "train")
-    with pytest.raises(DataError, match="flowers.tgz is no tar archive of tar archives, .* unpack it"):
-        originals.find_originals(beside / "flowers.tgz", "train")
-    (beside / "flowers.tar").unlink()
-    with pytest.raises(DataError, match="holds photos in other places, such as .*flowers/n0.*Name the folder"):
-        originals.find_originals(beside, "train")
-
-
-def test_a_file_of_another_format_is_named(tmp_path: Path) -> None:
-    (tmp_path / "train-00000-of-00002.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match="does not read .*.parquet, which is Parquet: write its photos as files"):
-        originals.find_originals(tmp_path / "train-00000-of-00002.parquet", "train")
-
-
-def test_classes_have_the_names_of_their_archives(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "dogs").mkdir()
-    for name in ("St. Bernard", "St. Charles", "犬"):
-        _tar_of_class(next(folder.iterdir()), tmp_path / "dogs" / f"{name}.tar")
-    assert "of 3 classes (St. Bernard, St. Charles, 犬) in " in _listing(tmp_path / "dogs").describe()
-
-
-def test_an_archive_is_of_one_class_and_a_class_of_one_archive(folder: Path, tmp_path: Path) -> None:
-    _as_tars(folder, tmp_path / "tars")
-    first = min((tmp_path / "tars").iterdir())
-    again = shutil.copy(first, first.with_suffix(".part2.tar"))
-    with pytest.raises(DataError, match=f"several archives of the class {first.stem}: keep one of each"):
-        originals.find_originals(tmp_path / "tars", "train")
-    os.unlink(again)
-    with tarfile.open(first, "w:") as archive:
-        archive.add(folder, "photos")
-    with pytest.raises(DataError, match=r"in several folders \(photos/n.*, photos/n.*\), not of one class. Unpack it"):
-        originals.find_originals(tmp_path / "tars", "train")
-
-
-def test_flat_validation_photos_need_labels(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "both" / "val").mkdir(parents=True)
-    for photo in folder.rglob("*.JPEG"):
-        shutil.copy(photo, tmp_path / "both" / "val")
-    folder.rename(tmp_path / "both" / "train")
-    for find in (originals.find_originals, lambda source, split: imagenet_files.find_imagenet(str(source), split)):
-        with pytest.raises(DataError, match="val are in one folder. .*ILSVRC2012_validation_ground_truth.txt in"):
-            find(tmp_path / "both", "validation")
-
-
 @pytest.mark.parametrize("ending", ["webp", "BMP", "gif", "tif", "TIFF", "Png", "jfif", "jpe"])
 def test_every_format_that_pillow_reads_is_converted(tmp_path: Path, ending: str) -> None:
     (tmp_path / "source" / "blue").mkdir(parents=True)
@@ -403,13 +266,13 @@ def test_splits_of_other_classes_are_not_written_to_one_directory(folder: Path, 
 def test_records_of_any_number_of_classes_keep_their_labels(fake_imagenet: Path, tmp_path: Path) -> None:
     shutil.copytree(fake_imagenet, tmp_path / "source")
     for file in sorted((tmp_path / "source").iterdir()):
-        rewrite(file, 0, lambda feature: feature[INCEPTION.label].int64_list.value.__setitem__(0, 2000))
+        rewrite_value(file, 0, INCEPTION.label, 2000)
     source = tmp_path / "source"
     assert len(_convert(source, tmp_path / "usual").left_out) == 4
     assert _convert(source, tmp_path / "more", num_classes=2000).left_out == []
     assert labels_of(tmp_path / "more") == labels_of(tmp_path / "source")
     for number, file in enumerate(sorted((tmp_path / "source").iterdir())):
-        rewrite(file, 0, lambda feature, label=number: feature[INCEPTION.label].int64_list.value.__setitem__(0, label))
+        rewrite_value(file, 0, INCEPTION.label, number)
     assert _convert(source, tmp_path / "from_0", num_classes=1500).left_out == []
     assert labels_of(tmp_path / "from_0") == [label + 1 for label in labels_of(tmp_path / "source")]
 
@@ -432,70 +295,6 @@ def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path, folder: Path) 
     for written in ("out", "again"):
         synsets = {feature["image/class/synset"].bytes_list.value[0] for feature in _in_order(tmp_path / written)}
         assert b"caf\xe9" in synsets
-
-
-@pytest.mark.parametrize("form", [_as_tars, _as_tar_of_tars])
-@pytest.mark.parametrize("size", [2**33, 2**62])
-def test_a_header_of_an_archive_does_not_fill_the_memory(
-    folder: Path, tmp_path: Path, form: Callable[[Path, Path], Path], size: int
-) -> None:
-    """The first member is a name of so many bytes, most of them a hole."""
-    header = tarfile.TarInfo("long")
-    header.type, header.size = tarfile.GNUTYPE_LONGNAME, size
-    source = form(folder, tmp_path / "source")
-    file = source if source.is_file() else sorted(source.iterdir())[0]
-    with file.open("wb") as opened:
-        opened.write(header.tobuf(tarfile.GNU_FORMAT))
-        opened.truncate(min(size, 2**34))
-    with pytest.raises(DataError, match=f"{file} is no .*tar archive"):
-        originals.find_originals(source, "train")
-
-
-def test_a_sparse_member_of_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:
-    source = _as_tars(folder, tmp_path / "source")
-    file = sorted(source.iterdir())[0]
-    member = tarfile.TarInfo("photo.jpg")
-    member.type = tarfile.GNUTYPE_SPARSE
-    with tarfile.open(file, "w:") as archive:
-        archive.addfile(member)
-    with pytest.raises(DataError, match=f"{file} is no .*'photo.jpg' is a sparse file"):
-        originals.find_originals(source, "train")
-
-
-@rotating("form", [_as_tars, _as_tar_of_tars], first=1)
-def test_an_archive_does_not_end_at_a_damaged_header(
-    folder: Path, tmp_path: Path, form: Callable[[Path, Path], Path]
-) -> None:
-    source = form(folder, tmp_path / "source")
-    file = source if source.is_file() else max(source.iterdir(), key=lambda file: file.stat().st_size)
-    with tarfile.open(file) as archive:
-        *_, last = archive.getmembers()
-    with file.open("r+b") as opened:
-        opened.seek(last.offset)
-        opened.write(b"\xff" * 8)
-    with pytest.raises(DataError, match=f"{file} is no .*its header at byte {last.offset} is damaged"):
-        originals.find_originals(source, "train")
-
-
-@pytest.mark.parametrize("ending", ["cls", "json", "txt"])
-def test_shards_of_a_webdataset_are_no_classes(folder: Path, tmp_path: Path, ending: str) -> None:
-    (tmp_path / "shards").mkdir()
-    for number in range(2):
-        with tarfile.open(tmp_path / "shards" / f"train-{number:06d}.tar", "w:") as archive:
-            archive.add(next(folder.rglob("*.JPEG")), "0001.jpg")
-            archive.addfile(tarfile.TarInfo(f"0001.{ending}"))
-    with pytest.raises(DataError, match=f"train-000000.tar holds 0001.{ending}, so it is a shard of a WebDataset"):
-        originals.find_originals(tmp_path / "shards", "train")
-
-
-def test_a_file_of_facts_in_the_archive_of_a_class_is_left_out(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "classes").mkdir()
-    for name, facts in (("n1", "metadata.json"), ("n2", "metadata.json")):
-        with tarfile.open(tmp_path / "classes" / f"{name}.tar", "w:") as archive:
-            archive.add(next(folder.rglob("*.JPEG")), f"{name}_1.JPEG")
-            archive.addfile(tarfile.TarInfo(facts))
-    found = originals.find_originals(tmp_path / "classes", "train")
-    assert isinstance(found, originals.Listing) and len(found.classes) == 2
 
 
 def _saved(kind: str, *shape: int, dtype: type = np.uint8) -> Callable[[Path], None]:
