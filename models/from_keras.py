@@ -71,6 +71,13 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
                 "model without compiling it, and load a saved one with compile=False. keras.Variable() of an array "
                 "does so, too: use add_weight()."
             ) from error
+        except (AttributeError, NotImplementedError, TypeError) as error:
+            if "symbolic" not in str(error).lower():
+                raise
+            raise UnusableModelError(
+                "it reads values of weights, as get_weights() and numpy() do, and a run builds the model before they "
+                "have any: leave that out; --initial_weights loads weights."
+            ) from error
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
     if "include_preprocessing" in inspect.signature(builder).parameters:

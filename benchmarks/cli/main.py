@@ -91,6 +91,8 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
         spellings = {name, name.removeprefix("no")}
         if not word.startswith("--") or spellings & flags:
             continue
+        if instead := peer_flags.instead_of(name, flags):
+            raise UsageError(f"{verb.name} has no flag --{name}.{instead} See {verb.name} --helpfull.")
         if name in NAMES:
             raise UsageError(
                 f"{word}: {name} is a verb, which comes first: run_bench.py {verbs.load(name).examples[0]}"
@@ -112,6 +114,7 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     if not words:
         return
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
-    fix = f" Did you mean {before}={words[0]}?" if before.startswith("--") and "=" not in before else ""
+    truths = ("1", "0", "on", "off", "yes", "no")
+    fix = f" Did you mean {before}={words[0]}?" if before.startswith("--") and words[0].lower() in truths else ""
     fix = f" Did you mean --{words[0].lstrip('-')}?" if before == "--" else fix
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")

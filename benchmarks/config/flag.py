@@ -15,6 +15,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from benchmarks import console
+from benchmarks.config.peer_flags import instead_of
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import shortened
@@ -65,8 +66,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     try:
         words = flag_values(["run_bench.py", *_join_booleans(read_files(arguments), table)])[1:]
     except absl_flags.UnrecognizedFlagError as error:
-        name = f"--{error.flagname}"
-        hint = did_you_mean(name, [f"--{flag.name}" for flag in table])
+        name, names = f"--{error.flagname}", [flag.name for flag in table]
+        hint = instead_of(error.flagname, names) or did_you_mean(name, [f"--{one}" for one in names])
         raise UsageError(f"There is no flag {name}.{hint} See --helpfull for all flags.") from error
     except (absl_flags.Error, ValueError) as error:
         raise UsageError(str(error)) from error

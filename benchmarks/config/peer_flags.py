@@ -6,7 +6,7 @@ are parsed wherever a run's flags are, and are not in the help. Imports without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from benchmarks.errors import UsageError
@@ -36,6 +36,7 @@ ACCEPTED = (
     Flag("compute_lr_on_cpu", bool, "the learning rate is computed by the process that takes the steps", default=False),
     Flag("datasets_parallel_interleave_prefetch", int, "tf.data decides how much of each file is read ahead"),
     Flag("display_perf_ewma", float, "lines have the mean over all steps, and the record has the time of each"),
+    Flag("enable_layout_optimizer", bool, "--data_format chooses the layout", default=False),
     Flag("eval_dir", str, "evaluations are in the record, in --output_dir", default="/tmp/tf_cnn_benchmarks/eval"),
     Flag("eval_interval_secs", int, "--eval evaluates the latest checkpoint once: start it again", default=0),
     Flag("flush_stdout", bool, "every line is written at once", default=False),
@@ -76,7 +77,8 @@ REPLACED = (
     Flag("fp16_vars", bool, "weights are kept in float32. Omit it; --use_fp16 computes in float16", default=False),
     Flag("freeze_when_forward_only", bool, "inference reads variables. Omit it, or use --xla=jit", default=False),
     Flag("input_preprocessor", str, "Use --image_crop, --resize_method and --distortions", default="default"),
-    Flag("ml_perf", bool, "each channel gets the mean 0 and the deviation 1. Omit it", default=False),
+    Flag("ml_perf", bool, "each channel gets the mean 0 and the deviation 1 in every run. Omit it", default=False),
+    Flag("ml_perf_compliance_logging", bool, "no log of MLPerf is written. Omit it", default=False),
     Flag("rewriter_config", str, "graphs are optimised as TensorFlow does by default. Omit it", unset=""),
     Flag("save_summaries_secs", int, "summaries follow steps. Use --save_summaries_steps", default=0),
     Flag("tfprof_file", str, "profiles are those of TensorBoard. Use --profile_steps", unset=""),
@@ -89,6 +91,39 @@ REPLACED = (
 GONE = (*RENAMED, *ACCEPTED, *REPLACED)
 # In a sweep, a value of these is one value, even with commas in it.
 SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
+
+# Flags of torchvision, timm, Keras, Horovod and the examples of NVIDIA and TensorFlow, by what they are here.
+_OF_OTHER_TOOLS = {
+    "--model": "a arch network",
+    "--model: each has one size of images": "img_size image_size input_size input_shape crop_size train_crop_size",
+    "--batch_size, which is per device": "bs global_batch_size train_batch_size per_gpu_batch_size",
+    "--init_learning_rate": "lr base_lr blr",
+    "--weight_decay": "wd",
+    "--optimizer": "opt optim",
+    "--label_smoothing": "smoothing",
+    "--gradient_clip_norm": "clip_grad clip_grad_norm max_grad_norm",
+    "--num_epochs": "epochs train_epochs max_epochs",
+    "--num_batches": "steps num_steps train_steps max_steps iters num_iters num_iter iterations",
+    "--num_warmup_batches": "warmup warmup_steps num_warmup warmup_iters num_warm_iter",
+    "--precision": "amp use_amp dtype fp16 bf16 half mixed_precision",
+    "--data_format": "channels_last layout image_data_format",
+    "--xla": "enable_xla use_xla jit_compile",
+    "--variable_update": "distribution_strategy strategy",
+    "--cluster": "world_size local_rank rank dist_url",
+    "--data_dir": "data_path dataset_dir imagenet_dir",
+    "--data_dir for real images; synthetic is the default": "synthetic use_synthetic_data synthetic_data",
+    "--datasets_parallel_calls": "j workers num_workers",
+    "--train_dir": "model_dir checkpoint_dir ckpt_dir resume",
+    "--output_dir": "results_dir log_dir",
+    "--initial_weights": "pretrained weights",
+    "--eval": "evaluate",
+    "--tf_random_seed": "seed random_seed",
+    "--display_every": "print_freq log_interval log_steps",
+    "--num_gpus": "ngpus n_gpu gpus_per_node",
+    "--gpus": "gpu gpu_id",
+    "--device": "no_cuda cuda",
+}
+_HERE = {name: here for here, names in _OF_OTHER_TOOLS.items() for name in names.split()}
 
 _NO_CLASSIFIERS = ("ssd300", "deepspeech2", "ncf")
 _INSTEAD = (
@@ -103,6 +138,12 @@ def groups_to_parse(groups: Groups) -> Groups:
     if "weight_decay" not in names:
         return groups
     return {**groups, "Of tf_cnn_benchmarks": [flag for flag in GONE if not flag.same_as or flag.same_as in names]}
+
+
+def instead_of(name: str, known: Collection[str]) -> str:
+    """Returns ' Use --...' for a flag of another tool, if one of the `known` flags means that; else nothing."""
+    here = _HERE.get(name) or _HERE.get(f"no_{name.removeprefix('no')}", "")
+    return f" Use {here}." if here and here.removeprefix("--").split()[0].rstrip(":,") in known else ""
 
 
 def resolve_peer_flags(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ class Workload:
     data_format: Literal["NHWC", "NCHW"] = option(
         "memory layout of images and convolutions; auto: NHWC on CPUs and for 16 bits on tensor cores, else NCHW",
         choices=("auto", "NHWC", "NCHW"),
+        other_words=(("channels_last", "NHWC"), ("channels_first", "NCHW")),
         default_text="auto",
     )
     forward_only: bool = option("inference only, without gradients and updates", default=False)

@@ -30,6 +30,7 @@ DEVICE_FLAGS = (
         "device type to train on; auto: GPUs if there are any, else the CPU; gpu: fail without a GPU",
         ("auto", "cpu", "gpu"),
         default="auto; with --num_gpus or --gpus, gpu",
+        other_words=(("cuda", "gpu"),),
     ),
     Flag(
         "num_gpus",

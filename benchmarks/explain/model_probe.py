@@ -59,12 +59,15 @@ def find_facts(name: str, num_classes: int) -> Facts:
     Raises:
         UnusableModelError: it cannot be trained here.
     """
+    import tensorflow as tf
+
     from benchmarks.training import flop_count, model_facts
     from models import building, from_keras
     from models.layers import FusedBatchNorm
 
     loaded = set(sys.modules)
-    with building.stateless_building(seed=0) as scope, building.keras_format("NHWC"):
+    in_graph = tf.Graph().as_default()  # as in a run: what needs values of weights fails
+    with in_graph, building.stateless_building(seed=0) as scope, building.keras_format("NHWC"):
         raw = from_keras.keras_model(name, num_classes)
         takes_classes = from_keras.takes_num_classes(name)
     height, width, channels = raw.inputs[0].shape[1:]

@@ -51,6 +51,8 @@ _OVERRULING = (
     ("TF_DETERMINISTIC_OPS", ("1", "true"), "", "kernels are those of --deterministic"),
     ("CUDA_LAUNCH_BLOCKING", ("1",), "gpu", "each kernel is awaited, so that steps take longer"),
 )
+# TensorFlow's variables of what these flags set.
+_THREADS = (("TF_NUM_INTRAOP_THREADS", "num_intra_threads"), ("TF_NUM_INTEROP_THREADS", "num_inter_threads"))
 _AUTO_JIT = re.compile("auto_jit=(?!0|-1)")
 LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 FIRST_DYNAMIC_SCALE = 2.0**15
@@ -92,7 +94,10 @@ class Computing:
         "repeat the training in fp32 without XLA after the run, and compare the losses", default=False, in_key=False
     )
     xla: Literal["off", "jit"] = option(
-        "compile each tower as a whole with XLA; --xla is --xla=jit", default="off", boolean=("jit", "off")
+        "compile each tower as a whole with XLA; --xla is --xla=jit",
+        default="off",
+        boolean=("jit", "off"),
+        other_words=(("on", "jit"),),
     )
     conv1x1_as_matmul: bool = option("compute 1x1 convolutions as matrix products; NHWC only, for CPUs", default=False)
     filter_gradients_as_matmul: bool = option(
@@ -229,6 +234,12 @@ def _overruled(given: Mapping[str, Any], precision: str, onednn: str | None, *, 
         rounds = precision != "tf32" and onednn != "off"
         if acts and (rounds if effect == _ROUNDS else name != "TF_DETERMINISTIC_OPS" or not given["deterministic"]):
             yield f"{name}={value}: {effect}: unset it, unless that is meant."
+    for name, setting in _THREADS:
+        if (value := os.environ.get(name, "")) and not given[setting]:
+            yield (
+                f"{name}={value}: it sets TensorFlow's threads, and reports have such runs in one row with others: use "
+                f"--{setting}={value} instead, or unset it."
+            )
     value = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
     if not (on_gpu or onednn) and _SWITCHES.get(value.lower()) is False and other_onednn_mode({}) == "off":
         yield (

@@ -125,6 +125,12 @@ def compiled():
     return model
 
 
+def doubled_weights():
+    model = net((32, 32, 3), 10)
+    model.set_weights([2 * weight for weight in model.get_weights()])
+    return model
+
+
 def frozen():
     model = net((32, 32, 3), 10)
     model.trainable = False
@@ -467,6 +473,7 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("layers", "no graph of layers with known shapes"),
         ("two", r"2 input\(s\) and 1 output"),
         ("feature_map", r"to outputs of shape \(30, 30, 10\)"),
+        ("doubled_weights", r"it reads values of weights, as get_weights\(\) and numpy\(\) do"),
         ("compiled", r"compile\(\) do: return the model without compiling it"),
         ("half", "layers or trainable variables of type float16: they must be float32"),
         ("frozen", "no trainable variables"),

@@ -126,6 +126,9 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
     ("arguments", "status", "words"),
     [
         (["--device=cpu", "fast"], 2, "'fast' is not a flag."),
+        (["--print_config", "resnet50"], 2, "'resnet50' is not a flag. Flags are spelled"),
+        (["--seed=1"], 2, "run has no flag --seed. Use --tf_random_seed."),
+        (["report", "x", "--lr=1"], 2, "There is no flag --lr. See"),
         (["--device=cpu", "--", "num_gpus=2"], 2, "'num_gpus=2' is not a flag. Did you mean --num_gpus=2?"),
         (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=off?"),
         (["--device=cpu", "--output_dir=out\r"], 2, "has lines as on Windows"),

@@ -117,16 +117,17 @@ def labels_of(source: Photos, num_classes: int) -> range:
         DataError: the folder has more classes.
     """
     background = int(num_classes == BACKGROUND_CLASSES)
+    lowest = -background
     if isinstance(source, PhotoRecords):
-        lowest = _first_label(source, num_classes) - background
-    elif len(source.classes) <= num_classes - background:
-        lowest = -background
-    else:
-        raise DataError(
-            f"{source.directory} holds {len(source.classes)} class folders, and the model tells "
-            f"{num_classes - background} classes apart: remove folders that are no classes, or pass "
-            f"--num_classes={len(source.classes) + (len(source.classes) == BACKGROUND_CLASSES)}."
+        lowest += _first_label(source, num_classes)
+    elif (stored := len(source.classes)) != num_classes - background:
+        differ = (
+            f"{source.directory} holds {stored} class folders, and the model tells {num_classes - background} apart"
         )
+        fitting = f"pass --num_classes={stored + (stored == BACKGROUND_CLASSES)}"
+        if stored > num_classes - background:
+            raise DataError(f"{differ}: remove folders that are no classes, or {fitting}.")
+        warn_once(f"{differ}: {fitting}, unless more outputs are meant.")
     return range(lowest, lowest + num_classes)
 
 

@@ -28,7 +28,8 @@ with (Path(__file__).parent / "peer_flags.csv").open() as file:
 LINES = tomllib.loads((Path(__file__).parent / "public_command_lines.toml").read_text())["line"]
 OF_OLDER_VERSIONS = {
     "use_nccl", "flush_stdout", "gpu_mem_fraction", "learning_rate", "cache_data", "checkpoint_directory",
-    "checkpoint_every_n_epochs", "checkpoint_interval", "save_summaries_secs",
+    "checkpoint_every_n_epochs", "checkpoint_interval", "save_summaries_secs", "enable_layout_optimizer",
+    "ml_perf_compliance_logging",
 }  # fmt: skip
 
 
@@ -176,6 +177,10 @@ def test_a_sweep_takes_each_as_one_value() -> None:
         (["-no-distortions"], "distortions", False),
         (["-m", "resnet50"], "model", "resnet50"),
         (["-b=8"], "batch_size", 8),
+        (["--data_format=channels_last"], "data_format", "NHWC"),
+        (["--data_format", "channels_first"], "data_format", "NCHW"),
+        (["--device=cuda"], "device", "gpu"),
+        (["--xla=on"], "xla", "jit"),
         (["-g", "2"], "num_gpus", 2),
         (["--mkl"], "onednn", "on"),
         (["--batch_size=0"], "batch_size", None),

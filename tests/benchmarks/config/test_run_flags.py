@@ -121,7 +121,11 @@ def test_a_flagfile_that_cannot_be_read_is_named(
     [
         (["--modle=vgg16"], r"no flag --modle. Did you mean '--model'\?"),
         (["--zzzzz"], "no flag --zzzzz. See --help"),
-        (["--steps=9"], "no flag --steps. See --help"),  # the dashes of --hosts make it no nearer
+        (["--stacks=9"], "no flag --stacks. See --help"),  # the dashes of --hosts make it no nearer
+        (["--lr=0.1"], "no flag --lr. Use --init_learning_rate. See --help"),
+        (["-a", "resnet50"], "no flag --a. Use --model. See --help"),
+        (["--img-size=224"], "no flag --img_size. Use --model: each has one size of images. See"),
+        (["--no-cuda"], "no flag --nocuda. Use --device. See"),
         (
             ["--variable_update=replicate"],
             r"there is no 'replicate'. Did you mean 'replicated'\? Choices: collective_all_reduce",

@@ -38,6 +38,8 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
         ("TF_DETERMINISTIC_OPS", "1", True, True),
         ("TF_DETERMINISTIC_OPS", "0", False, False),
         ("CUDA_LAUNCH_BLOCKING", "1", False, True),
+        ("TF_NUM_INTRAOP_THREADS", "1", True, True),
+        ("TF_NUM_INTEROP_THREADS", "2", True, True),
         ("TF_ENABLE_ONEDNN_OPTS", "0", True, False),
         ("TF_ENABLE_ONEDNN_OPTS", "1", False, False),
     ],
@@ -53,6 +55,8 @@ def test_a_variable_that_overrules_flags_has_a_notice(
         assert [notice.startswith(f"{name}={value}: ") for notice in notices] == [True] * expected
     if name == "TF_ENABLE_ONEDNN_OPTS":
         assert not decide(onednn="off")[1]
+    if name == "TF_NUM_INTRAOP_THREADS":
+        assert not decide(num_intra_threads=4)[1]
 
 
 @pytest.mark.parametrize(

@@ -419,13 +419,16 @@ def test_classes_may_be_called_like_splits(tmp_path: Path, folders: list[str]) -
     assert len({*imagenet_files.find_imagenet(str(tmp_path), "train").labels}) == 2
 
 
-def test_more_classes_than_the_model_has_are_refused(tmp_path: Path) -> None:
+def test_more_classes_than_the_model_has_are_refused_and_fewer_have_a_notice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_files(tmp_path, "ants/0.jpg", "bees/0.jpg", "cats/0.jpg")
     found = imagenet_files.find_imagenet(str(tmp_path), "train")
     assert imagenet_files.labels_of(found, 3) == range(3)
-    with pytest.raises(
-        DataError, match="3 class folders, and the model tells 2 classes apart: remove folders that .*=3"
-    ):
+    assert not capsys.readouterr().err
+    assert imagenet_files.labels_of(found, 1001) == range(-1, 1000)
+    assert "3 class folders, and the model tells 1000 apart: pass --num_classes=3, unless" in capsys.readouterr().err
+    with pytest.raises(DataError, match="3 class folders, and the model tells 2 apart: remove folders that .*=3"):
         imagenet_files.labels_of(found, 2)
     many = dataclasses.replace(found, classes=[str(number) for number in range(1001)])
     with pytest.raises(DataError, match="pass --num_classes=1002"):
