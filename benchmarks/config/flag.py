@@ -31,7 +31,7 @@ _OF_A_SHELL = re.compile(
 # Also with the dashes of a web page, blanks of a line that was pasted, and `--name value` as a line of a file.
 _FLAG = re.compile(r"\s*[-\u2010-\u2015\u2212]{1,2}([A-Za-z][\w-]*)(?:\s*(=)\s*(.*)|\s+(\S.*)|\s*)", re.DOTALL)
 # A line of a file with more than one flag; the value of a flag such as --base_command may have flags of its own.
-_SEVERAL_FLAGS = re.compile(r"--?(?![\w-]*command)[A-Za-z].*\s--?[A-Za-z]")
+_SEVERAL_FLAGS = re.compile(r"--?(?![\w-]*command)[A-Za-z].*\s--[A-Za-z]")
 SHORT_FLAGS = {"m": "model", "b": "batch_size", "g": "num_gpus"}
 
 

@@ -25,7 +25,7 @@ SHORT = (*TINY, "--num_batches=5")
     survives="none is in a record, a report's page, a summary of GitHub, any other file, or an output",
 )
 def test_secrets_stay_inside(scratch: Scratch) -> None:
-    outputs = [f"--{name}={scratch.directory / name}" for name in ("json", "junit", "markdown")]
+    outputs = [f"--{name}_file={scratch.directory / name}" for name in ("json", "junit", "markdown")]
     base = f"--base_command=env API_TOKEN=secret-7 {sys.executable} -c 0"
     ab = (*SHORT, base, "--nowarmup", "--max_repeats=6", f"--output_dir={scratch.directory / 'ab'}")
     summary = {"GITHUB_STEP_SUMMARY": str(scratch.directory / "summary.md")}

@@ -36,7 +36,6 @@ COMMANDS = [
         ("input", *RUN[:2], "--model=alexnet", "--batch_size=2", "--data_dir=IMAGENET", "--stage_seconds=0.05"),
         "Measuring the input's stages: 1 of 35",
     ),
-    (("report", "records.jsonl", "--output=page"), "Drawing plots: 1 of 10"),
     (("recommend", *ON_CPU, "--model=mlp", "--fresh"), "Trying as given, up to "),
     (("doctor", "--device=cpu", "--model=mlp"), "Compute: mlp, 100 images on 1 device"),
     (
@@ -55,7 +54,6 @@ def prepared(tmp_path: Path, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / "photos" / name).mkdir(parents=True)
         Image.new("RGB", (32, 32)).save(tmp_path / "photos" / name / "photo.jpg")
     (tmp_path / "IMAGENET").symlink_to(fake_imagenet)
-    (tmp_path / "records.jsonl").write_text(fake_run().to_json() + "\n")
     case = cases.Case("replicated", Modifiers(), "cpu", "sgd", "replicated")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cases, "cases", lambda: iter([case]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.benchmarks.run import gpu_graphs
+from tests.benchmarks.run import gpu_graphs, gpu_worker
 from tests.support.models import representatives
 from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_ONE_PROCESS
@@ -116,3 +116,33 @@ def test_nothing_that_xla_compiles_for_gpus_is_merged_for_onednn() -> None:
     optimised = gpu_graphs.optimised(gpu_graphs.build("--model=resnet20", "--xla", "--batch_size=8"))
     compiled = [node.op for function in optimised.library.function for node in function.node_def]
     assert compiled.count("Relu") > 10 and not [name for name in compiled if name.startswith(("_Fused", "_Mkl"))]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[gpu_worker.GpuWorker]:
+    with gpu_worker.started() as made:
+        yield made
+
+
+# Of ResNet-20 on 4 GPUs: 59 weights or gradients travel to one GPU and back; so does the condition of local_sgd.
+_SENT = {"independent": 0, "collective_all_reduce": 0, "replicated": 354, "local_sgd": 357, "parameter_server": 506}
+
+
+@pytest.mark.slow
+@rotating(
+    ("words", "sent"),
+    [
+        *(([f"--variable_update={manager}"], _SENT[manager]) for manager in IN_ONE_PROCESS),
+        (["--variable_update=replicated", "--all_reduce_spec=nccl"], 0),
+        (["--variable_update=parameter_server", "--staged_vars"], 506),
+        # 9 more of each other GPU, such as the scale, and whether its gradients are finite; not one of each gradient.
+        (["--variable_update=replicated", "--precision=fp16", "--fp16_enable_auto_loss_scale"], 381),
+        (["--variable_update=parameter_server", "--nocross_replica_sync"], 506),
+    ],
+    first=2,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_tensorflow_places_a_graph_strictly_and_sends_no_more(
+    worker: gpu_worker.GpuWorker, words: list[str], sent: int
+) -> None:
+    assert worker.place(gpu_graphs.build("--model=resnet20", "--num_gpus=4", *words)) == sent
