@@ -14,7 +14,6 @@ from benchmarks.process import subprocesses
 from benchmarks.verify import cases
 from tests.support.commands import RunBench
 from tests.support.fake_runs import FakeRuns, record_of
-from tests.support.records import fake_run
 from tests.support.rotation import rotating
 from variable_mgr.modifiers import Modifiers
 
