@@ -75,8 +75,8 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
             if "symbolic" not in str(error).lower():
                 raise
             raise UnusableModelError(
-                "it reads values of weights, as get_weights() and numpy() do, and a run builds the model before they "
-                "have any: leave that out; --initial_weights loads weights."
+                "it reads values of weights or tensors, as get_weights(), numpy() and bool() do, and a run builds the "
+                "model before they have any: compute constants with NumPy, and load weights with --initial_weights."
             ) from error
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}

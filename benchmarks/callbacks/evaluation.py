@@ -259,7 +259,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
     if not math.isfinite(result["loss"]):
         raise InvalidRunError(
             f"The loss of the validation images is {result['loss']:g}, so the accuracies mean nothing: the training "
-            "diverged, or numbers overflow. Evaluate an earlier checkpoint, or in --precision=fp32."
+            "diverged, or numbers overflow. Evaluate an earlier checkpoint."
         )
 
 

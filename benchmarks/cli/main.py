@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks import console
 from benchmarks.cli import help_text, verbs
@@ -40,8 +41,8 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, PermissionError) and error.filename:  # such as a look into a directory of another user
             warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")
             return ExitStatus.USAGE
-        if isinstance(error, FileNotFoundError) and str(error.filename).startswith("/proc/"):
-            warn(f"{error.filename} is missing: a run reads clocks and memory there. Mount /proc, or run on Linux.")
+        if isinstance(error, FileNotFoundError) and not Path("/proc/self/stat").exists():
+            warn("/proc is missing: a run reads clocks and memory there. Mount it, or run on Linux.")
             return ExitStatus.USAGE
         warn_of_exception()
         return ExitStatus.RUN_FAILED  # Python's own status would be 1, which means that the gate found a regression
@@ -114,7 +115,9 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     if not words:
         return
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
-    truths = ("1", "0", "on", "off", "yes", "no")
-    fix = f" Did you mean {before}={words[0]}?" if before.startswith("--") and words[0].lower() in truths else ""
+    truth = {"1": "true", "on": "true", "yes": "true", "0": "false", "off": "false", "no": "false"}.get(
+        words[0].lower()
+    )
+    fix = f" Did you mean {before}={truth}?" if truth and before.startswith("--") and "=" not in before else ""
     fix = f" Did you mean --{words[0].lstrip('-')}?" if before == "--" else fix
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")

@@ -116,7 +116,7 @@ def expand_nodes(text: str) -> list[str]:
         # Every second part stood in brackets.
         parts = re.split(r"[\[\]]", word)
         choices = [_numbers(part, text) if place % 2 else [part] for place, part in enumerate(parts)]
-        _require_possible(math.prod(map(len, choices)), "nodes")
+        _require_possible(len(names) + math.prod(map(len, choices)), "nodes")
         names += map("".join, itertools.product(*choices))
     return names
 
@@ -129,7 +129,7 @@ def _numbers(text: str, node_list: str) -> list[str]:
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if int(low) > int(high):
             raise UsageError(f"Slurm's node list '{node_list}' cannot be read at '{word}'.")
-        _require_possible(int(high) - int(low) + 1, "nodes")
+        _require_possible(len(numbers) + int(high) - int(low) + 1, "nodes")
         numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
     return numbers
 

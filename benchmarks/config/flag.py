@@ -254,7 +254,9 @@ def _lines(name: str, value: str) -> list[str]:
         raise UsageError(f"{name}={value} cannot be read: {reason}.{instead}") from error
     lines = [line for line in lines if line and not line.startswith(("#", "//"))]
     if several := next(filter(_SEVERAL_FLAGS.match, lines), ""):
-        raise UsageError(f"{name}={value}: '{shortened(several)}' are several flags: write each on a line of its own.")
+        raise UsageError(
+            f"{name}={value}: '{shortened(several)}' are several flags, or a flag and a comment: write each on its own line."
+        )
     return lines
 
 

@@ -103,8 +103,10 @@ _OF_OTHER_TOOLS = {
     "--label_smoothing": "smoothing",
     "--gradient_clip_norm": "clip_grad clip_grad_norm max_grad_norm",
     "--num_epochs": "epochs train_epochs max_epochs",
-    "--num_batches": "steps num_steps train_steps max_steps iters num_iters num_iter iterations",
-    "--num_warmup_batches": "warmup warmup_steps num_warmup warmup_iters num_warm_iter",
+    "--num_batches, which counts steps": "steps num_steps train_steps max_steps iters num_iters num_iter iterations",
+    "--num_warmup_batches for steps that are not measured, --num_learning_rate_warmup_epochs for the rate": (
+        "warmup warmup_steps num_warmup warmup_iters num_warm_iter"
+    ),
     "--precision": "amp use_amp dtype fp16 bf16 half mixed_precision",
     "--data_format": "channels_last layout image_data_format",
     "--xla": "enable_xla use_xla jit_compile",
@@ -114,7 +116,8 @@ _OF_OTHER_TOOLS = {
     "--data_dir for real images; synthetic is the default": "synthetic use_synthetic_data synthetic_data",
     "--datasets_parallel_calls": "j workers num_workers",
     "--train_dir": "model_dir checkpoint_dir ckpt_dir resume",
-    "--output_dir": "results_dir log_dir",
+    "--output_dir": "results_dir",
+    "--train_dir for summaries, --output_dir for results": "log_dir logdir",
     "--initial_weights": "pretrained weights",
     "--eval": "evaluate",
     "--tf_random_seed": "seed random_seed",

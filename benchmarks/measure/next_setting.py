@@ -32,10 +32,9 @@ def _better(record: Record) -> Iterator[str]:
     gpus = used_gpus(record) if config.get("device") == "gpu" else []
     used = math.ceil(config["num_devices"] / (config.get("virtual_gpus") or 1))
     by_default = config.get("reasons") or {}
-    if wait is not None and wait >= LEAST_REPORTED_WAIT:
-        # Images that are made on the host have no directory.
-        named = {"model": config["model"], "data_dir": config.get("data_dir")}
-        words = [f"--{name}={value}" for name, value in named.items() if value is not None]
+    directory = config.get("data_dir")  # which images that are made on the host do not have
+    if directory and wait is not None and wait >= LEAST_REPORTED_WAIT:
+        words = [f"--model={config['model']}", f"--data_dir={directory}"]
         yield (
             f"run_bench.py doctor {shlex.join(words)} shows what limits the input (steps waited {wait:.0%} of the time "
             "for images)"

@@ -208,7 +208,10 @@ def _messages(plan: AllReducePlan) -> list[Message]:
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 _NUMBERS_OF_DEVICES = dataclasses.replace(
-    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="number of devices; 1,2,4,8 compares several", at_least=None
+    *only(SEVERAL_DEVICES, "num_gpus"),
+    kind=str,
+    help=f"number of devices, at most {_MOST_DEVICES}; 1,2,4,8 compares several",
+    at_least=None,
 )
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (

@@ -235,7 +235,7 @@ def _overruled(given: Mapping[str, Any], precision: str, onednn: str | None, *, 
         if acts and (rounds if effect == _ROUNDS else name != "TF_DETERMINISTIC_OPS" or not given["deterministic"]):
             yield f"{name}={value}: {effect}: unset it, unless that is meant."
     for name, setting in _THREADS:
-        if (value := os.environ.get(name, "")) and not given[setting]:
+        if (value := os.environ.get(name, "")).isdecimal() and int(value) and not given[setting]:
             yield (
                 f"{name}={value}: it sets TensorFlow's threads, and reports have such runs in one row with others: use "
                 f"--{setting}={value} instead, or unset it."

@@ -415,6 +415,7 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("tfjob", *BASE, "--", "--num_ps=2"), "--num_ps=2"),
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
         (("tfjob", *BASE, "--", "--nossh"), "leave it out"),
+        (("jobset", *BASE, "--", "--output_dir=x"), "leave it out"),
         (("tfjob", *BASE, "--", "--flagfile=a.flags"), "leave it out"),
         (("tfjob", *BASE, "--", "--task-index=1"), "leave it out"),
         (("tfjob", *BASE, "--", "--no-ssh"), "leave it out"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from results.loading import load
@@ -16,6 +21,15 @@ from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, finished
 PAGE = ROOT / "docs" / "howto" / "use-as-a-library.md"
 HEAVY = {"absl", "keras", "matplotlib", "numpy", "pandas", "scipy", "tensorflow"}
 ENVIRONMENT = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+
+LONG_RUN = """
+from benchmarks import Config, train
+
+try:
+    train(Config.from_flags(model="mlp", device="cpu", num_batches=10**7))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
 
 
 @pytest.fixture
@@ -58,3 +72,21 @@ def test_importing_the_package_costs_nothing_and_the_library_needs_no_tensorflow
     )
     done = python(script)
     assert done.status == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_the_run_and_keeps_its_record(tmp_path: Path) -> None:
+    script = subprocess.Popen(
+        [sys.executable, "-c", LONG_RUN], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, start_new_session=True
+    )
+    children: list[psutil.Process] = []
+    while not children or not any(child.num_threads() > 4 for child in children):  # TensorFlow computes
+        assert script.poll() is None
+        time.sleep(0.1)
+        children = psutil.Process(script.pid).children(recursive=True)
+    os.kill(script.pid, signal.SIGINT)
+    printed, _ = script.communicate(timeout=60)
+    assert (script.returncode, printed) == (0, b"interrupted\n")
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    (record,) = load(tmp_path / "out" / "results.jsonl").records
+    assert record.status is Status.INTERRUPTED

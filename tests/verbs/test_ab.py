@@ -602,6 +602,7 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--device=cpu"], "set what to compare with"),
         (["--base=a", "--base_command=true"], "--base and --base_command"),
         (["--base_command=nowhere --x"], "there is no program 'nowhere'"),
         (["--base_command='a"], "No closing quotation"),

@@ -135,14 +135,14 @@ def _resolve(*arguments: str, gpus: int = 0) -> Config:
 
 
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials) -> None:
-    resolved = _resolve("--num_batches=7", "--optimizer=adam", "--precision=bf16")
+    resolved = _resolve("--num_batches=7", "--optimizer=adam", "--precision=bf16", "--output_dir=kept")
     assert resolved.workload.batch_per_device == 96
     assert resolved.length.num_batches == 7, "the run itself is as long as it is told"
     assert resolved.notices[-1].startswith(
         "--batch_size=auto: 96 images per device. 104 do not fit: oom. Out of memory"
     )
     assert [cell.config.workload.batch_per_device for cell in trials.cells] == [32, 64, 128, 96, 112, 104]
-    assert trials.directories == {"out/batch_trials"}
+    assert trials.directories == {"kept/batch_trials"}
     assert trials.seconds_left_out == [1000.0 * len(trials.cells)], "they are no part of the run's own time"
     for cell in trials.cells:
         assert {"--num_batches=2", "--optimizer=adam", "--precision=bf16"} <= set(cell.arguments)

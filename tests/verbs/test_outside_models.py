@@ -253,6 +253,12 @@ def draws():
     return chain(Flatten(), Dense(10), last=Drops())
 
 
+def preprocesses():
+    images = keras.Input((8, 8, 3))
+    x = keras.applications.resnet.preprocess_input(keras.layers.RandomFlip()(images))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
 def divides():
     return chain(lambda images: images / 255.0)
 
@@ -473,7 +479,7 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("layers", "no graph of layers with known shapes"),
         ("two", r"2 input\(s\) and 1 output"),
         ("feature_map", r"to outputs of shape \(30, 30, 10\)"),
-        ("doubled_weights", r"it reads values of weights, as get_weights\(\) and numpy\(\) do"),
+        ("doubled_weights", r"it reads values of weights or tensors, as get_weights\(\), numpy\(\) and bool\(\) do"),
         ("compiled", r"compile\(\) do: return the model without compiling it"),
         ("half", "layers or trainable variables of type float16: they must be float32"),
         ("frozen", "no trainable variables"),
@@ -481,6 +487,7 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
         ("binary", "has 1 output: it must have one logit per class"),
         ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
+        ("preprocesses", "its operation 'add.*' scales the images, which are scaled already"),
         ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
         ("sigmoids", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
         ("subtracts_later", "its operation 'subtract.*' scales the images, which are scaled already"),

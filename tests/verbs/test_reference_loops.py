@@ -16,6 +16,7 @@ from benchmarks.machine.hardware import Gpu, Inventory
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.run.reference_loops import _Pauses, _SGDWithDecay
 from models import building, specs
+from results import summary
 from results.report import ranking
 from results.summary import summarize
 from tests.support.commands import Records, RunBench
@@ -168,7 +169,7 @@ def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
 
 
 def test_rankings_keep_them_apart() -> None:
-    assert ranking.REFERENCE_LOOPS.keys() == REFERENCE_LOOPS.keys()
+    assert summary.REFERENCE_LOOPS.keys() == REFERENCE_LOOPS.keys()
     rows = summarize(fake_run(variable_update=loop) for loop in ("replicated", "independent", "pytorch"))
     found = [
         ({row.config["variable_update"] for row in group.rows}, group.differs) for group in ranking.ranking_groups(rows)

@@ -31,7 +31,7 @@ from benchmarks.sweep.progress import SweepDisplay, estimate_seconds
 from models import specs
 from results.loading import load
 from results.record import Record, Status, key_of
-from results.store import Store
+from results.store import Store, StoreError
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, RunBench, wait_until
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt, record_of
 from tests.support.records import fake_run
@@ -668,3 +668,14 @@ def test_spellings_that_contradict_each_other_are_skipped_cells() -> None:
     possible = [cell.arguments[1:] for cell in found if cell.config]
     assert possible == [("--precision=bf16", "--use_fp16=false"), ("--precision=fp16", "--use_fp16=true")]
     assert all("contradict each other" in str(cell.why_not) for cell in found if not cell.config)
+
+
+def test_a_full_disk_loses_no_record(sweep: Sweep, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Store, *records: object) -> list[str]:
+        raise StoreError("The record could not be stored: No space left on device.")
+
+    runs.ends[2] = Failure(returncode=3)
+    monkeypatch.setattr(Store, "append", full)
+    done = sweep("--batch_size=2")
+    assert done.status == ExitStatus.RUN_FAILED
+    assert "No space left" in done.stderr and '"status":"crash"' in done.stderr

@@ -127,7 +127,7 @@ def labels_of(source: Photos, num_classes: int) -> range:
         fitting = f"pass --num_classes={stored + (stored == BACKGROUND_CLASSES)}"
         if stored > num_classes - background:
             raise DataError(f"{differ}: remove folders that are no classes, or {fitting}.")
-        warn_once(f"{differ}: {fitting}, unless more outputs are meant.")
+        warn_once(f"{differ}: no image is of the others. Unless that is meant, {fitting}, if the model takes it.")
     return range(lowest, lowest + num_classes)
 
 

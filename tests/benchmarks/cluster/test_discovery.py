@@ -414,6 +414,7 @@ def test_one_task_under_slurm_is_one_process() -> None:
         ({"SLURM_STEP_TASKS_PER_NODE": "2(3)"}, {}, r"tasks per node '2\(3\)' cannot be read"),
         ({"SLURM_STEP_NODELIST": "a,a"}, {}, "have the same address a:50000"),
         ({"SLURM_STEP_NODELIST": "a[1-9999999999]"}, {}, "name 9999999999 nodes, and a run has at most 100000"),
+        ({"SLURM_STEP_NODELIST": "a[1-60000],b[1-60000]"}, {}, "name 120000 nodes"),
         ({"SLURM_STEP_NODELIST": "a[1-999][1-999]"}, {}, "name 998001 nodes"),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x9999999999)"}, {}, "tasks per node '.*' cannot be read"),
         (

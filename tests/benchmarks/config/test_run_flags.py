@@ -103,7 +103,7 @@ def test_a_command_in_a_flagfile_may_have_flags_of_its_own(tmp_path: Path) -> No
         (b"--flagfile=flags", "--flagfile=flags is a line of the file itself: take it out"),
         (b"--flagfile=", "--flagfile has no value: write --flagfile=FILE"),  # as of a variable that is empty
         (b"--preset\n--xla", "--preset has no value: write --preset=NAME"),
-        (b"--xla\n--model=vgg16 --num_gpus 2", "'--model=vgg16 --num_gpus 2' are several flags: write each on a line"),
+        (b"--xla\n--model=vgg16 --num_gpus 2", "'--model=vgg16 --num_gpus 2' are several flags, or a flag and a"),
         (b"--preset quik", "--preset=quik cannot be read: .* Did you mean 'quick'"),
     ],
 )

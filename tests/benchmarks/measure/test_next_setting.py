@@ -31,7 +31,7 @@ def _run(*chosen: str, gpus: list[str], needed_gib: float = 60, wait: float | No
         (_run(gpus=[H100] * 8), "--num_gpus=8 uses all GPUs (this run used 1 of 8)"),
         (_run(gpus=[H100] * 8, num_devices=4, virtual_gpus=2), "--num_gpus=8 uses all GPUs (this run used 2 of 8)"),
         (_run(gpus=[H100] * 8, wait=0.4, data_dir="/a b"), "doctor --model=resnet50 '--data_dir=/a b' shows what"),
-        (_run(gpus=[H100], wait=0.4, data_dir=None), "doctor --model=resnet50 shows what"),
+        (_run(gpus=[H100], wait=0.4, data_dir=None), "--precision=bf16 computes in 16 bits"),
         (_run("num_devices", gpus=[H100] * 8), "--precision=bf16 computes in 16 bits on tensor cores"),
         (_run(gpus=[H100] * 2, num_devices=2), "--precision=bf16 computes in 16 bits on tensor cores"),
         (_run(gpus=[H100], precision="tf32"), "--precision=bf16 computes in 16 bits"),

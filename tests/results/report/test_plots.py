@@ -82,6 +82,11 @@ def test_scaling_has_a_line_per_manager_and_one_of_the_best_single_device(scaled
     assert shares.get_title().startswith("efficiency %")
 
 
+def test_inference_is_not_drawn_among_training(scaled: list[Record]) -> None:
+    rates, _ = panels(NAMED["scaling"], [*scaled, *(run(n, 9000.0 * n, forward_only=True) for n in (1, 2))])
+    assert max(rate for line in curves(rates).values() for _, rate in line) == pytest.approx(4800)
+
+
 def _cluster(workers: int, rate: float, *, servers: int = 0, devices: int = 1, **config: object) -> Record:
     """A run of workers with so many devices each, at a rate."""
     made = run(devices, rate, num_workers=workers, num_ps=servers, cluster="hosts", **config)

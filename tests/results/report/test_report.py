@@ -21,6 +21,7 @@ from results.intervals import Interval
 from results.record import Record, Status
 from results.report import published, write
 from results.report.contents import Report, command
+from results.report.figures import model_and_batch
 from results.store import as_csv
 from results.summary import summarize
 from tests.support.records import GOLDEN, fake_input, fake_reduction, fake_run
@@ -556,3 +557,8 @@ def test_a_record_fits_its_schema(everything: list[Record]) -> None:
     broken = json.loads(everything[0].to_json()) | {"status": "fine"}
     with pytest.raises(jsonschema.ValidationError, match="'fine' is not one of"):
         validator.validate(broken)
+
+
+def test_unlike_runs_are_not_on_one_line() -> None:
+    rows = summarize([fake_run(), fake_run(precision="fp16"), fake_run(data_name="imagenet"), fake_run(hardware="b")])
+    assert len({model_and_batch(row) for row in rows}) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -207,3 +208,12 @@ def test_a_new_algorithm_is_one_function_and_one_entry(monkeypatch: pytest.Monke
     given = flag.parse(["--device=cpu", "--num_gpus=2"], allreduce_verb.ALLREDUCE_FLAGS).values
     assert "last_tower" in allreduce_verb.allreduce_options(run_flags.unset(given), lambda: 0).specs
     resolve("--variable_update=replicated", "--all_reduce_spec=last_tower")
+
+
+def test_only_two_levels_that_need_powers_of_two_do_not_run() -> None:
+    refused = {
+        (spec, shape)
+        for spec, shape in itertools.product(TWO_LEVELS, CLUSTER_SHAPES)
+        if all_reduce_spec.why_not(all_reduce_spec.parse(spec), _workers(*shape))
+    }
+    assert refused == {("xring/rechd", (3, 2)), ("rechd/psgpu", (1, 3))}

@@ -15,8 +15,8 @@ from benchmarks.errors import DataError
 from tests.support.images import make_files
 
 
-def _listing(source: Path) -> Listing:
-    listing = originals.find_originals(source, "train")
+def _listing(source: Path, split: str = "train") -> Listing:
+    listing = originals.find_originals(source, split)
     assert isinstance(listing, Listing)
     return listing
 
@@ -162,3 +162,10 @@ def test_an_archive_neither_fills_the_memory_nor_ends_at_a_damaged_header(
     words = damage(file)
     with pytest.raises(DataError, match=f"{file} is no .*tar archive.*{words}"):
         originals.find_originals(source, "train")
+
+
+def test_each_split_is_listed_from_its_own_folder(tmp_path: Path) -> None:
+    make_files(tmp_path, "train/n1/a.jpg", "train/n2/b.jpg", "val/n1/only.jpg")
+    validation, training = (_listing(tmp_path, split) for split in ("validation", "train"))
+    assert [photo.name for photo in validation.photos] == ["only.jpg"]
+    assert len(training.photos) == 2 and validation.classes == training.classes
