@@ -115,9 +115,8 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     if not words:
         return
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
-    truth = {"1": "true", "on": "true", "yes": "true", "0": "false", "off": "false", "no": "false"}.get(
-        words[0].lower()
-    )
+    truths = dict.fromkeys(("1", "on", "yes"), "true") | dict.fromkeys(("0", "off", "no"), "false")
+    truth = truths.get(words[0].lower())
     fix = f" Did you mean {before}={truth}?" if truth and before.startswith("--") and "=" not in before else ""
     fix = f" Did you mean --{words[0].lstrip('-')}?" if before == "--" else fix
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")

@@ -255,7 +255,8 @@ def _lines(name: str, value: str) -> list[str]:
     lines = [line for line in lines if line and not line.startswith(("#", "//"))]
     if several := next(filter(_SEVERAL_FLAGS.match, lines), ""):
         raise UsageError(
-            f"{name}={value}: '{shortened(several)}' are several flags, or a flag and a comment: write each on its own line."
+            f"{name}={value}: '{shortened(several)}' are several flags, or a flag and a comment: write each on its own "
+            "line."
         )
     return lines
 
