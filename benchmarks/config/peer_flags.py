@@ -105,7 +105,7 @@ _OF_OTHER_TOOLS = {
     "--num_epochs": "epochs train_epochs max_epochs",
     "--num_batches, which counts steps": "steps num_steps train_steps max_steps iters num_iters num_iter iterations",
     "--num_warmup_batches for steps that are not measured, --num_learning_rate_warmup_epochs for the rate": (
-        "warmup warmup_steps num_warmup warmup_iters num_warm_iter"
+        "warmup_steps num_warmup warmup_iters num_warm_iter"
     ),
     "--precision": "amp use_amp dtype fp16 bf16 half mixed_precision",
     "--data_format": "channels_last layout image_data_format",
