@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks import console
 from benchmarks.cli import help_text, verbs
@@ -41,8 +40,9 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, PermissionError) and error.filename:  # such as a look into a directory of another user
             warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")
             return ExitStatus.USAGE
-        if isinstance(error, FileNotFoundError) and not Path("/proc/self/stat").exists():
-            warn("/proc is missing: a run reads clocks and memory there. Mount it, or run on Linux.")
+        lost = str(error.filename) if isinstance(error, FileNotFoundError) else ""
+        if lost.startswith("/proc/") and "/fd/" not in lost:  # users may pass /proc/self/fd/9
+            warn(f"{lost} is missing: a run reads clocks and memory there. Mount /proc, or run on Linux.")
             return ExitStatus.USAGE
         warn_of_exception()
         return ExitStatus.RUN_FAILED  # Python's own status would be 1, which means that the gate found a regression
