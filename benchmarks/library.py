@@ -39,7 +39,7 @@ def train(config: Config) -> Record:
     Raises:
         UsageError: the configuration was made otherwise, is a task of a cluster that others start, or names an
             `output_dir` that cannot be written, or a tracker that cannot be used.
-        KeyboardInterrupt: after the run has ended and its record is saved.
+        KeyboardInterrupt: after the run has ended. Its record is saved, unless it had not yet begun to compute.
     """
     if config.command is None:
         raise UsageError("train() needs a configuration of Config.from_flags(), unchanged: pass all flags to that.")
