@@ -36,7 +36,8 @@ TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # of cuBLAS and cuDNN: with 0 they never
 _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "tf32": {"amx_bf16", "bf16"},  # oneDNN rounds factors of float32 products with these alone
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
-    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+    # Not AVX512-FP16: for gradients of filters in float16, oneDNN 3.7 has but slow reference kernels without AMX.
+    "fp16": {"amx_fp16", "asimdhp"},
 }
 # TensorFlow turns oneDNN on by itself where an x86 CPU has one of these (tensorflow/core/util/util.cc).
 _FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 avx_ne_convert".split())
@@ -213,8 +214,8 @@ def decide(
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
         better = "fp32" if precision == "bf16" or not has_instructions("bf16") else "bf16 or fp32"
         notices += (
-            f"--precision={precision}: this CPU has no {name} instructions, and emulating them is much slower than "
-            f"fp32: use --precision={better}.",
+            f"--precision={precision}: this CPU has no {name} instructions that training uses, and without them it is "
+            f"much slower than fp32: use --precision={better}.",
         )
     if precision == "tf32" and not on_gpu:
         _refuse_tf32(onednn)

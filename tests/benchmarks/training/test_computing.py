@@ -82,10 +82,10 @@ def test_the_layout_is_that_of_the_fastest_kernels(
 
 
 @pytest.mark.parametrize(
-    ("precision", "instructions", "name"), [("bf16", "amx_bf16", "bfloat16"), ("fp16", "avx512_fp16", "float16")]
+    ("precision", "instructions", "name"), [("bf16", "amx_bf16", "bfloat16"), ("fp16", "amx_fp16", "float16")]
 )
 def test_a_cpu_without_instructions_has_a_notice(cpu: Cpu, precision: str, instructions: str, name: str) -> None:
-    cpu("sse2 avx2")
+    cpu("sse2 avx2 avx512_fp16")
     slow, (notice,) = decide(precision=precision)
     assert slow.precision == precision and f"no {name} instructions" in notice
     assert "much slower than fp32: use --precision=fp32." in notice
