@@ -20,7 +20,7 @@ AUTOTUNE = -1  # as in tf.data
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """How images are read and prepared. docs/background/input.md gives the measurements behind the defaults.
+    """How images are read and prepared: docs/background/input.md has the stages.
 
     Attributes:
         cache: `records` keeps all records in memory; `one_record` repeats the first record, so that reading costs

@@ -18,10 +18,10 @@ from typing import NoReturn
 import jinja2
 
 RESULTS_DIRECTORY = "/results"
-# Flags of run_bench that the manifests set, or that contradict these; a flag file may contain any of them.
+# Flags of run_bench that the manifests set, or that contradict these.
 RESERVED = (
     "job_name", "task_index", "task_id", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster",
-    "num_ps", "server_port", "local_cluster", "hosts", "ssh", "nossh", "output_dir", "flagfile",
+    "num_ps", "server_port", "local_cluster", "hosts", "ssh", "nossh", "output_dir",
 )  # fmt: skip
 _USAGE_ERROR = 2
 _NO = ("false", "f", "0")  # of run_bench
@@ -135,6 +135,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     for flag in bench_flags:
         if not flag.startswith("-"):
             parser.error(f"'{flag}' after -- is not a flag of run_bench: write --name=value")
+        if _flag_name(flag) == "flagfile":
+            parser.error(f"{flag} may contain flags that the manifest sets: write those of the run behind -- instead")
         if _flag_name(flag) in RESERVED:
             parser.error(f"{flag} cannot be given, since the manifest sets it: leave it out")
     if _uses_nccl(options, bench_flags) and not options.nccl:

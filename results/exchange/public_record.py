@@ -27,7 +27,9 @@ from results.utilisation import Utilisation, data_sheet
 
 OWN_MODEL = "own model"
 # The suite's own words that are no value of a flag.
-_OWN_WORDS = frozenset({MASK, OWN_MODEL, "run", "none", "records", "one_record", "tensorflow", "PCI_BUS_ID"})
+_OWN_WORDS = frozenset(
+    (MASK, OWN_MODEL, "run", "none", "records", "one_record", "tensorflow", "PCI_BUS_ID", "ERROR", "BF16")
+)
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d{1,2})?[kKmMgG]?", re.ASCII)
 _BETWEEN_NUMBERS = re.compile(r"[\s,;:#=/]+")
 _KEY, _FLAG = re.compile(r"[A-Za-z_][\w ()]*", re.ASCII), re.compile(r"--?[A-Za-z]\w*", re.ASCII)

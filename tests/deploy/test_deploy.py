@@ -416,7 +416,7 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
         (("tfjob", *BASE, "--", "--nossh"), "leave it out"),
         (("jobset", *BASE, "--", "--output_dir=x"), "leave it out"),
-        (("tfjob", *BASE, "--", "--flagfile=a.flags"), "leave it out"),
+        (("tfjob", *BASE, "--", "--flagfile=a.flags"), "behind -- instead"),
         (("tfjob", *BASE, "--", "--task-index=1"), "leave it out"),
         (("tfjob", *BASE, "--", "--no-ssh"), "leave it out"),
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),

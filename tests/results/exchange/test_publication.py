@@ -49,7 +49,12 @@ def run(**config: Any) -> Record:
         **SOFTWARE,
         "tensorflow_git_version": "v2.21.0-rc1-5-ga481b10260d",
         "operating_system": "Linux-6.1.0-canaryhost-x86_64-with-glibc2.36",
-        "variables": {"OMP_NUM_THREADS": "4", "TF_CONFIG": '{"cluster": {"worker": ["canaryhost:1"]}}'},
+        "variables": {
+            "OMP_NUM_THREADS": "4",
+            "TF_CONFIG": '{"cluster": {"worker": ["canaryhost:1"]}}',
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            "ONEDNN_DEFAULT_FPMATH_MODE": "BF16",
+        },
         "another": "all of /home/canaryuser",
     }
     telemetry = [
@@ -148,7 +153,8 @@ def test_a_published_record_groups_and_compares() -> None:
     assert first.environment["gpus"] == ["NVIDIA H100 80GB HBM3 80 GiB"], "the suite has its data sheet"
     assert (first.environment["cpu_model"], first.environment["machine"]) == ("***", MACHINE)
     assert first.environment["operating_system"] == "Linux-6.1.0-x86_64-with-glibc2.36"
-    assert first.environment["variables"] == {"OMP_NUM_THREADS": "4", "TF_CONFIG": "***"}
+    set_by_a_run = {"TORCH_CPP_LOG_LEVEL": "ERROR", "ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+    assert first.environment["variables"] == {"OMP_NUM_THREADS": "4", "TF_CONFIG": "***", **set_by_a_run}
     assert first.measurement.telemetry[0]["gpus"][0]["uuid"] == "device 0"
     command = "run --model=resnet50 --batch_size 32 --output_dir *** --nofused_bn --data_dir=***"
     assert first.identity.command == command.split()
