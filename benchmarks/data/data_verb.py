@@ -22,6 +22,7 @@ from benchmarks.option import Flag
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.process.watchdog import Watchdog, watched
+from results.text import counted
 
 _PHOTOS, _SMALL_IMAGES = 512, 2000
 _PHOTOS_PER_SHARD, _CONVERTED_PER_SHARD = 64, 1280
@@ -108,7 +109,7 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
             )
     total = sum(part.images for part in parts)
     shards = sum(part.shards for part in parts)
-    say(f"{total} images in {shards} shards. Use them with {_flag(directory)}")
+    say(f"{total} images in {counted(shards, 'shard')}. Use them with {_flag(directory)}")
     return ExitStatus.OK
 
 
@@ -188,7 +189,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
         warn(f"left out: {sentence}")
     how = "all were decoded" if given["decoded"] else f"{result.encoded_anew} were encoded again"
     say(
-        f"{result.written} photos in {part.shards} shards; {how}, {len(result.left_out)} left out. Use them with "
+        f"{result.written} photos in {counted(part.shards, 'shard')}; {how}, {len(result.left_out)} left out. Use them with "
         f"{_flag(directory)}"
     )
     return ExitStatus.DATA if result.left_out else ExitStatus.OK
