@@ -61,7 +61,9 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         say(help_text.versions())
         return ExitStatus.OK
     rest = list(arguments)
-    while rest[:1] == ["help"]:  # `help VERB` is `VERB --help`
+    if rest[1:] and rest[0] in verbs.HELP_WORDS and not rest[1].startswith("-"):
+        rest = [*rest[1:], rest[0]]
+    while rest[:1] == ["help"]:  # `help VERB` and `--help VERB` are `VERB --help`
         rest = [*rest[1:], "--help"]
     names_verb = bool(rest) and not rest[0].startswith("-")
     verb, rest = verbs.chosen(rest)
@@ -119,4 +121,6 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     truth = truths.get(words[0].lower())
     fix = f" Did you mean {before}={truth}?" if truth and before.startswith("--") and "=" not in before else ""
     fix = f" Did you mean --{words[0].lstrip('-')}?" if before == "--" else fix
+    if words[0] and not words[0].strip(" \t\\"):
+        fix = " A backslash that continues a line must be its last character."
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")

@@ -196,8 +196,8 @@ def _read_spec(text: str) -> Hosts:
         job, bar, addresses = part.strip().partition("|")
         if not bar:
             raise UsageError(
-                f"--cluster_spec={text} cannot be read at '{part}'. Write it as {_SPEC_FORM}, with a semicolon "
-                "between addresses and a comma between jobs."
+                f"--cluster_spec={text} cannot be read at '{part}'. Write it in quotes as '{_SPEC_FORM}', with a "
+                "semicolon between addresses and a comma between jobs."
             )
         if not _JOB.fullmatch(job):
             raise UsageError(

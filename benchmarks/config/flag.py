@@ -26,12 +26,13 @@ _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
 # Variables of a shell, of Kubernetes and of templates; quotes; a comment, or the end of a line that continues.
 _OF_A_SHELL = re.compile(
-    r"\$[{(]?[A-Za-z_]|\{\{|^['\"\u2018-\u201f].*['\"\u2018-\u201f]$|\s#+(?:\s|$)|[\\\s]$", re.DOTALL
+    r"\$[{(]?[A-Za-z_]|`|\{\{|^['\"\u2018-\u201f].*['\"\u2018-\u201f]$|\s#+(?:\s|$)|[\\\s]$", re.DOTALL
 )
 # Also with the dashes of a web page, blanks of a line that was pasted, and `--name value` as a line of a file.
 _FLAG = re.compile(r"\s*[-\u2010-\u2015\u2212]{1,2}([A-Za-z][\w-]*)(?:\s*(=)\s*(.*)|\s+(\S.*)|\s*)", re.DOTALL)
 # A line of a file with more than one flag; the value of a flag such as --base_command may have flags of its own.
 _SEVERAL_FLAGS = re.compile(r"--?(?![\w-]*command)[A-Za-z].*\s--[A-Za-z]")
+_NEXT_FLAG = re.compile(r"\s--[A-Za-z]")
 SHORT_FLAGS = {"m": "model", "b": "batch_size", "g": "num_gpus"}
 
 
@@ -84,7 +85,8 @@ def _meant(flag: Flag, value: Any) -> Any:
 
     Raises:
         UsageError: it is empty, as after a variable of a shell that is not set, and the flag is none of
-            tf_cnn_benchmarks, whose default may be an empty text; or it is a path that cannot be.
+            tf_cnn_benchmarks, whose default may be an empty text; or it goes on with another flag, as where quotes,
+            or an item of a list in YAML, hold two; or it is a path that cannot be.
     """
     if isinstance(value, str) and not value.strip():
         if flag.unset != "":
@@ -93,6 +95,11 @@ def _meant(flag: Flag, value: Any) -> Any:
         return None
     if flag.unset is not None and value == flag.unset:
         return None
+    if isinstance(value, str) and _NEXT_FLAG.search(value) and not flag.name.endswith("command"):
+        raise UsageError(
+            f"--{flag.name}='{shortened(value)}' is one word with another flag in it: quote each flag by itself, and "
+            "in a list, as of a container's arguments, make each an item of its own."
+        )
     return local_path(value, f"--{flag.name}: ", or_address=flag.addresses) if flag.path and value else value
 
 
@@ -197,7 +204,11 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
     else:
         path = os.path.expanduser(text)
     if path.startswith("~"):
-        raise UsageError(f"{where}'{text}': there is no user '{text[1:].partition('/')[0]}' with a home directory.")
+        user = text[1:].partition("/")[0]
+        why_not = (
+            f"there is no user '{user}' with a home directory" if user else "this user has no home directory: set HOME"
+        )
+        raise UsageError(f"{where}'{text}': {why_not}, or write the path itself.")
     if _OF_A_SHELL.search(path) and not os.path.lexists(path):
         raise UsageError(
             f"{where}'{shortened(text)}': only a shell replaces $NAME and takes away quotes, comments and what ends a "

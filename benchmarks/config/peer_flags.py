@@ -94,7 +94,7 @@ SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
 
 # Flags of torchvision, timm, Keras, Horovod and the examples of NVIDIA and TensorFlow, by what they are here.
 _OF_OTHER_TOOLS = {
-    "--model": "a arch network",
+    "--model": "a arch network model_name",
     "--model: each has one size of images": "img_size image_size input_size input_shape crop_size train_crop_size",
     "--batch_size, which is per device": "bs global_batch_size train_batch_size per_gpu_batch_size",
     "--init_learning_rate": "lr base_lr blr",
@@ -111,8 +111,9 @@ _OF_OTHER_TOOLS = {
     "--data_format": "channels_last layout image_data_format",
     "--xla": "enable_xla use_xla jit_compile",
     "--variable_update": "distribution_strategy strategy",
-    "--cluster": "world_size local_rank rank dist_url",
+    "--cluster": "world_size local_rank rank dist_url nnodes node_rank nproc_per_node master_addr master_port",
     "--data_dir": "data_path dataset_dir imagenet_dir",
+    "--data_name": "dataset dataset_name",
     "--data_dir for real images; synthetic is the default": "synthetic use_synthetic_data synthetic_data",
     "--datasets_parallel_calls": "j workers num_workers",
     "--train_dir": "model_dir checkpoint_dir ckpt_dir resume",
@@ -124,7 +125,8 @@ _OF_OTHER_TOOLS = {
     "--display_every": "print_freq log_interval log_steps",
     "--num_gpus": "ngpus n_gpu gpus_per_node",
     "--gpus": "gpu gpu_id",
-    "--device": "no_cuda cuda",
+    "--device": "no_cuda cuda cpu",
+    "--num_intra_threads": "num_omp_threads num_threads threads",
 }
 _HERE = {name: here for here, names in _OF_OTHER_TOOLS.items() for name in names.split()}
 

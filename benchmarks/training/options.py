@@ -183,8 +183,7 @@ def _schedule(given: Mapping[str, Any], usual: float, *, batch_global: int) -> S
     pieces: dict[str, Any] = {"initial": given["init_learning_rate"] or usual}
     if given["piecewise_learning_rate_schedule"]:
         rates, boundaries = _pieces(given["piecewise_learning_rate_schedule"])
-        several = {"boundaries": boundaries, "rates": rates} if boundaries else {}  # one rate is constant
-        pieces = {"initial": rates[0], **several}
+        pieces = {"initial": rates[0], "boundaries": boundaries, "rates": rates}
     schedule = filled(Schedule, given, **pieces)
     if schedule.minimum > schedule.initial:
         raise UsageError(
@@ -213,6 +212,11 @@ def _pieces(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         raise UsageError(
             f"--piecewise_learning_rate_schedule={text}: write LR0;E1;LR1;..., rates with rising epochs between them, "
             "such as 0.1;30;0.01."
+        )
+    if not epochs:
+        raise UsageError(
+            f"--piecewise_learning_rate_schedule={text} is one rate. Write a schedule in quotes, as '0.1;30;0.01': a "
+            "shell ends a command at ';', and loses the flags behind it. A constant rate is --init_learning_rate."
         )
     if not rates[0]:
         raise UsageError(f"--piecewise_learning_rate_schedule={text}: the first rate must be above 0.")

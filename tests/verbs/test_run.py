@@ -130,6 +130,8 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
         (["--seed=1"], 2, "run has no flag --seed. Use --tf_random_seed."),
         (["report", "x", "--lr=1"], 2, "There is no flag --lr. See"),
         (["--device=cpu", "--", "num_gpus=2"], 2, "'num_gpus=2' is not a flag. Did you mean --num_gpus=2?"),
+        (["--device=cpu", " "], 2, "' ' is not a flag. A backslash that continues a line must be its last character."),
+        (["--device=cpu", "\\", "#"], 2, "is not a flag. A backslash that continues a line"),
         (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=false?"),
         (["--num_gpus=2", "1"], 2, "'1' is not a flag. Flags are spelled"),
         (["--device=cpu", "--output_dir=out\r"], 2, "has lines as on Windows"),

@@ -177,7 +177,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(flags: dict[str, Any], words
         ("wroker|a:1", "has the job 'wroker', and a run knows only ps, worker, controller. Did you mean 'worker'"),
         ("local|a:1", "has the job 'local', and a run knows only .* servers for sessions of your own with `server`"),
         ("2w|a:1", "'2w' is no name of a job"),
-        ("worker", "cannot be read at 'worker'. Write it as ps|"),
+        ("worker", "cannot be read at 'worker'. Write it in quotes as 'ps|"),  # a shell takes | for a pipe
         ("worker|a:1,b:1", "cannot be read at 'b:1'. .*semicolon between addresses"),
         ("worker|a:1,worker|b:1", "has worker twice"),
         ("worker|a:1;", "has an empty entry"),

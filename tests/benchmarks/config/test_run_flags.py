@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pwd
 from pathlib import Path
 
 import pytest
 
 from benchmarks import console
+from benchmarks.compare import ab_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
@@ -62,6 +64,7 @@ def test_a_path_means_what_it_means_to_a_shell(
         ("$(RESULTS)/run", "only a shell replaces .NAME"),  # of Kubernetes, if there is no such variable
         ("{{ results }}", "only a shell replaces .NAME"),
         ('"/results"', "only a shell replaces .NAME and takes away quotes"),
+        ("`pwd`/results", "only a shell replaces .NAME"),
         ("results  # of today", "takes away quotes, comments and what ends a line"),
         ("results \\", "takes away quotes, comments and what ends a line"),
         ("\u201c/results\u201d", "takes away quotes"),  # of a web page
@@ -71,6 +74,12 @@ def test_a_path_that_is_none_of_this_host_is_refused(given: str, words: str) -> 
     with pytest.raises(UsageError, match=words) as caught:
         flag.parse([f"--output_dir={given}"], run_flags.RUN_FLAGS)
     assert "secret" not in str(caught.value)
+
+
+def test_a_user_without_a_home_is_told_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a number that /etc/passwd lacks
+    with pytest.raises(UsageError, match="--output_dir: '~/x': this user has no home directory: set HOME"):
+        flag.parse(["--output_dir=~/x"], run_flags.RUN_FLAGS)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +103,13 @@ def test_a_command_in_a_flagfile_may_have_flags_of_its_own(tmp_path: Path) -> No
     line = "--base_command=python run_bench.py --model=vgg16"
     (tmp_path / "flags").write_text(line)
     assert flag.read_files([f"--flagfile={tmp_path / 'flags'}"]) == [line]
+    assert flag.parse([line], ab_verb.VERB.flags).values["base_command"] == line.partition("=")[2]
+
+
+@pytest.mark.parametrize("words", [["--output_dir=a --model=vgg16"], ["--session_id", "a --model=vgg16"]])
+def test_a_flag_that_stands_in_the_value_of_another_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="'a --model=vgg16' is one word with another flag in it: quote each flag by"):
+        flag.parse(words, run_flags.RUN_FLAGS)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +152,8 @@ def test_a_flagfile_that_cannot_be_read_is_named(
         (["--optimizer=sgd,adam"], "there is no 'sgd,adam'.* Lists are for `sweep`."),
         (["--num_epoch=3"], r"no flag --num_epoch. Did you mean '--num_epochs'\?"),
         (["--momentum=much"], "--momentum=much: 'much' is not a number"),
+        (["--dataset=imagenet"], "no flag --dataset. Use --data_name. See"),
+        (["--num_omp_threads", "8"], "no flag --num_omp_threads. Use --num_intra_threads. See"),
         (["--forward_only=perhaps"], "--forward_only=perhaps: 'perhaps' is not true or false"),
         (["--noforward_only=3"], "--noforward_only=3 does not take an argument"),
         (["--flagfile=/nowhere/flags"], "/nowhere/flags"),
