@@ -189,8 +189,8 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
         warn(f"left out: {sentence}")
     how = "all were decoded" if given["decoded"] else f"{result.encoded_anew} were encoded again"
     say(
-        f"{result.written} photos in {counted(part.shards, 'shard')}; {how}, {len(result.left_out)} left out. Use them with "
-        f"{_flag(directory)}"
+        f"{result.written} photos in {counted(part.shards, 'shard')}; {how}, {len(result.left_out)} left out. Use them "
+        f"with {_flag(directory)}"
     )
     return ExitStatus.DATA if result.left_out else ExitStatus.OK
 

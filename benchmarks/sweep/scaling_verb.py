@@ -103,7 +103,8 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
         f"scaling: only {counted(min(configs), noun)} can be run here, and different numbers of {noun}s are compared. "
         + (
             why
-            or "Use several GPUs, several hosts (--hosts=host_0,host_1 --ssh), or --device=cpu --local_cluster=worker:2."
+            or "Use several GPUs, or several hosts (--hosts=host_0,host_1 --ssh), or --device=cpu "
+            "--local_cluster=worker:2."
         )
     )
 
