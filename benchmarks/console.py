@@ -81,13 +81,13 @@ def log(line: str) -> None:
     _print(line, _stderr())
 
 
-def say(line: str, *, wait: bool = True) -> None:
-    """Prints a line of the result on stdout. Never raises.
+def say(*lines: str, wait: bool = True) -> None:
+    """Prints lines of the result on stdout. Never raises.
 
     Without `wait`, a line that the reader of stdout does not take at once, such as a pager, is printed before the next
     line that it takes.
     """
-    _waiting.append(_harmless(line))
+    _waiting.extend(map(_harmless, lines))
     while _waiting and (wait or _takes_a_line(sys.stdout)):
         _print(_waiting.popleft(), sys.stdout)
 

@@ -35,25 +35,20 @@ START = dataclasses.replace(reached(), pcie=0.7, nccl_1=0.25, network=0.4, memor
 _LARGEST = 0.3  # of the logarithm
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A published rate, and what predicts it."""
-
-    testbed: str
-    images_per_sec: float
-    subject: Subject
+# A testbed, a rate that was published of it, in images/s, and what predicts that.
+Case = tuple[str, float, Subject]
 
 
 def fit(cases: Sequence[Case]) -> Reached:
     """Returns the shares with which the mean absolute error is least."""
 
-    def error(case: Case, shares: Reached) -> float:
-        rate = case.subject.images / step(case.subject, shares).end_seconds
-        return min(_LARGEST, abs(math.log(rate / case.images_per_sec)))
+    def error(published: float, subject: Subject, shares: Reached) -> float:
+        rate = subject.images / step(subject, shares).end_seconds
+        return min(_LARGEST, abs(math.log(rate / published)))
 
     @functools.cache
     def mean_error(shares: Reached) -> float:
-        return sum(error(case, shares) for case in cases) / len(cases)
+        return sum(error(published, subject, shares) for _, published, subject in cases) / len(cases)
 
     best = START
     while True:
@@ -67,16 +62,16 @@ def fit(cases: Sequence[Case]) -> Reached:
 
 def cases() -> list[Case]:
     """Returns the rates of the guide's testbeds."""
-    return [Case(bed, rate.figure.images_per_sec, subject) for rate, bed, subject in judge.subjects() if bed]
+    return [(bed, rate.figure.images_per_sec, subject) for rate, bed, subject in judge.subjects() if bed]
 
 
 def main() -> None:
     """Writes the table."""
     start(Runtime())
     found = cases()
-    beds = sorted({case.testbed for case in found})
+    beds = sorted({bed for bed, *_ in found})
     columns = {"usual": fit(found)}
-    columns |= {f"without_{bed}": fit([case for case in found if case.testbed != bed]) for bed in beds}
+    columns |= {f"without_{bed}": fit([case for case in found if case[0] != bed]) for bed in beds}
     rows = [
         {**row, **{column: f"{getattr(shares, row['name']):g}" for column, shares in columns.items()}}
         for row in published_table("reached")

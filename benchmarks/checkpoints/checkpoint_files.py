@@ -24,9 +24,8 @@ from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
 from benchmarks.data.sources.safe_files import read_file
 from benchmarks.data.sources.storage import Address, StorageError, path_of
-from benchmarks.errors import DataError, UnsavedError, headline
+from benchmarks.errors import DataError, headline
 from results.loading import open_file
-from results.text import in_bytes
 
 _FACTS = "facts_of_the_training"  # the entry with JSON
 _NAME, _STATE, _TEMPORARY = "model.ckpt", "checkpoint", ".saving-"
@@ -79,36 +78,30 @@ def write(
     files one after the other, and the index, which makes it a checkpoint, last. `steps` is added to the facts.
 
     Raises:
-        UnsavedError: it cannot be written; the checkpoints that were there stay.
+        OSError, tf.errors.OpError: it cannot be written; the checkpoints that were there stay.
     """
     directory = path_of(directory).absolute()
     prefix = directory / f"{_NAME}-{steps}"
     entries = {**values, _FACTS: np.array(json.dumps({**facts, "steps": steps}).encode(), dtype=object)}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        earlier = [path for path in _complete(directory) if path != prefix]
-        earlier.sort(key=lambda path: _steps_of(path) < steps)  # newer ones were damaged: they go first
-        _remove_leftovers(directory)
-        kept = [*earlier, prefix][-keep:]
-        # Names relative to the directory stay as they are if that is absolute, and an address is not, to TensorFlow.
-        state = tf.compat.v1.train.generate_checkpoint_state_proto(
-            os.sep, prefix.name, all_model_checkpoint_paths=[path.name for path in kept]
-        )
-        if isinstance(directory, Address):
-            _remove(prefix)  # a damaged one
-            _save(prefix, entries)
-            (directory / _STATE).unlink(missing_ok=True)  # ram:// would append
-            (directory / _STATE).write_text(str(state))
-        else:
-            _save_whole(prefix, entries, str(state))
-        for path in earlier:
-            if path not in kept:
-                _remove(path)
-    except (OSError, tf.errors.OpError) as error:
-        raise UnsavedError(
-            f"The checkpoint {prefix} could not be saved: {reason_of(error)}. Pass a --train_dir that can be written, "
-            f"with room for {in_bytes(sum(value.nbytes for value in values.values()))}."
-        ) from error
+    directory.mkdir(parents=True, exist_ok=True)
+    earlier = [path for path in _complete(directory) if path != prefix]
+    earlier.sort(key=lambda path: _steps_of(path) < steps)  # newer ones were damaged: they go first
+    _remove_leftovers(directory)
+    kept = [*earlier, prefix][-keep:]
+    # Names relative to the directory stay as they are if that is absolute, and an address is not, to TensorFlow.
+    state = tf.compat.v1.train.generate_checkpoint_state_proto(
+        os.sep, prefix.name, all_model_checkpoint_paths=[path.name for path in kept]
+    )
+    if isinstance(directory, Address):
+        _remove(prefix)  # a damaged one
+        _save(prefix, entries)
+        (directory / _STATE).unlink(missing_ok=True)  # ram:// would append
+        (directory / _STATE).write_text(str(state))
+    else:
+        _save_whole(prefix, entries, str(state))
+    for path in earlier:
+        if path not in kept:
+            _remove(path)
     return prefix
 
 

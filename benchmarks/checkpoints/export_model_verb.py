@@ -45,44 +45,33 @@ EXPORT_FLAGS: Groups = {
 }
 
 
-def export_options(given: Mapping[str, Any]) -> tuple[str, Path | None, Path | None, str | None]:
-    """Returns the checkpoint's path, where to write which form, and the model that the user confirms.
+def run_export(values: Mapping[str, Any]) -> ExitStatus:
+    """Exports the model of a checkpoint.
 
     Raises:
-        UsageError: the flags (None: not given) do not name one checkpoint and a place that can be written to.
+        UsageError: the flags do not name one checkpoint and a place that can be written to. Or the model is code that
+            the user has not named, or another than the user's, or cannot be built, or not be saved by Keras.
+        DataError: the checkpoint cannot be used.
+        BenchError: a file cannot be written.
     """
-    source = given["train_dir"] or given["checkpoint"]
-    keras_file, saved_model = given["keras_file"], given["saved_model_dir"]
-    if not source or (given["train_dir"] and given["checkpoint"]):
+    keras_file, saved_model = (values[name] and Path(values[name]) for name in ("keras_file", "saved_model_dir"))
+    if bool(values["train_dir"]) == bool(values["checkpoint"]):
         raise UsageError("export_model needs one of --train_dir=DIR and --checkpoint=PREFIX: the checkpoint to export.")
     if not (keras_file or saved_model):
         raise UsageError(
             "export_model needs --keras_file=FILE.keras, --saved_model_dir=DIR or both: where to write the model."
         )
-    if keras_file and not keras_file.endswith(".keras"):
+    if keras_file and keras_file.suffix != ".keras":
         raise UsageError(f"--keras_file={keras_file}: Keras knows its format by the ending; name a file FILE.keras.")
-    if saved_model and Path(saved_model).exists():
+    if saved_model and saved_model.exists():
         raise UsageError(f"--saved_model_dir={saved_model} exists: name a new directory.")
-    return source, keras_file and Path(keras_file), saved_model and Path(saved_model), given["model"]
-
-
-def run_export(source: str, keras_file: Path | None, saved_model: Path | None, model_name: str | None) -> ExitStatus:
-    """Exports the model of a checkpoint.
-
-    Raises:
-        UsageError: the model is code that the user has not named, or another than the user's. Or it cannot be built, or
-            not be saved by Keras.
-        DataError: the checkpoint cannot be used.
-        BenchError: a file cannot be written.
-    """
     start(Runtime())
     from benchmarks.checkpoints import checkpoint_files, keras_exchange
 
-    saved = checkpoint_files.read_checkpoint(source)
+    saved = checkpoint_files.read_checkpoint(values["train_dir"] or values["checkpoint"])
     facts = saved.facts
-    spec = outside_models.find_any_model(
-        _confirmed(facts["model"], model_name, saved.prefix), facts["data_name"], facts["num_classes"]
-    )
+    name = _confirmed(facts["model"], values["model"], saved.prefix)
+    spec = outside_models.find_any_model(name, facts["data_name"], facts["num_classes"])
     if spec.digest != facts["model_digest"]:
         warn(f"The code of {spec.name} has changed since {saved.prefix} was saved.")
     model = keras_exchange.to_model(spec, facts["num_classes"], saved.values)
@@ -136,7 +125,7 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 VERB = Verb(
     "export_model",
     EXPORT_FLAGS,
-    lambda given, command: run_export(*export_options(given.values)),
+    lambda given, command: run_export(given.values),
     details="The model is a plain Keras model in NHWC and float32, whatever it was trained in, and returns logits.",
     examples=(
         "export_model --train_dir=out --keras_file=model.keras",

@@ -10,7 +10,7 @@ from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster import restarts
 from benchmarks.console import warn
 from benchmarks.data.sources.storage import is_address
-from benchmarks.errors import UnsavedError, UsageError
+from benchmarks.errors import UsageError
 from benchmarks.graph.epochs import is_one_of_every
 from benchmarks.graph.run_session import RunSession
 from results.version import SUITE_VERSION
@@ -54,12 +54,10 @@ class CheckpointCallback:
         if name := checkpoint_files.not_finite(values):
             warn(f"No checkpoint is saved after step {steps}, since {name} is not finite: earlier ones stay.")
             return False
-        try:
+        what = "The last checkpoint"
+        self._run.log.unsaved.pop(what, None)
+        with self._run.log.writing(what, directory):
             checkpoint_files.write(directory, steps, values, facts, keep)
-            self._run.log.unsaved.pop(self.name, None)
-        except UnsavedError as error:
-            warn(str(error))
-            self._run.log.unsaved[self.name] = error
         return False
 
 

@@ -23,23 +23,11 @@ TABLE = Table(
 )
 
 
-def _always(of: Setting) -> bool:
-    return True
-
-
-def _is_shared(of: Setting) -> bool:
-    return of.at_once < of.devices.num_devices
-
-
-def _on_cpu(of: Setting) -> bool:
-    return not of.devices.on_gpu
-
-
-# What to try where a part costs much, in the order in which it is said: the part, its condition, the sentence.
-_ADVICE: tuple[tuple[Part, Callable[[Setting], object], str], ...] = (
+# What to try where a part costs much, in the order in which it is said: the part, its condition if any, the sentence.
+_ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
     (
         Part.FIXED,
-        _always,
+        None,
         "TensorFlow and the suite need this time for every step: try a --batch_size above {batch}, so that more images "
         "share it.",
     ),
@@ -49,41 +37,41 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object], str], ...] = (
         "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses move).",
     ),
     (Part.COMPUTE, lambda of: of.devices.on_gpu, "Try --xla."),
-    (Part.COMPUTE, lambda of: _on_cpu(of) and of.other_onednn == "on", "Try --onednn=on."),
-    (Part.COMPUTE, lambda of: _on_cpu(of) and of.as_matmul, "Try {as_matmul}."),
-    (Part.COMPUTE, _always, "Try a --batch_size above {batch} if memory suffices."),
-    (Part.COMPUTE, _always, "{recommend} tries batch sizes and layouts."),
+    (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.other_onednn == "on", "Try --onednn=on."),
+    (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.as_matmul, "Try {as_matmul}."),
+    (Part.COMPUTE, None, "Try a --batch_size above {batch} if memory suffices."),
+    (Part.COMPUTE, None, "{recommend} tries batch sizes and layouts."),
     (
         Part.DEVICES,
-        _is_shared,
+        lambda of: of.is_shared,
         "The devices are logical and share the hardware: try fewer with a larger --batch_size, or on a CPU fewer "
         "threads per operation (--num_intra_threads).",
     ),
     (
         Part.DEVICES,
-        lambda of: not _is_shared(of),
+        lambda of: not of.is_shared,
         "Together the devices are slower than one alone, so check what they share: host cores (try "
         "--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and cooling.",
     ),
     (
         Part.EXCHANGE,
-        _always,
+        None,
         "'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try its "
         "--all_reduce_spec with --gradient_repacking=8.",
     ),
     (Part.EXCHANGE, lambda of: of.manager != "replicated", "Both need --variable_update=replicated."),
     # Its default type is float16, which is rejected for gradients of a scaled loss.
     (Part.EXCHANGE, lambda of: of.precision != "fp16", "Try --compact_gradient_transfer."),
-    (Part.EXCHANGE, _always, "{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image."),
-    (Part.HOST_COPY, _always, "Images are copied to the devices while these compute: leave --pipelined_input on."),
+    (Part.EXCHANGE, None, "{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image."),
+    (Part.HOST_COPY, None, "Images are copied to the devices while these compute: leave --pipelined_input on."),
     (Part.HOST_COPY, lambda of: of.devices.on_gpu, "Keep this process on the cores next to its GPUs (numactl)."),
-    (Part.HOST_COPY, _on_cpu, "On a CPU the copy takes cores from the model."),
+    (Part.HOST_COPY, lambda of: not of.devices.on_gpu, "On a CPU the copy takes cores from the model."),
     (
         Part.INPUT,
-        _always,
+        None,
         "'run_bench.py input --model={model} --data_dir={data_dir}' measures which stage of the input limits.",
     ),
-    (Part.INPUT, _always, "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device."),
+    (Part.INPUT, None, "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device."),
     (Part.INPUT, lambda of: of.photos, "Try --decode_scaling or --datasets_use_caching."),
     (Part.INPUT, lambda of: not of.data_dir, "These images were generated: pass your own with --data_dir."),
 )
@@ -103,7 +91,8 @@ def _advice(part: Part, of: Setting) -> str:
         "as_matmul": ", ".join(f"--{name}" for name in of.as_matmul),
         "data_dir": of.data_dir or "DIR",
     }
-    return " ".join(text.format(**words) for of_part, holds, text in _ADVICE if of_part is part and holds(of))
+    said = (text for of_part, holds, text in _ADVICE if of_part is part and (holds is None or holds(of)))
+    return " ".join(text.format(**words) for text in said)
 
 
 def row(breakdown: Breakdown, part: Part) -> str:

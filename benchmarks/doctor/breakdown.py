@@ -70,6 +70,11 @@ class Setting:
         return max(1, self.devices.physical_gpus)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether its devices are logical and share the hardware."""
+        return self.at_once < self.devices.num_devices
+
+    @property
     def images_per_step(self) -> int:
         """Images of a step of all devices."""
         return self.devices.num_devices * self.workload.batch_per_device

@@ -172,7 +172,7 @@ def measure_breakdown(
     of = plan.setting
     if of.data_dir is not None:  # reported before the first stage, not at the last one
         existing_directory(specs.find_model(of.workload.model).data_name, of.data_dir)
-    show = say if plan.output.output_format == "text" else lambda line: None
+    show = say if plan.output.output_format == "text" else lambda *lines: None
     stages = _StageRunner(plan, command, show)
     longer = ", longer on a machine as busy as this" if disturbing else ""
     devices = counted(of.devices.num_devices, "GPU" if of.devices.on_gpu else "logical CPU device")
@@ -204,8 +204,8 @@ def measure_breakdown(
     sentences = advice.sentences(breakdown, setting)
     records = [f"records: {stages.runner.store.jsonl_path}"]
     for section in (advice.shares(breakdown, setting), about_roofline, sentences, records):
-        for line in ["", *section] if section else []:
-            show(line)
+        if section:
+            show("", *section)
     if status is ExitStatus.OK and any(stage.failed for stage in breakdown.stages):
         status = ExitStatus.RUN_FAILED
     return {

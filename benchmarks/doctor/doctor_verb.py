@@ -127,7 +127,7 @@ DOCTOR_FLAGS: Groups = {
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     chosen, breakdown = doctor_options(given.values, hardware.count_gpus)
     if launch_plan.is_asked_for(given.values):
-        return cluster_launch.launch_cluster(chosen, given.values, command, hardware.count_gpus, saves_record=False)
+        return cluster_launch.launch_cluster(chosen, given.values, command, saves_record=False)
     return run_doctor(chosen, breakdown, command)
 
 

@@ -67,8 +67,7 @@ def show_data_flow(config: Config, rates: Rates = UNKNOWN) -> None:
         **flow.sent,
         **of_rates,
     }
-    for line in [*fact_lines(described), "", explained.diagram]:
-        say(line)
+    say(*fact_lines(described), "", explained.diagram)
 
 
 def _of_rates(config: Config, rates: Rates, model: ModelFacts, flow: _Flow) -> dict[str, str]:

@@ -106,8 +106,7 @@ def _list_models(command: Sequence[str]) -> ExitStatus:
         for spec in specs.MODELS
     ]
     columns = ("model", "pixels", "parameters", "GFLOP/image, forward", "")
-    for line in Table(columns, rows, columns[1:4]).text(rule=False):
-        say(line)
+    say(*Table(columns, rows, columns[1:4]).text(rule=False))
     return ExitStatus.OK
 
 
@@ -169,7 +168,7 @@ def _placement(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
     if launch_plan.is_asked_for(values):
-        return cluster_launch.launch_cluster(config, values, command, hardware.count_gpus, saves_record=False)
+        return cluster_launch.launch_cluster(config, values, command, saves_record=False)
     show_placement(config)
     return ExitStatus.OK
 
@@ -184,7 +183,7 @@ def show_placement(config: Config) -> None:
         warn(notice)
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
     length = Length(num_batches=config.processes.num_workers, num_warmup_batches=0)
-    config, cluster = dataclasses.replace(config, length=length), config.processes.cluster
+    config = dataclasses.replace(config, length=length)
     log = empty_log(config)
     log.traced_always = True
     with watched() as watchdog:
@@ -192,13 +191,9 @@ def show_placement(config: Config) -> None:
         deadlines.importing()
         start(config.runtime)
         deadlines.none()
-        from benchmarks.cluster.member import Alone
-        from benchmarks.run import cluster_run, train
+        from benchmarks.run import cluster_run
 
-        if cluster:
-            cluster_run.carry_out_task(config, cluster, log, Display(), watchdog)
-        else:
-            train.carry_out(config, log, Display(), Alone(watchdog))
+        cluster_run.carry_out(config, log, Display(), watchdog)
     if config.processes.leads:
         placement = log.placement_of_all()
         if config.output.output_format == "json":
@@ -216,10 +211,8 @@ def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:
         ("Transfers per step", placement_tables.transfer_table(placement), "none"),
         ("Bytes per device", placement_tables.device_table(placement), "none"),
     ):
-        for line in [title, *(f"  {line}" for line in (table.text() if table.rows else [empty])), ""]:
-            say(line)
-    for note in notes:
-        say(note)
+        say(title, *(f"  {line}" for line in (table.text() if table.rows else [empty])), "")
+    say(*notes)
 
 
 VERB = Verb(

@@ -142,8 +142,7 @@ def _say_balances(rows: Sequence[_Row]) -> None:
 def _say_table(rows: Sequence[_Row], columns: _Columns) -> None:
     numbers = [name for name in columns if name not in ("model", "bound by")]
     cells = [[cell(row) for cell in columns.values()] for row in rows]
-    for line in Table(list(columns), cells, numbers).text(rule=False):
-        say(line)
+    say(*Table(list(columns), cells, numbers).text(rule=False))
 
 
 def _number(value: float | None, factor: float = 1.0) -> str:

@@ -83,13 +83,12 @@ class Display:
         """Prints what is about to run, with the hardware beside the devices."""
         self._has_started = bool(self._every)
         named = {"Devices": f"{facts['Devices']}: {self._hardware}"} if self._hardware and "Devices" in facts else {}
-        for line in [*fact_lines({**facts, **named}), "=" * len(_RULE)]:
-            self.note(line)
+        self.note(*fact_lines({**facts, **named}), "=" * len(_RULE))
 
-    def note(self, line: str) -> None:
-        """Prints a line on the run, such as where it continues."""
+    def note(self, *lines: str) -> None:
+        """Prints lines on the run, such as where it continues."""
         if self._every:
-            say(line, wait=False)
+            say(*lines, wait=False)
 
     def phase(self, name: str, steps: int | None) -> None:
         """A phase begins; None: it has no steps. In the first step XLA compiles, so it may take long."""
@@ -125,8 +124,7 @@ class Display:
             say(record.to_json())
             return
         if (rate := record.derived.images_per_sec) is not None:
-            for line in (_RULE, f"total images/sec: {rate:.2f}", _RULE, *result_lines(record)):
-                say(line)
+            say(_RULE, f"total images/sec: {rate:.2f}", _RULE, *result_lines(record))
         if self._has_started:
             say(f"status:         {record.status}")  # an error, with its reason, is printed on stderr
 
@@ -135,8 +133,10 @@ class Display:
         if self._every:
             seconds = measurement.step_seconds
             own = step_statistics.rate(seconds, measurement.images_per_step or 0)
-            say(_RULE)
-            say(f"{task}: {own:.2f} images/sec in {len(seconds)} steps; {leader} has the total and keeps the record")
+            say(
+                _RULE,
+                f"{task}: {own:.2f} images/sec in {len(seconds)} steps; {leader} has the total and keeps the record",
+            )
 
     def stored(self, record: Record, location: str) -> None:
         """Prints where the record is, and what to try next, if something is obvious."""

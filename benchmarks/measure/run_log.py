@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from benchmarks.console import warn, warn_of_exception
 from benchmarks.errors import UnsavedError, headline
+from benchmarks.machine import linux
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
 from benchmarks.measure.worker_reports import WorkerReport, together
@@ -145,9 +146,8 @@ def largest_resident_bytes() -> int:
 
     getrusage(2) would include that of the parent process between fork and exec.
     """
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    words = next((line.split() for line in lines if line.startswith("VmHWM:")), None)
-    return 1024 * (int(words[1]) if words else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    peak = linux.table(Path("/proc/self/status")).get("VmHWM")
+    return 1024 * (peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def leave_out(seconds: float) -> None:

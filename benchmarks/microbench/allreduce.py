@@ -74,13 +74,7 @@ def measure(
             with tf.compat.v1.Session(graph=graph, config=config) as session:
                 session.run([variable.initializer for variable in itertools.chain(*sources, *results)])
                 runs = {name: session.make_callable(step) for name, step in steps.items()}
-
-                def expect(name: str, is_measured: bool) -> None:
-                    (deadlines.step if is_measured else deadlines.preparation)(
-                        f"All-reduce of {message.name} by {name}"
-                    )
-
-                _take_rounds(runs, timings, warmup_rounds, rounds, enough_seconds, expect)
+                _take_rounds(message.name, runs, timings, warmup_rounds, rounds, enough_seconds, deadlines)
                 deadlines.preparation(f"Checking the all-reduce of {message.name}")
                 expected = _means(session, sources)
                 for name, timing in timings.items():
@@ -114,12 +108,13 @@ def _assign(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
 
 
 def _take_rounds(
+    message: str,
     runs: Mapping[str, Callable[[], object]],
     timings: Mapping[str, Timing],
     warmup_rounds: int,
     rounds: int,
     enough_seconds: float,
-    expect: Callable[[str, bool], None],
+    deadlines: Deadlines,
 ) -> None:
     begun = math.inf
     for measured in range(-warmup_rounds, rounds):
@@ -130,7 +125,7 @@ def _take_rounds(
         for name, run in runs.items():
             if timings[name].failure:
                 continue
-            expect(name, measured >= 0)
+            (deadlines.preparation if measured < 0 else deadlines.step)(f"All-reduce of {message} by {name}")
             try:
                 begin = time.perf_counter()
                 run()

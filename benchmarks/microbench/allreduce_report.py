@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import say, warn
@@ -114,15 +114,13 @@ class ReductionReport:
         self._tolerance = expected.tolerance(modifiers)
         self._facts = {"device": devices.device, "virtual_gpus": devices.virtual_gpus, "precision": precision}
         self._warnings = {count: self._quality_warnings(0 if devices.on_gpu else count) for count in described}
-        self._cannot: Mapping[int, Mapping[str, str]] = {}
         self._comparisons: list[_Comparison] = []
-        self._begun: tuple[Message, int] | None = None
+        self._begun: tuple[Message, int, Collection[str]] | None = None
         self._failed = 0
         self._all_saved = True
 
     def open(self, cannot: Mapping[int, Mapping[str, str]]) -> None:
         """Prints the header, and for each number of devices the reductions that cannot run, with the reason."""
-        self._cannot = cannot
         numbers_by_reason: dict[tuple[str, str], list[str]] = {}
         for num_devices, reasons in cannot.items():
             for spec, reason in reasons.items():
@@ -140,17 +138,16 @@ class ReductionReport:
             say("1 device has nothing to exchange: nothing is measured on it.")
         say(_TABLE.line())
 
-    def begin(self, message: Message, num_devices: int) -> None:
-        """Notes that a message is being measured."""
-        self._begun = message, num_devices
+    def begin(self, message: Message, num_devices: int, specs: Collection[str]) -> None:
+        """Notes that a message is being measured, by these reductions."""
+        self._begun = message, num_devices, specs
 
-    def give_up(self, specs: Sequence[str], error: BenchError) -> None:
+    def give_up(self, error: BenchError) -> None:
         """Saves and prints that the measurement has ended before the results of the message that was begun."""
         if self._begun:
-            message, num_devices = self._begun
+            message, num_devices, specs = self._begun
             failed = Timing(failure=str(error), failed_as=error.record_status)
-            able = [spec for spec in specs if spec not in self._cannot.get(num_devices, {})]
-            self.add(message, num_devices, dict.fromkeys(able, failed))
+            self.add(message, num_devices, dict.fromkeys(specs, failed))
 
     def add(self, message: Message, num_devices: int, timings: Mapping[str, Timing]) -> None:
         """Saves and prints the results of all reductions of a message on so many devices."""
@@ -176,8 +173,7 @@ class ReductionReport:
     def close(self) -> ExitStatus:
         """Prints the fastest reduction and warnings; returns whether all were measured, right and saved."""
         if self._as_text:
-            for line in [*self._winner_lines(), *self._fastest_lines()]:
-                say(line)
+            say(*self._winner_lines(), *self._fastest_lines())
             if self._all_saved:
                 say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
         for sentence in self._warnings[max(self._warnings)]:

@@ -160,7 +160,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     reductions = _reductions(plan)
     how_long = {"warmup_rounds": chosen.length.num_warmup_batches, "rounds": chosen.length.num_batches or 0}
     limit, begun = plan.budget_seconds, time.monotonic()
-    with recorded(chosen.processes.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
+    with recorded(chosen.processes.step_timeout_seconds, report.give_up) as deadlines:
         deadlines.preparation("Building the models")
         comparisons = list(itertools.product(_messages(plan), plan.places))
         number = len(comparisons)
@@ -170,7 +170,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
                 if left <= 0:
                     warn(f"--budget_seconds={limit:g} is over: {number - done} of {number} are left out.")
                     break
-                report.begin(message, count)
+                report.begin(message, count, reductions[count])
                 timings = allreduce.measure(
                     message,
                     reductions[count],

@@ -1,11 +1,12 @@
-"""What a step exchanges over which links, in stages, from a manager's own `transfers()`. Imports TensorFlow.
+"""What a step computes and exchanges: a model's parts, and stages of links from a manager's own `transfers()`.
 
 All devices, and all hosts, do the same, so one device of one host stands for all, with its share of common links. Of
-hosts with parameter servers it is the one whose server has most to do.
+hosts with parameter servers it is the one whose server has most to do. Imports TensorFlow.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,8 +25,10 @@ from benchmarks.predict.hosts import (
     PCIE_DOWN,
     PCIE_UP,
 )
-from benchmarks.predict.step_graph import Exchange, Hop, Layout, Stage, When
+from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, Stage, When, shares
 from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training import flop_count
+from models import building, specs
 from models.building import ModelVariable
 from variable_mgr import factory
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, WorksIn
@@ -55,8 +58,6 @@ def exchange_of(
         UsageError: the manager does not work so, or does not state what it sends.
     """
     modifiers, name = variables.modifiers, variables.variable_update
-    if modifiers.fc_model_parallel or variables.pipeline:
-        raise UsageError("predict has no model of layers that are divided over devices: leave these flags out.")
     weights = FLOAT32_BYTES * sum(weight_elements(model_variables))
     if layout.hosts == 1 and WorksIn.ONE in MANAGERS[name].processes:
         if on_cpus:
@@ -206,3 +207,32 @@ def _around_ring(size_bytes: float, layout: Layout, *, on_cpus: bool) -> tuple[S
     # Both links send at the same time, but a message passes first the one and then the other.
     within = Hop(BETWEEN_GPUS, 0.0, 2 * (layout.devices - 1))
     return ((*hops, Hop(BETWEEN_GPUS, size_bytes, messages=0)), (within,))
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelParts:
+    """A model's variables, its parts, its operations per image forward and backward, and the bytes of its gradients."""
+
+    variables: Sequence[ModelVariable]
+    parts: Sequence[LayerShare]
+    flops_per_image: float
+    gradient_bytes: int
+
+
+def model_parts(name: str, num_classes: int | None) -> ModelParts:
+    """Builds a model for so many classes (None: as many as it usually has), and counts its layers.
+
+    Raises:
+        UsageError: an operation cannot be counted, or there is nothing to compute.
+    """
+    spec = specs.find_model(name)
+    model = building.build(spec, data_format="NHWC", num_classes=num_classes or spec.usual_outputs, seed=0)
+    try:
+        layers = flop_count.by_layer(model, spec)
+    except ValueError as error:
+        raise UsageError(f"predict cannot divide the work of a step over layers: {error}") from error
+    counted = [(layer.name, layer.forward_flops, layer.weight_bytes) for layer in layers]
+    forward, gradients = sum(flops for _, flops, _ in counted), sum(size for *_, size in counted)
+    if not forward:
+        raise UsageError(f"{name} has no convolution or dense layer, so nothing is known of its time.")
+    return ModelParts(model.variables, shares(counted), 3.0 * forward, gradients)

@@ -91,8 +91,7 @@ def _setting(rate: PublishedRate) -> Figure:
 
 def subjects() -> Iterator[tuple[PublishedRate, str, Subject]]:
     """Yields each rate to predict, the testbed, and what is predicted. Imports TensorFlow."""
-    from benchmarks.predict.exchange import exchange_of
-    from benchmarks.predict.model_parts import model_parts
+    from benchmarks.predict.exchange import exchange_of, model_parts
 
     ours: dict[str, str] = {}
     for name, published in PUBLISHED_NAMES.items():

@@ -63,11 +63,9 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
     manager = values["variable_update"] or _DEFAULT_MANAGER
     layouts = _layouts(values, host, MANAGERS[named(manager)].processes)
     found = _outlooks(values, host, layouts, manager)
-    for line in outlook.as_json(found) if values["output_format"] == "json" else outlook.as_text(found):
-        say(line)
+    say(*(outlook.as_json(found) if values["output_format"] == "json" else outlook.as_text(found)))
     if values["explain"]:
-        for line in outlook.drawn_step(found.points[-1]):
-            say(line)
+        say(*outlook.drawn_step(found.points[-1]))
     if values["plot"]:
         outlook.plot(found, values["plot"])
     if values["table"]:
@@ -85,8 +83,7 @@ def _judge() -> ExitStatus:
         "Targets": judge.targets_table(found),
     }
     for title, table in tables.items():
-        for line in [title, "", *table.text(), ""]:
-            say(line)
+        say(title, "", *table.text(), "")
     return ExitStatus.OK if all(target.is_met for target in found) else ExitStatus.RUN_FAILED
 
 
@@ -175,8 +172,7 @@ def _outlooks(values: Mapping[str, Any], host: Hardware, layouts: Sequence[Layou
     gpu = host.gpu if host.gpu and values["hardware"] and not values["peak_tflops"] else None
     rates = known_rates({**values, "gpu": gpu, "link": None}, first.devices, first.computing.precision)
     start(Runtime())
-    from benchmarks.predict.exchange import exchange_of
-    from benchmarks.predict.model_parts import model_parts
+    from benchmarks.predict.exchange import exchange_of, model_parts
 
     model = model_parts(first.workload.model, first.workload.num_classes)
     balance = rates.balance(

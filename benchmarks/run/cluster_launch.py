@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from benchmarks.console import say, warn
 from benchmarks.data.sources.storage import is_address
 from benchmarks.devices.options import Devices
 from benchmarks.errors import ClusterError, ExitStatus, UsageError
-from benchmarks.machine import contention
+from benchmarks.machine import contention, hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination
@@ -77,20 +77,14 @@ class Outcome:
 
 
 def launch_cluster(
-    config: Config,
-    values: Mapping[str, Any],
-    command: Sequence[str],
-    count_gpus: Callable[[], int],
-    *,
-    saves_record: bool,
+    config: Config, values: Mapping[str, Any], command: Sequence[str], *, saves_record: bool
 ) -> ExitStatus:
     """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
 
     After a task was lost it is started again, up to `max_restarts` times: not after an error that would come again,
     such as a training that diverges, nor after a signal to this process.
 
-    `count_gpus` is called only if needed. With `saves_record` a failed cluster leaves a record, even if its leader
-    saved none.
+    With `saves_record` a failed cluster leaves a record, even if its leader saved none.
     """
     cluster = config.processes.cluster
     assert cluster is not None, "there is a planned cluster"
@@ -113,7 +107,7 @@ def launch_cluster(
     while True:
         before = store.size_bytes()
         started = launch_plan.with_free_ports(cluster) if cluster.local else cluster
-        gpus = _gpus_of_tasks(started, config.devices, count_gpus)
+        gpus = _gpus_of_tasks(started, config.devices)
         variables = contention.handed_over(used) if cluster.local else {}
         outcome = launch(started, words_of_tasks(started, command, gpus, attempts), logs, variables)
         status = outcome.status
@@ -194,10 +188,10 @@ def words_of_tasks(
     return words
 
 
-def _gpus_of_tasks(cluster: Cluster, devices: Devices, count_gpus: Callable[[], int]) -> Mapping[Task, str]:
+def _gpus_of_tasks(cluster: Cluster, devices: Devices) -> Mapping[Task, str]:
     if not cluster.local or not devices.on_gpu or devices.virtual_gpus > 1:
         return {}
-    return divide_gpus(cluster, devices.num_devices, devices.visible_gpus or tuple(range(count_gpus())))
+    return divide_gpus(cluster, devices.num_devices, devices.visible_gpus or tuple(range(hardware.count_gpus())))
 
 
 def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dict[Task, str]:

@@ -1,4 +1,4 @@
-"""A run as one task of a cluster: joins it, then trains or serves."""
+"""A run in this process, alone or as one task of a cluster, which it joins before it trains or serves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.checkpoints.options import Checkpoints
 from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.agreement import hello
 from benchmarks.cluster.cluster_spec import Cluster, task_table
-from benchmarks.cluster.member import ClusterTeam, joined
+from benchmarks.cluster.member import Alone, ClusterTeam, joined
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.devices import device_plan
@@ -30,8 +30,12 @@ from variable_mgr.catalog import PYTORCH_LOOPS
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
 
 
-def carry_out_task(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
-    """Does this task's part of a run; raises what `take_part` and `train.carry_out` raise."""
+def carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> None:
+    """Does this process' part of a run, alone or in a cluster; raises what `take_part` and `train.carry_out` raise."""
+    cluster = config.processes.cluster
+    if cluster is None:
+        train.carry_out(config, log, display, Alone(watchdog))
+        return
     training = [task for task in cluster.tasks if cluster_spec.trains(cluster, task, config.variables.variable_update)]
 
     def work(team: ClusterTeam) -> None:
@@ -78,8 +82,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         messages = team.agree(hello(agreed, named, device_plan.gpus_of_its_own(own)))
         if config.output.output_format == "text":
             devices = {task: messages[str(task)]["devices"] for task in cluster.tasks}
-            for line in task_table(cluster.tasks, cluster.own, devices):
-                say(line)
+            say(*task_table(cluster.tasks, cluster.own, devices))
         if work:
             work(team)
             team.end()

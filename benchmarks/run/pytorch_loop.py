@@ -67,9 +67,15 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
     pytorch_step.set_arithmetic(config.computing.precision)
     torch.manual_seed(config.training.seed + config.place.worker)
     model, initial, images, description = prepare(config)
-    converted = convert(model, config.variables.variable_update, workload.model)
-    if ":" in workload.model:  # not one of the suite's, whose counterparts are tested
-        _require_same_logits(workload, config.variables.variable_update)
+    try:
+        converted = to_torch.convert(model)
+        if ":" in workload.model:  # not one of the suite's, whose counterparts are tested
+            _require_same_logits(workload)
+    except UnusableModelError as error:
+        raise UsageError(
+            f"--variable_update={config.variables.variable_update} cannot train {workload.model}: {error} Use another "
+            "--model, or a variable manager of this suite."
+        ) from None
     converted.load(initial)
     log.started("graph")
     group = pytorch_group.joined(cluster, team, device, limit_seconds) if cluster else contextlib.nullcontext()
@@ -165,28 +171,13 @@ def prepare(config: Config) -> tuple[building.Model, dict[str, np.ndarray], Batc
             return model, initial, session.run((tower.images, tower.labels)), images.description
 
 
-def convert(model: building.Model, variable_update: str, name: str) -> to_torch.TorchModel:
-    """Returns the model in PyTorch.
-
-    Raises:
-        UsageError: it has a layer without a counterpart.
-    """
-    try:
-        return to_torch.convert(model)
-    except UnusableModelError as error:
-        raise UsageError(
-            f"--variable_update={variable_update} cannot train {name}: {error} Use another --model, or a variable "
-            "manager of this suite."
-        ) from None
-
-
-def _require_same_logits(workload: Workload, variable_update: str) -> None:
+def _require_same_logits(workload: Workload) -> None:
     """Compares a model in fp32 with its counterpart in PyTorch.
 
     A layer whose weights are all 0, or all 1, would hide what others compute: they are varied.
 
     Raises:
-        UsageError: they compute different logits of random images, or PyTorch cannot compute any.
+        UnusableModelError: they compute different logits of random images, or PyTorch cannot compute any.
     """
     with tf.Graph().as_default():
         spec, data_format = specs.find_model(workload.model), workload.data_format
@@ -203,7 +194,7 @@ def _require_same_logits(workload: Workload, variable_update: str) -> None:
                 noise = random.normal(0.0, 0.1, value.shape).astype(value.dtype)
                 initial.append(value + noise if hides_others else value)
             wanted = session.run(logits, dict(zip(values, initial, strict=True)))
-    converted = convert(model, variable_update, workload.model)
+    converted = to_torch.convert(model)
     converted.load({variable.name: value for variable, value in zip(model.variables, initial, strict=True)})
     batch, _ = _on_device((images, np.zeros(2, np.int64)), data_format, torch.device("cpu"))
     try:
@@ -214,10 +205,8 @@ def _require_same_logits(workload: Workload, variable_update: str) -> None:
     except (RuntimeError, ValueError) as error:
         difference, how = math.inf, headline(error)
     if not difference < _MOST_DIFFERENCE:
-        raise UsageError(
-            f"--variable_update={variable_update} cannot train {workload.model}: its counterpart in PyTorch computes "
-            f"other logits ({how}). A layer has arguments that are not converted: use another --model, or a variable "
-            "manager of this suite."
+        raise UnusableModelError(
+            f"its counterpart in PyTorch computes other logits ({how}): a layer has arguments that are not converted."
         )
 
 

@@ -42,7 +42,7 @@ def run_benchmark(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if starts_tasks or resolved.processes.leads:  # the leader sends the record
         tracker_list.require(resolved.output.trackers)
     if starts_tasks:
-        return cluster_launch.launch_cluster(resolved, values, command, count_gpus, saves_record=True)
+        return cluster_launch.launch_cluster(resolved, values, command, saves_record=True)
     return runner.run(resolved, cluster_launch.command_of_user(command, values))
 
 

@@ -130,27 +130,24 @@ class _Run:
 
     def _carry_out(self, watchdog: Watchdog) -> BenchError | None:
         config, log, display, deadlines = self.config, self.log, self.display, Deadlines(watchdog)
-        data, cluster = config.data, config.processes.cluster
+        data = config.data
         try:
             deadlines.none()
             numbers = _visible_gpus(config.devices, config.variables.variable_update)
             visible = dataclasses.replace(config.runtime.devices, visible_gpus=numbers)
             tensorflow_setup.prepare(dataclasses.replace(config.runtime, devices=visible))
-            if data.data_dir is not None and cluster is None:  # in a cluster the others must learn of it
+            # In a cluster the others must learn of it.
+            if data.data_dir is not None and config.processes.cluster is None:
                 deadlines.opening(f"Opening --data_dir={data.data_dir}")
                 existing_directory(data.data_name, data.data_dir)
             log.started("Python")
             deadlines.importing()
             tensorflow_setup.import_tensorflow()
-            from benchmarks.cluster.member import Alone
-            from benchmarks.run import cluster_run, train
+            from benchmarks.run import cluster_run
 
             deadlines.none()
             log.started("TensorFlow")
-            if cluster:
-                cluster_run.carry_out_task(config, cluster, log, display, watchdog)
-            else:
-                train.carry_out(config, log, display, Alone(watchdog))
+            cluster_run.carry_out(config, log, display, watchdog)
         except UsageError:
             raise
         except OutOfMemoryError as error:

@@ -70,8 +70,8 @@ class ProfiledSteps:
                 with path.open("w", newline="", encoding="utf-8") as file:
                     csv.writer(file).writerows([Work._fields, *work])
                 lines.append(f"All {len(work)} types: {path}")
-            for line in lines if self._run.team.is_leader else ():
-                self._run.display.note(line)
+            if self._run.team.is_leader:
+                self._run.display.note(*lines)
 
     def _profile(self, step: int) -> None:
         if not self._profiles:  # an earlier run may have taken the first ones

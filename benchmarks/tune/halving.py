@@ -59,6 +59,7 @@ class Candidate:
     Attributes:
         runs: its valid runs in the rounds.
         repeats: its valid runs after the selection, which only finalists have.
+        losses: the first ones of its last run.
         reason: why it was not run, why its first or a later run failed, or why `run` rejects it.
     """
 
@@ -66,6 +67,7 @@ class Candidate:
     cell: Cell
     runs: list[Outcome] = dataclasses.field(default_factory=list)
     repeats: list[Outcome] = dataclasses.field(default_factory=list)
+    losses: Sequence[float | None] = ()
     reason: str = ""
 
     @property

@@ -108,7 +108,9 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     if not plan.fresh and (held := CACHE.saved(key, _Remembered)):
         _print(plan, held.answer, held.time_utc)
         return ExitStatus.OK
-    _announce(plan)
+    runs, each = runs_of(plan.stages), estimate_run_seconds(plan.usual)
+    what = f"about {counted(runs, 'run')} of {in_words(each)}: {in_words(runs * each)} by a rough estimate"
+    warn(f"The search needs {what}. It ends after {in_words(plan.budget_seconds)} (--budget_seconds).")
     finder = Finder(plan, CellRunner(output_dir=plan.output_dir, provenance=provenance), count_gpus)
     status = until_stopped(finder.run_stages)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
@@ -120,26 +122,17 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     return status
 
 
-def _announce(plan: RecommendPlan) -> None:
-    """Reports how long the search takes by a rough estimate, and its time limit."""
-    runs, each = runs_of(plan.stages), estimate_run_seconds(plan.usual)
-    what = f"about {counted(runs, 'run')} of {in_words(each)}: {in_words(runs * each)} by a rough estimate"
-    warn(f"The search needs {what}. It ends after {in_words(plan.budget_seconds)} (--budget_seconds).")
-
-
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
     """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
     by_topology = _by_topology(plan.usual.devices)
-    flagfile = _write_flagfile(plan.output_dir, answer) if answer.is_complete else None
+    flagfile = _write_flagfile(plan.output_dir, answer.arguments) if answer.is_complete and answer.best else None
     if plan.output_format == "json":
         about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
         say(json.dumps({**answer.to_dict(), **about}))
         return
     for table in answer.tables:
-        for line in [*_table_lines(table), ""]:
-            say(line)
-    for line in [*_conclusion(answer), *answer.notes, f"Records of all runs: {answer.results}"]:
-        say(line)
+        say(*_table_lines(table), "")
+    say(*_conclusion(answer), *answer.notes, f"Records of all runs: {answer.results}")
     if by_topology:
         say(by_topology)
     if flagfile:
@@ -180,14 +173,12 @@ def _conclusion(answer: Answer) -> Iterator[str]:
         yield "It was not repeated after it was selected, so its rate and interval are biased upwards by the selection."
 
 
-def _write_flagfile(directory: str, answer: Answer) -> str | None:
-    """Writes the flags of an answer into a file for `--flagfile`, and returns its path; None if there is none."""
-    if not answer.arguments:
-        return None
+def _write_flagfile(directory: str, arguments: Sequence[str]) -> str | None:
+    """Writes flags into a file for `--flagfile`, and returns its path; None if it cannot be written."""
     path = Path(directory) / _FLAGFILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.replace(path, "".join(f"{word}\n" for word in answer.arguments))
+        store.replace(path, "".join(f"{word}\n" for word in arguments))
     except OSError as error:
         warn(f"{path} cannot be written ({error.strerror}): pass the flags themselves.")
         return None
@@ -205,8 +196,7 @@ def _plan_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if not given.values["dry_run"]:
         return run_recommend(plan, command, count_gpus)
     stages = list(_stages_of(plan))
-    for line in [json.dumps({"stages": stages})] if plan.output_format == "json" else _candidate_lines(plan, stages):
-        say(line)
+    say(*([json.dumps({"stages": stages})] if plan.output_format == "json" else _candidate_lines(plan, stages)))
     return ExitStatus.OK
 
 

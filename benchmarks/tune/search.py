@@ -8,7 +8,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
@@ -138,13 +138,6 @@ def _first_steps(config: Config, step_seconds: float | None = None) -> int:
     return max(_FEWEST_STEPS, min(most, round(_FIRST_SECONDS / step_seconds))) if step_seconds else _FEWEST_STEPS
 
 
-class _Trained(NamedTuple):
-    """A candidate that ran, with its first losses."""
-
-    candidate: Candidate
-    losses: Sequence[float | None]
-
-
 class Finder:
     """Runs the stages of a plan and holds the results so far."""
 
@@ -154,11 +147,10 @@ class Finder:
         self._end = self._stage_end = self._begun + plan.budget_seconds
         self._limit_seconds = _LEAST_LIMIT_SECONDS  # of a run
         self._step_seconds: float | None = None  # of the best so far
-        # Of candidates that must train the same: the last run of each, by its configuration.
-        self._trained: dict[tuple[object, ...], dict[str, _Trained]] = {}
+        # Candidates that must train the same, by their configuration.
+        self._trained: dict[tuple[object, ...], dict[str, Candidate]] = {}
         self._chosen: dict[str, str] = {}
         self._tables: list[StageTable] = []
-        self._open: tuple[SearchStage, Halving, list[Candidate]] | None = None
 
     def run_stages(self) -> None:
         """Runs all stages that are measured, each in its share of the time."""
@@ -173,16 +165,15 @@ class Finder:
                 self._limit_seconds = max(_LEAST_LIMIT_SECONDS, estimated, seconds / len(possible))
                 warn(f"{stage.title}: {len(possible)} of {len(candidates)} can be run, in {in_words(seconds)}")
                 halving = Halving(possible, self._run, _first_steps(_config(possible[0]), self._step_seconds))
-                self._open = (stage, halving, [each for each in candidates if not each.cell.runs])
-                halving.search()
-                self._close_stage()
+                try:
+                    halving.search()
+                finally:  # also of a search that is stopped
+                    self._close(stage, halving, [each for each in candidates if not each.cell.runs])
             elif possible:
                 self._chosen |= possible[0].choice
 
     def answer(self, *, is_complete: bool) -> Answer:
         """Returns the results so far."""
-        if self._open:
-            self._close_stage()
         best, devices = self._best()
         return Answer(
             arguments=run_flags.words({**self._plan.fixed, **self._chosen}) if best else [],
@@ -206,10 +197,8 @@ class Finder:
                 return taken, table.devices
         return None, 0
 
-    def _close_stage(self) -> None:
-        """Adds the table of the open stage, and chooses its best candidate."""
-        assert self._open is not None, "a stage is open"
-        (stage, halving, impossible), self._open = self._open, None
+    def _close(self, stage: SearchStage, halving: Halving, impossible: Sequence[Candidate]) -> None:
+        """Adds the table of a stage, and chooses its best candidate."""
         ranked = halving.rows()
         refused = [
             Row(arguments=run_flags.words(candidate.choice), reason=f"{_CANNOT_RUN}{candidate.cell.why_not}")
@@ -259,14 +248,15 @@ class Finder:
             return
         alike = (config.computing.precision, config.workload.batch_per_device, config.devices.num_devices)
         group = self._trained.setdefault(alike, {})
-        group[str(config.to_dict())] = _Trained(candidate, losses)
+        candidate.losses = losses
+        group[str(config.to_dict())] = candidate
         runs = list(group.values())
         right = max(([one for one in runs if not differ(one.losses, each.losses)] for each in runs), key=len)
         if len(right) == 1 < len(runs):
             right = []
         for each in runs:
-            if not each.candidate.reason or each.candidate.reason.startswith(_REJECTED):
-                each.candidate.reason = "" if each in right else _why_rejected(each, right or runs)
+            if not each.reason or each.reason.startswith(_REJECTED):
+                each.reason = "" if each in right else _why_rejected(each, right or runs)
 
     def _warnings(self) -> Iterator[str]:
         """Yields what the user should know about the chosen settings."""
@@ -323,10 +313,10 @@ def _outcome(record: Record, steps: int, limit_seconds: float, *, is_last: bool)
     return Outcome(reason=reason[:_LONGEST_REASON])
 
 
-def _why_rejected(one: _Trained, others: Sequence[_Trained]) -> str:
+def _why_rejected(one: Candidate, others: Sequence[Candidate]) -> str:
     """Returns with which of the others its losses differ, and how."""
     other, why = next((other, why) for other in others if (why := differ(one.losses, other.losses)))
-    return f"{_REJECTED}{why} with {_in_words(other.candidate)}: their gradients are not the same"
+    return f"{_REJECTED}{why} with {_in_words(other)}: their gradients are not the same"
 
 
 def differ(losses: Sequence[float | None], others: Sequence[float | None]) -> str:

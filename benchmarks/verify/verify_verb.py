@@ -171,7 +171,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         values = options.default_to_all(values, hardware.count_gpus())
     resolved = resolve(values, hardware.count_gpus)
     if launch_plan.is_asked_for(values):
-        return cluster_launch.launch_cluster(resolved, values, command, hardware.count_gpus, saves_record=False)
+        return cluster_launch.launch_cluster(resolved, values, command, saves_record=False)
     return run_verify(resolved, one_setting=one_setting)
 
 

